@@ -1,0 +1,199 @@
+"""One point of the search space, and what a training script does with it.
+
+The trial that was timed and the training script use the very same methods: there is no second implementation.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from autotune.configfile import SCHEMA_VERSION, read_document, write_document
+from autotune.errors import ConfigFileError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+__all__ = ["AMP_MODES", "THREAD_VARIABLES", "Amp", "Config", "load_config"]
+
+Amp = Literal["off", "bf16", "fp16"]
+AMP_MODES: tuple[Amp, ...] = get_args(Amp)
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+"""Read by the native thread pools when they are first loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """How to feed and run one training step; every field is what the timed trial used.
+
+    Raises ``UsageError`` for a combination that no DataLoader accepts.
+    """
+
+    batch_size: int = 32
+    """Samples per step and process."""
+    num_workers: int = 0
+    """DataLoader worker processes; 0 loads in the training process."""
+    prefetch_factor: int | None = None
+    """Batches requested ahead per worker; ``None`` exactly when there are no workers."""
+    pin_memory: bool = False
+    """Copy batches into page-locked host memory before they go to the accelerator."""
+    persistent_workers: bool = False
+    """Keep the workers alive between epochs; only with workers."""
+    amp: Amp = "off"
+    """Automatic mixed precision: off (fp32), bf16, or fp16 with loss scaling."""
+    accumulation_steps: int = 1
+    """Batches per optimizer step."""
+    intra_op_threads: int | None = None
+    """Threads inside one operator; ``None`` leaves torch's own choice."""
+    inter_op_threads: int | None = None
+    """Threads between independent operators; ``None`` leaves torch's own choice."""
+    measured: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """The file's ``measured`` section: what was measured for this configuration; no part of its identity."""
+    made_on: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """The file's ``made_on`` section: the machine and versions it was measured with; no part of its identity."""
+
+    def __post_init__(self) -> None:
+        if self.num_workers and self.prefetch_factor is None:
+            object.__setattr__(self, "prefetch_factor", 2)  # torch's own default
+        for name, least in (("batch_size", 1), ("num_workers", 0), ("accumulation_steps", 1)):
+            _require_at_least(name, getattr(self, name), least)
+        for name in ("prefetch_factor", "intra_op_threads", "inter_op_threads"):
+            if getattr(self, name) is not None:
+                _require_at_least(name, getattr(self, name), 1)
+        if self.amp not in AMP_MODES:
+            raise UsageError(f"amp is {self.amp!r}; allowed: {', '.join(AMP_MODES)}")
+        if not self.num_workers and self.prefetch_factor is not None:
+            raise UsageError("prefetch_factor needs num_workers of 1 or more")
+        if not self.num_workers and self.persistent_workers:
+            raise UsageError("persistent_workers needs num_workers of 1 or more")
+
+    def dataloader_kwargs(self) -> dict[str, Any]:
+        """Return the keyword arguments for ``torch.utils.data.DataLoader`` that this configuration fixes."""
+        loader: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "num_workers": self.num_workers,
+            "pin_memory": self.pin_memory,
+        }
+        if self.num_workers:
+            loader["prefetch_factor"] = self.prefetch_factor
+            loader["persistent_workers"] = self.persistent_workers
+        return loader
+
+    def dataloader(self, dataset: Dataset[Any], **overrides: Any) -> DataLoader[Any]:
+        """Build the DataLoader that was timed; ``overrides`` are DataLoader arguments and win.
+
+        Pass ``shuffle``, ``sampler``, ``collate_fn`` and the like here, exactly as to a DataLoader. A
+        ``batch_sampler`` brings its own batch size, so it replaces ``batch_size``.
+        """
+        from torch.utils.data import DataLoader
+
+        arguments = self.dataloader_kwargs() | overrides
+        if overrides.get("batch_sampler") is not None:
+            del arguments["batch_size"]
+        return DataLoader(dataset, **arguments)
+
+    def autocast(self, device: torch.device | str) -> torch.autocast:
+        """Return the context for forward and loss (never backward); does nothing with ``amp: off``."""
+        import torch
+
+        dtype = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.amp]
+        device_type = torch.device(device).type
+        return torch.autocast(device_type, dtype=dtype, enabled=self.amp != "off")
+
+    def grad_scaler(self, device: torch.device | str) -> torch.amp.GradScaler:
+        """Return the gradient scaler that fp16 needs; it passes everything through in the other modes."""
+        import torch
+
+        return torch.amp.GradScaler(torch.device(device).type, enabled=self.amp == "fp16")
+
+    def apply_threads(self) -> None:
+        """Set torch's thread counts in this process; call it before the first operator runs.
+
+        Thread pools that later child processes load follow through the environment. The number of inter-op
+        threads can be set once per process; where torch has already fixed it, it stays as it is.
+        """
+        import torch
+
+        if self.intra_op_threads is not None:
+            os.environ.update(self.thread_environment())
+            torch.set_num_threads(self.intra_op_threads)
+        if self.inter_op_threads not in (None, torch.get_num_interop_threads()):
+            try:
+                torch.set_num_interop_threads(cast("int", self.inter_op_threads))
+            except RuntimeError:  # torch allows it once, before parallel work has started
+                return
+
+    def thread_environment(self) -> dict[str, str]:
+        """Return the environment variables that give native thread pools the intra-op count."""
+        if self.intra_op_threads is None:
+            return {}
+        return dict.fromkeys(THREAD_VARIABLES, str(self.intra_op_threads))
+
+    def save(self, path: str | Path) -> None:
+        """Write the config file, YAML or (``.json``) JSON, with what is known of its measurement.
+
+        Raises ``ConfigFileError`` when the file cannot be written.
+        """
+        write_document(Path(path), self.to_document())
+
+    def to_document(self) -> dict[str, Any]:
+        """Return this configuration as the config file's content (schema version 1)."""
+        document: dict[str, Any] = {
+            "autotune": SCHEMA_VERSION,
+            "dataloader": self.dataloader_kwargs(),
+            "training": {"amp": self.amp, "accumulation_steps": self.accumulation_steps},
+            "threads": {"intra_op": self.intra_op_threads, "inter_op": self.inter_op_threads},
+        }
+        for name in ("measured", "made_on"):
+            if getattr(self, name) is not None:
+                document[name] = dict(getattr(self, name))
+        return document
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Config:
+        """Build a configuration from a validated config file's content."""
+        threads = document.get("threads", {})
+        return cls(
+            **document["dataloader"],
+            **document.get("training", {}),
+            intra_op_threads=threads.get("intra_op"),
+            inter_op_threads=threads.get("inter_op"),
+            measured=document.get("measured"),
+            made_on=document.get("made_on"),
+        )
+
+
+def load_config(path: str | Path) -> Config:
+    """Read a config file, YAML or JSON.
+
+    Warns (``UserWarning``) when this machine or its versions differ from those the file was made on. Raises
+    ``ConfigFileError`` naming file, key and what is allowed when the file is missing, damaged or of another
+    schema version.
+    """
+    document = read_document(Path(path))
+    try:
+        config = Config.from_document(document)
+    except UsageError as error:
+        raise ConfigFileError(f"{path}: dataloader: {error}") from None
+    for difference in made_elsewhere(document.get("made_on", {})):
+        warnings.warn(f"{path}: {difference}; run autotune here to be sure", stacklevel=2)
+    return config
+
+
+def _require_at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} is {value!r}; allowed: whole numbers from {least}")
+
+

@@ -1,0 +1,220 @@
+"""The config file: its schema (version 1), and how it is read, checked and written.
+
+Works on plain dictionaries, so reading a file needs neither torch nor optuna.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import ConfigFileError
+
+__all__ = ["SCHEMA_VERSION", "read_document", "write_document", "write_text"]
+
+SCHEMA_VERSION = 1
+MAX_BYTES = 1_000_000
+"""A config file is about one kilobyte; what is a thousand times larger is another file."""
+
+Check = Callable[[object], bool]
+
+
+def _whole(least: int) -> tuple[str, Check]:
+    def check(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
+
+    return f"a whole number from {least}", check
+
+
+def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
+    return f"{rule[0]}, or null", lambda value: value is None or rule[1](value)
+
+
+def _one_of(*choices: str) -> tuple[str, Check]:
+    return "one of " + ", ".join(choices), lambda value: value in choices
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _is_interval(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+
+
+_FLAG = ("true or false", lambda value: isinstance(value, bool))
+_NUMBER = ("a number from 0", _is_number)
+_INTERVAL = ("a list of two numbers, lower end first", _is_interval)
+_TEXT = ("a text", lambda value: isinstance(value, str))
+_SECTION = ("a section of keys and values", lambda value: isinstance(value, dict))
+
+_RULES: dict[str, dict[str, tuple[str, Check]]] = {
+    "dataloader": {
+        "batch_size": _whole(1),
+        "num_workers": _whole(0),
+        "prefetch_factor": _optional(_whole(1)),
+        "pin_memory": _FLAG,
+        "persistent_workers": _FLAG,
+    },
+    "training": {"amp": _one_of("off", "bf16", "fp16"), "accumulation_steps": _whole(1)},
+    "threads": {"intra_op": _optional(_whole(1)), "inter_op": _optional(_whole(1))},
+    "measured": {
+        "samples_per_second": _NUMBER,
+        "ci95": _optional(_INTERVAL),
+        "peak_memory_bytes": _whole(0),
+        "memory": _one_of("device", "host"),
+        "memory_limit_bytes": _whole(0),
+        "ceiling_samples_per_second": _optional(_NUMBER),
+        "bottleneck": _TEXT,
+        "baseline": _SECTION,
+        "speedup": _NUMBER,
+        "speedup_ci95": _optional(_INTERVAL),
+        "verdict": _one_of("faster", "no proven gain"),
+    },
+    "made_on": {
+        "device": _TEXT,
+        "cpus": _whole(1),
+        "torch": _TEXT,
+        "driver": _optional(_TEXT),
+        "workload": _TEXT,
+        "date": _TEXT,
+        "autotune": _TEXT,
+    },
+}
+_REQUIRED = {"dataloader": ("batch_size",)}
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read and check a config file.
+
+    Raises ``ConfigFileError`` naming file, key and what is allowed.
+    """
+    text = _read_text(path)
+    try:
+        document = json.loads(text) if path.suffix == ".json" else _parse_yaml(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigFileError(f"{path}: not a valid {_format_name(path)} file: {_on_one_line(error)}") from None
+    _read_bare_off(document)
+    _check_document(path, document)
+    return dict(document)
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a config file whole or not at all; YAML, or JSON for ``.json``.
+
+    Raises ``ConfigFileError`` when it cannot be written.
+    """
+    if path.suffix == ".json":
+        text = json.dumps(document, indent=2) + "\n"
+    else:
+        import yaml
+
+        text = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, width=100)
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all.
+
+    Raises ``ConfigFileError`` when it cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise ConfigFileError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise ConfigFileError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigFileError(f"{path}: larger than {MAX_BYTES} bytes; this is not an autotune config file")
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigFileError(f"{path}: not a text file in UTF-8") from None
+    except OSError as error:
+        raise ConfigFileError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse_yaml(text: str) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _read_bare_off(document: object) -> None:
+    """Read ``amp: off`` as the text it is meant to be: YAML 1.1 takes a bare ``off`` for false."""
+    training = document.get("training") if isinstance(document, dict) else None
+    if isinstance(training, dict) and training.get("amp") is False:
+        training["amp"] = "off"
+
+
+def _check_document(path: Path, document: object) -> None:
+    if not isinstance(document, dict) or "autotune" not in document:
+        raise ConfigFileError(f"{path}: no key 'autotune'; this is not an autotune config file")
+    version = document["autotune"]
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        raise ConfigFileError(
+            f"{path}: autotune: schema version {version!r}; this release reads version {SCHEMA_VERSION}. "
+            "Run autotune again to write a file that it reads"
+        )
+    if "dataloader" not in document:
+        raise ConfigFileError(f"{path}: no section 'dataloader'")
+    for section, content in document.items():
+        if section != "autotune":
+            _check_section(path, section, content)
+
+
+def _check_section(path: Path, section: object, content: object) -> None:
+    if section not in _RULES:
+        raise ConfigFileError(f"{path}: {section}: unknown section; allowed: {', '.join(_RULES)}")
+    if not isinstance(content, dict):
+        raise ConfigFileError(f"{path}: {section}: is {_shown(content)}; allowed: {_SECTION[0]}")
+    rules = _RULES[str(section)]
+    for key, value in content.items():
+        if key not in rules:
+            raise ConfigFileError(f"{path}: {section}.{key}: unknown key; allowed: {', '.join(rules)}")
+        allowed, is_valid = rules[key]
+        if not is_valid(value):
+            raise ConfigFileError(f"{path}: {section}.{key}: is {_shown(value)}; allowed: {allowed}")
+    for key in _REQUIRED.get(str(section), ()):
+        if key not in content:
+            raise ConfigFileError(f"{path}: {section}.{key}: missing; allowed: {rules[key][0]}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _format_name(path: Path) -> str:
+    return "JSON" if path.suffix == ".json" else "YAML"
+
+
+def _on_one_line(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())[:300]

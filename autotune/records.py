@@ -1,0 +1,315 @@
+"""The records that cross the process boundary and that everything else only reads.
+
+All are frozen and made of plain values, so that they travel as JSON (``to_json``, ``measurement_from_json``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from autotune.config import Config
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "Kind",
+    "Measurement",
+    "Outcome",
+    "Request",
+    "Result",
+    "Runner",
+    "StepTime",
+    "Trial",
+    "WorkloadFacts",
+]
+
+Kind = Literal["baseline", "guess", "sweep", "model", "confirm"]
+Interval = tuple[float, float]
+
+
+class Outcome(StrEnum):
+    """What became of a trial; everything but ``OK`` is infeasible, and none of it ends the study."""
+
+    OK = "ok"
+    DEVICE_OOM = "device_oom"
+    """The accelerator ran out of memory."""
+    HOST_OOM = "host_oom"
+    """The machine ran out of memory, or the kernel killed the process for it."""
+    SHM = "shm"
+    """Shared memory (/dev/shm) was too small for the batches in flight."""
+    TIMEOUT = "timeout"
+    """The time limit passed; the process group was killed."""
+    CRASHED = "crashed"
+    """The process ended without an answer."""
+    WORKER_DIED = "worker_died"
+    """A DataLoader worker died."""
+    NUMERICS = "numerics"
+    """The loss was not finite."""
+    USER_ERROR = "user_error"
+    """The user's own code raised."""
+    SUSPECT = "suspect"
+    """Measured while the machine was disturbed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Where an average training step spends its time, in seconds; the fields add up to the step."""
+
+    data_wait: float
+    """Waiting for the next batch."""
+    host_to_device: float
+    """Copying the batch to the device."""
+    forward: float
+    """Model and loss."""
+    backward: float
+    """Gradients."""
+    optimizer: float
+    """Optimizer step, gradient scaling and zeroing."""
+    other: float
+    """What is left: the loop itself."""
+
+    @property
+    def total(self) -> float:
+        """Seconds per step."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one configuration gave in timed training steps."""
+
+    samples_per_second: float
+    """Training rate over whole epochs: samples delivered divided by time, epoch restarts included."""
+    ci95: Interval | None
+    """95 % t-interval of that rate on block means; ``None`` with fewer than two blocks."""
+    steady_samples_per_second: float
+    """Rate inside an epoch, without restarts."""
+    ceiling_samples_per_second: float
+    """Rate of the same step on a batch that is already on the device: no loader can be faster."""
+    steps: int
+    """Steps in the measured window."""
+    samples: int
+    """Samples in the measured window; a short last batch counts what it holds."""
+    seconds: float
+    """Length of the measured window."""
+    step_time: StepTime
+    """Average split of one step."""
+    device_idle_share: float | None
+    """Share of the window in which the accelerator waited between steps; ``None`` on CPU."""
+    first_batch_seconds: float
+    """From asking a new loader for an iterator to its first batch."""
+    restart_seconds: float | None
+    """The same at the start of a later epoch; ``None`` when no epoch ended in the window."""
+    epoch_samples: int | None
+    """Samples in one epoch; ``None`` when the dataset does not say."""
+    peak_memory_bytes: int
+    """Peak on the memory that limits this run, see ``memory``."""
+    memory: Literal["device", "host"]
+    """Which memory ``peak_memory_bytes`` counts: device (reserved), or host (PSS of the process tree)."""
+    memory_limit_bytes: int
+    """How much of that memory this machine gives."""
+    peak_allocated_bytes: int | None
+    """Peak of live tensors on the device; ``None`` on CPU."""
+    host_memory_bytes: int
+    """Host memory of the process tree, shared pages counted once (PSS), shared memory included."""
+    ready_batches: float
+    """Mean number of batches built but not yet consumed; 0 without workers."""
+    cpu_utilisation: float
+    """CPU seconds of the process tree per second, between 0 and the number of CPUs."""
+    loss: float | None
+    """The last loss of the window, for the check that it is finite."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know to trust this number, in plain words."""
+
+    @property
+    def bottleneck(self) -> str:
+        """The part of the step that keeps the rate from its ceiling: loader, transfer, compute or cpu."""
+        split = self.step_time
+        if self.samples_per_second >= 0.9 * self.ceiling_samples_per_second:
+            return "compute"
+        if split.host_to_device > max(split.data_wait, 0.1 * split.total):
+            return "transfer"
+        if split.data_wait >= 0.1 * split.total:
+            return "loader"
+        return "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFacts:
+    """What the child found out about the workload before anything was tuned."""
+
+    dataset_length: int | None
+    """Samples in the dataset; ``None`` for an iterable dataset without a length."""
+    iterable: bool
+    """Whether the dataset is iterable rather than indexed."""
+    parameters: int
+    """Parameters of the model."""
+    device: str
+    """The device the model trains on, for example ``cpu`` or ``cuda:0``."""
+    device_name: str
+    """Its name as the vendor gives it."""
+    amp_modes: tuple[str, ...]
+    """The amp modes that this device runs at speed."""
+    intra_op_threads: int
+    """torch's own choice of threads inside an operator."""
+    inter_op_threads: int
+    """torch's own choice of threads between operators."""
+    fingerprint: str
+    """Hash over model structure and dataset type and length: tells one workload from another."""
+    sample_bytes: int
+    """Bytes of one collated sample."""
+    versions: Mapping[str, str]
+    """Versions of Python, torch and the device driver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """How long and how carefully to measure one configuration."""
+
+    seconds: float
+    """Longest measured window; it ends earlier once the interval is narrow enough."""
+    target: float = 0.02
+    """Half-width of the 95 % interval, relative to the rate, at which the window may end."""
+    time_limit: float = 120.0
+    """Seconds after which the runner kills the process group."""
+    fresh: bool = False
+    """Whether a new process is required, as for confirmation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One configuration and what became of it."""
+
+    number: int
+    """Position in the study; the baseline is 0."""
+    kind: Kind
+    """Why it was measured."""
+    config: Config
+    """What was measured."""
+    outcome: Outcome
+    """What became of it."""
+    measurement: Measurement | None
+    """The numbers; ``None`` unless the outcome is ok or suspect."""
+    message: str = ""
+    """What went wrong, in one line."""
+    details: str = ""
+    """The user's traceback or the end of the child's output, when something went wrong."""
+    seconds: float = 0.0
+    """Wall time the trial cost, process start included."""
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second, or ``None`` when the trial gave no number."""
+        return self.measurement.samples_per_second if self.measurement else None
+
+
+class Runner(Protocol):
+    """Anything that can measure a configuration: a machine, a simulated one, a recorded study."""
+
+    def measure(self, config: Config, request: Request) -> Trial:
+        """Measure one configuration; failures are outcomes, never exceptions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run of autotune found, with the evidence."""
+
+    config: Config
+    """The answer: the baseline itself where no gain was proven."""
+    baseline: Config
+    """What the user ran before."""
+    samples_per_second: float
+    """Confirmed rate of the answer."""
+    ci95: Interval | None
+    """95 % interval of that rate, over processes."""
+    baseline_samples_per_second: float
+    """Confirmed rate of the baseline."""
+    speedup: float
+    """Geometric mean of the paired ratios, answer to baseline; 1 where the baseline is the answer."""
+    speedup_ci95: Interval | None
+    """95 % t-interval of that ratio; ``None`` with a single round."""
+    verdict: Literal["faster", "no proven gain"]
+    """Whether the gain was proven."""
+    stop_reason: str
+    """Why the search ended."""
+    remaining_gain: float
+    """Upper bound on what a further search could still win, as a share: ceiling / rate - 1."""
+    facts: WorkloadFacts
+    """The workload."""
+    measurement: Measurement
+    """The last confirmed measurement of the answer."""
+    baseline_measurement: Measurement
+    """The last confirmed measurement of the baseline."""
+    history: tuple[Trial, ...]
+    """Every trial in order, confirmation included."""
+    seconds: float
+    """Wall time of the whole run."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, with advice."""
+
+    @property
+    def trials(self) -> pandas.DataFrame:
+        """Every trial as one row of a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame([trial_row(trial) for trial in self.history])
+
+    @property
+    def pareto(self) -> tuple[Trial, ...]:
+        """Trials that no other beats in both rate and peak memory, fastest first."""
+        return pareto_front(self.history)
+
+
+def trial_row(trial: Trial) -> dict[str, Any]:
+    """Flatten a trial into one row of plain values."""
+    config = trial.config
+    row: dict[str, Any] = {
+        "number": trial.number,
+        "kind": trial.kind,
+        "outcome": str(trial.outcome),
+        **config.dataloader_kwargs(),
+        "amp": config.amp,
+        "accumulation_steps": config.accumulation_steps,
+        "intra_op_threads": config.intra_op_threads,
+        "trial_seconds": trial.seconds,
+        "message": trial.message,
+    }
+    if trial.measurement:
+        values = asdict(trial.measurement)
+        values.update({f"{name}_seconds": value for name, value in values.pop("step_time").items()})
+        row.update(values)
+    return row
+
+
+def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """Return the measured trials that no other beats in both rate and peak memory, fastest first."""
+    measured = [trial for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
+    measured.sort(key=lambda trial: (-_rate_and_peak(trial)[0], _rate_and_peak(trial)[1]))
+    front: list[Trial] = []
+    for trial in measured:
+        if not front or _rate_and_peak(trial)[1] < _rate_and_peak(front[-1])[1]:
+            front.append(trial)
+    return tuple(front)
+
+
+def _rate_and_peak(trial: Trial) -> tuple[float, int]:
+    assert trial.measurement is not None
+    return trial.measurement.samples_per_second, trial.measurement.peak_memory_bytes
+
+
+def measurement_from_json(values: Mapping[str, Any]) -> Measurement:
+    """Rebuild a measurement from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
+    plain = dict(values)
+    plain["step_time"] = StepTime(**plain["step_time"])
+    plain["ci95"] = tuple(plain["ci95"]) if plain["ci95"] else None
+    plain["notes"] = tuple(plain["notes"])
+    return Measurement(**plain)
+
+
+def facts_from_json(values: Mapping[str, Any]) -> WorkloadFacts:
+    """Rebuild the workload's facts from the dictionary that JSON made of them."""
+    return WorkloadFacts(**{**values, "amp_modes": tuple(values["amp_modes"])})
