@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.configfile import SCHEMA_VERSION, read_document, write_document
 from autotune.errors import ConfigFileError, UsageError
+from autotune.host import made_elsewhere
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -32,6 +35,9 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 """Read by the native thread pools when they are first loaded."""
+
+WORKER_OPTIONS = ("prefetch_factor", "persistent_workers")
+"""DataLoader arguments that it accepts with workers only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,7 @@ class Config:
     measured: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """The file's ``measured`` section: what was measured for this configuration; no part of its identity."""
     made_on: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The file's ``made_on`` section: the machine and versions it was measured with; no part of its identity."""
+    """The file's ``made_on`` section: machine and versions it was measured with; no part of its identity."""
 
     def __post_init__(self) -> None:
         if self.num_workers and self.prefetch_factor is None:
@@ -72,6 +78,9 @@ class Config:
         for name in ("prefetch_factor", "intra_op_threads", "inter_op_threads"):
             if getattr(self, name) is not None:
                 _require_at_least(name, getattr(self, name), 1)
+        for name in ("pin_memory", "persistent_workers"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; allowed: True, False")
         if self.amp not in AMP_MODES:
             raise UsageError(f"amp is {self.amp!r}; allowed: {', '.join(AMP_MODES)}")
         if not self.num_workers and self.prefetch_factor is not None:
@@ -95,14 +104,17 @@ class Config:
         """Build the DataLoader that was timed; ``overrides`` are DataLoader arguments and win.
 
         Pass ``shuffle``, ``sampler``, ``collate_fn`` and the like here, exactly as to a DataLoader. A
-        ``batch_sampler`` brings its own batch size, so it replaces ``batch_size``.
+        ``batch_sampler`` brings its own batch size, so it replaces ``batch_size``; ``num_workers=0`` takes
+        what is for workers only with it.
         """
         from torch.utils.data import DataLoader
 
-        arguments = self.dataloader_kwargs() | overrides
+        arguments = self.dataloader_kwargs()
         if overrides.get("batch_sampler") is not None:
             del arguments["batch_size"]
-        return DataLoader(dataset, **arguments)
+        if overrides.get("num_workers") == 0:
+            arguments = {name: arguments[name] for name in arguments if name not in WORKER_OPTIONS}
+        return DataLoader(dataset, **(arguments | overrides))
 
     def autocast(self, device: torch.device | str) -> torch.autocast:
         """Return the context for forward and loss (never backward); does nothing with ``amp: off``."""
@@ -130,10 +142,8 @@ class Config:
             os.environ.update(self.thread_environment())
             torch.set_num_threads(self.intra_op_threads)
         if self.inter_op_threads not in (None, torch.get_num_interop_threads()):
-            try:
-                torch.set_num_interop_threads(cast("int", self.inter_op_threads))
-            except RuntimeError:  # torch allows it once, before parallel work has started
-                return
+            with suppress(RuntimeError):  # torch allows it once, before parallel work has started
+                torch.set_num_interop_threads(self.inter_op_threads)
 
     def thread_environment(self) -> dict[str, str]:
         """Return the environment variables that give native thread pools the intra-op count."""
@@ -193,7 +203,5 @@ def load_config(path: str | Path) -> Config:
 
 
 def _require_at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
         raise UsageError(f"{name} is {value!r}; allowed: whole numbers from {least}")
-
-

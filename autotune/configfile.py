@@ -8,18 +8,25 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+import reprlib
+import secrets
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ConfigFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 __all__ = ["SCHEMA_VERSION", "read_document", "write_document", "write_text"]
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 1_000_000
 """A config file is about one kilobyte; what is a thousand times larger is another file."""
+MAX_VALUES = 1000
+"""Values in a free section; YAML aliases can make a short file stand for billions, or for an endless one."""
 
 Check = Callable[[object], bool]
 
@@ -39,19 +46,43 @@ def _one_of(*choices: str) -> tuple[str, Check]:
     return "one of " + ", ".join(choices), lambda value: value in choices
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+def _is_finite(value: object) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**63
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_finite(value) and value >= 0
 
 
 def _is_interval(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return all(map(_is_number, value)) and value[0] <= value[1]
+
+
+def _is_section(value: object) -> bool:
+    """Say whether a free section holds only what YAML and JSON both keep."""
+    pending, seen = [value], 0
+    while pending:
+        item, seen = pending.pop(), seen + 1
+        if seen > MAX_VALUES or (isinstance(item, (dict, list)) and len(item) > MAX_VALUES):
+            return False
+        if isinstance(item, dict) and all(isinstance(key, str) for key in item):
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+        elif not (item is None or isinstance(item, (bool, str)) or _is_finite(item)):
+            return False
+    return isinstance(value, dict)
 
 
 _FLAG = ("true or false", lambda value: isinstance(value, bool))
 _NUMBER = ("a number from 0", _is_number)
 _INTERVAL = ("a list of two numbers, lower end first", _is_interval)
 _TEXT = ("a text", lambda value: isinstance(value, str))
-_SECTION = ("a section of keys and values", lambda value: isinstance(value, dict))
+_SECTION = ("a section of keys and plain values", _is_section)
 
 _RULES: dict[str, dict[str, tuple[str, Check]]] = {
     "dataloader": {
@@ -96,25 +127,29 @@ def read_document(path: Path) -> dict[str, Any]:
     """
     text = _read_text(path)
     try:
-        document = json.loads(text) if path.suffix == ".json" else _parse_yaml(text)
+        document = json.loads(text) if _is_json(path) else _parse_yaml(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigFileError(f"{path}: not a valid {_format_name(path)} file: {_on_one_line(error)}") from None
-    _read_bare_off(document)
-    _check_document(path, document)
-    return dict(document)
+        reason = f"not a valid {_format_name(path)} file: {_on_one_line(error)}"
+        raise ConfigFileError(f"{path}: {reason}") from None
+    return _checked(path, document)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a config file whole or not at all; YAML, or JSON for ``.json``.
 
-    Raises ``ConfigFileError`` when it cannot be written.
+    Raises ``ConfigFileError`` when it cannot be written, or when it could not be read again.
     """
-    if path.suffix == ".json":
-        text = json.dumps(document, indent=2) + "\n"
+    try:
+        plain = json.loads(json.dumps(dict(document)))  # tuples to lists, subclasses to what they are made of
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigFileError(f"{path}: cannot be written: {_on_one_line(error)}") from None
+    _checked(path, plain)
+    if _is_json(path):
+        text = json.dumps(plain, indent=2) + "\n"
     else:
         import yaml
 
-        text = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, width=100)
+        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
     write_text(path, text)
 
 
@@ -123,26 +158,26 @@ def write_text(path: Path, text: str) -> None:
 
     Raises ``ConfigFileError`` when it cannot be written.
     """
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise ConfigFileError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise ConfigFileError(f"{path}: cannot be written: {error.strerror}") from None
+        with _removed_on_failure(temporary):
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    except (OSError, UnicodeError) as error:
+        raise ConfigFileError(f"{path}: cannot be written: {_reason(error)}") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextmanager
+def _removed_on_failure(temporary: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # an interrupt too must leave nothing behind
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _read_text(path: Path) -> str:
@@ -151,20 +186,24 @@ def _read_text(path: Path) -> str:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigFileError(f"{path}: larger than {MAX_BYTES} bytes; this is not an autotune config file")
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # some editors put a byte order mark first
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
-        raise ConfigFileError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def _parse_yaml(text: str) -> object:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+    except Exception as error:  # the constructors of YAML's own tags raise anything: !!bool x, !!int ""
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    _read_bare_off(document)
+    return document
 
 
 def _read_bare_off(document: object) -> None:
@@ -174,31 +213,32 @@ def _read_bare_off(document: object) -> None:
         training["amp"] = "off"
 
 
-def _check_document(path: Path, document: object) -> None:
+def _checked(path: Path, document: object) -> dict[str, Any]:
     if not isinstance(document, dict) or "autotune" not in document:
         raise ConfigFileError(f"{path}: no key 'autotune'; this is not an autotune config file")
     version = document["autotune"]
-    if version != SCHEMA_VERSION or isinstance(version, bool):
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise ConfigFileError(
-            f"{path}: autotune: schema version {version!r}; this release reads version {SCHEMA_VERSION}. "
-            "Run autotune again to write a file that it reads"
+            f"{path}: autotune: schema version {_shown(version)}; this release reads version "
+            f"{SCHEMA_VERSION}. Run autotune again to write a file that it reads"
         )
     if "dataloader" not in document:
         raise ConfigFileError(f"{path}: no section 'dataloader'")
     for section, content in document.items():
         if section != "autotune":
             _check_section(path, section, content)
+    return document
 
 
 def _check_section(path: Path, section: object, content: object) -> None:
     if section not in _RULES:
-        raise ConfigFileError(f"{path}: {section}: unknown section; allowed: {', '.join(_RULES)}")
+        raise ConfigFileError(f"{path}: {_named(section)}: unknown section; allowed: {', '.join(_RULES)}")
     if not isinstance(content, dict):
         raise ConfigFileError(f"{path}: {section}: is {_shown(content)}; allowed: {_SECTION[0]}")
     rules = _RULES[str(section)]
     for key, value in content.items():
         if key not in rules:
-            raise ConfigFileError(f"{path}: {section}.{key}: unknown key; allowed: {', '.join(rules)}")
+            raise ConfigFileError(f"{path}: {section}.{_named(key)}: unknown key; allowed: {', '.join(rules)}")
         allowed, is_valid = rules[key]
         if not is_valid(value):
             raise ConfigFileError(f"{path}: {section}.{key}: is {_shown(value)}; allowed: {allowed}")
@@ -207,13 +247,32 @@ def _check_section(path: Path, section: object, content: object) -> None:
             raise ConfigFileError(f"{path}: {section}.{key}: missing; allowed: {rules[key][0]}")
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not write out a number of thousands of digits
+        return "a number of thousands of digits"
+
+
+def _named(key: object) -> str:
+    return key if isinstance(key, str) and key.isprintable() and len(key) <= 60 else _shown(key)
+
+
+def _is_json(path: Path) -> bool:
+    return path.suffix.lower() == ".json"
 
 
 def _format_name(path: Path) -> str:
-    return "JSON" if path.suffix == ".json" else "YAML"
+    return "JSON" if _is_json(path) else "YAML"
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _on_one_line(error: BaseException) -> str:

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "Attempt",
     "Kind",
     "Measurement",
     "Outcome",
+    "Progress",
     "Request",
     "Result",
     "Runner",
@@ -75,7 +77,7 @@ class StepTime:
     @property
     def total(self) -> float:
         """Seconds per step."""
-        return sum(asdict(self).values())
+        return float(sum(asdict(self).values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,22 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a runner says of one measurement."""
+
+    outcome: Outcome
+    """What became of it."""
+    measurement: Measurement | None = None
+    """The numbers; ``None`` unless the outcome is ok or suspect."""
+    message: str = ""
+    """What went wrong, in one line."""
+    details: str = ""
+    """The user's traceback or the end of the child's output, when something went wrong."""
+    seconds: float = 0.0
+    """Wall time it cost, process start included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One configuration and what became of it."""
 
@@ -207,10 +225,28 @@ class Trial:
         return self.measurement.samples_per_second if self.measurement else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One moment of a run, for whoever shows it."""
+
+    phase: Literal["inspect", "baseline", "search", "confirm"]
+    """What the run is doing."""
+    seconds_left: float
+    """What is left of the budget."""
+    running: Config | None = None
+    """The configuration that is being measured now."""
+    finished: Trial | None = None
+    """The trial that has just ended."""
+    best_rate: float | None = None
+    """Best samples per second so far."""
+    baseline_rate: float | None = None
+    """Samples per second of the baseline."""
+
+
 class Runner(Protocol):
     """Anything that can measure a configuration: a machine, a simulated one, a recorded study."""
 
-    def measure(self, config: Config, request: Request) -> Trial:
+    def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions."""
 
 
@@ -228,6 +264,10 @@ class Result:
     """95 % interval of that rate, over processes."""
     baseline_samples_per_second: float
     """Confirmed rate of the baseline."""
+    baseline_ci95: Interval | None
+    """95 % interval of that rate, over processes."""
+    rounds: int
+    """Complete rounds in which answer and baseline were confirmed side by side."""
     speedup: float
     """Geometric mean of the paired ratios, answer to baseline; 1 where the baseline is the answer."""
     speedup_ci95: Interval | None
@@ -275,6 +315,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
         "intra_op_threads": config.intra_op_threads,
+        "inter_op_threads": config.inter_op_threads,
         "trial_seconds": trial.seconds,
         "message": trial.message,
     }

@@ -1,0 +1,57 @@
+"""autotune: the fastest safe way to train your PyTorch model on your dataset on this machine, with proof.
+
+The public names are imported on first use, so ``import autotune`` loads neither torch nor optuna.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.config import Config as Config
+    from autotune.config import load_config as load_config
+    from autotune.errors import AutotuneError as AutotuneError
+    from autotune.records import Measurement as Measurement
+    from autotune.records import Outcome as Outcome
+    from autotune.records import Result as Result
+    from autotune.records import Trial as Trial
+    from autotune.tuning import best_config as best_config
+    from autotune.tuning import tune as tune
+    from autotune.workload import Workload as Workload
+
+_HOMES = {
+    "AutotuneError": "errors",
+    "Config": "config",
+    "Measurement": "records",
+    "Outcome": "records",
+    "Result": "records",
+    "Trial": "records",
+    "Workload": "workload",
+    "best_config": "tuning",
+    "load_config": "config",
+    "tune": "tuning",
+}
+
+__all__ = [
+    "AutotuneError",
+    "Config",
+    "Measurement",
+    "Outcome",
+    "Result",
+    "Trial",
+    "Workload",
+    "best_config",
+    "load_config",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
+    return getattr(import_module(f"autotune.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

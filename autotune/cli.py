@@ -1,0 +1,149 @@
+"""The command line: flags, exit codes, and the only place that prints.
+
+stdout carries the product (the lines for a training script, or JSON); everything else goes to stderr. Torch,
+optuna and rich are imported only once the flags are known to be right.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.duration import parse_duration
+from autotune.errors import AutotuneError, ConfigFileError, InterruptedRunError, UserCodeError
+from autotune.flags import KNOBS, build_parser, parse_baseline
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from rich.console import Console
+
+    from autotune.records import Progress, Result
+
+__all__ = ["main"]
+
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the process's exit code; ``argv`` is ``sys.argv[1:]`` by default."""
+    try:
+        return _run(build_parser().parse_args(argv))
+    except AutotuneError as error:
+        if isinstance(error, UserCodeError) and error.user_traceback:
+            print(error.user_traceback.rstrip(), file=sys.stderr)
+        print(f"autotune: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return InterruptedRunError.exit_code
+
+
+def _run(flags: argparse.Namespace) -> int:
+    arguments = _tune_arguments(flags)
+    output = _writable_config_path(flags.output)
+    with _quiet_warnings(flags.quiet):
+        result = _tune(arguments, flags.quiet)
+    _deliver(result, output, flags)
+    return InterruptedRunError.exit_code if "interrupted" in result.stop_reason else 0
+
+
+def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
+    names = ("dataset", "device", "trials", "storage", *(flag[2:].replace("-", "_") for flag in KNOBS))
+    arguments = {name: getattr(flags, name) for name in names}
+    arguments["workload"] = flags.model
+    arguments["budget"] = parse_duration(flags.budget)
+    arguments["baseline"] = None if flags.baseline is None else parse_baseline(flags.baseline)
+    return arguments
+
+
+def _tune(arguments: Mapping[str, Any], quiet: bool) -> Result:
+    from autotune.tuning import tune
+
+    with _progress(quiet) as on_progress:
+        return tune(**arguments, on_progress=on_progress)
+
+
+def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
+    if quiet:
+        return nullcontext()
+    from autotune.progress import LiveProgress, PlainProgress
+
+    console = _stderr_console()
+    moves = sys.stderr.isatty() and not console.is_dumb_terminal
+    return LiveProgress(console) if moves else PlainProgress(console)
+
+
+def _deliver(result: Result, output: Path, flags: argparse.Namespace) -> None:
+    """Write and show a result; it is shown even where the file cannot be written after all."""
+    from autotune.report.terminal import snippet, summary
+
+    written = False
+    try:
+        result.config.save(output)
+        written = True
+    finally:
+        if not flags.quiet:
+            _stderr_console().print(summary(result, str(output) if written else None))
+        print(_json_text(result) if flags.json else snippet(result, str(output)), end="")
+
+
+def _json_text(result: Result) -> str:
+    """Return a result as one JSON object; ``config`` is the config file's content."""
+    from autotune.records import trial_row
+
+    names = ("verdict", "speedup", "speedup_ci95", "stop_reason", "remaining_gain", "notes", "seconds")
+    document = result.config.to_document()
+    content = {
+        "config": document,
+        "measured": document.get("measured"),
+        **{name: getattr(result, name) for name in names},
+        "trials": [trial_row(trial) for trial in result.history],
+    }
+    return json.dumps(_without_nan(content), indent=2, allow_nan=False) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    """Return the value with null for what JSON cannot say: a loss, say, that is not a number."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _stderr_console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:
+    return warnings.catch_warnings(action="ignore") if quiet else nullcontext()
+
+
+def _writable_config_path(text: str) -> Path:
+    """Return the path of the config file, known to be writable before anything is measured.
+
+    Raises ``ConfigFileError`` otherwise.
+    """
+    path = Path(text)
+    if path.suffix not in SUFFIXES:
+        raise ConfigFileError(f"--output {path}: a config file ends in one of {', '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise ConfigFileError(f"--output {path}: is a directory")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            return path
+    except OSError as error:
+        raise ConfigFileError(f"--output {path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,194 @@
+"""The flags of the command line: what they are called, what they take, and how their text is read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["KNOBS", "build_parser", "parse_baseline"]
+
+KNOBS = {
+    "--batch-size": ("SIZES", "samples per step, such as 32..512"),
+    "--num-workers": ("COUNTS", "DataLoader workers, such as 0..8; 0 loads in the training process"),
+    "--prefetch-factor": ("COUNTS", "batches requested ahead per worker, such as 2,4"),
+    "--pin-memory": ("CHOICES", "copy batches into page-locked memory, such as true or true,false"),
+    "--persistent-workers": ("CHOICES", "keep workers alive between epochs, such as true or true,false"),
+    "--amp": ("MODES", "automatic mixed precision: off, bf16, fp16, such as off,bf16"),
+    "--threads": ("COUNTS", "torch's threads inside one operator, such as 1,2,4"),
+}
+"""The flags that say what may vary: flag, placeholder, help. ``tune`` reads their text."""
+
+EPILOG = """\
+examples:
+  python -m autotune --model autotune.demo:build --budget 2m
+  python -m autotune --model train.py:build --baseline batch_size=64,num_workers=4 --batch-size 64..1024
+  python -m autotune --model mymod:net --dataset mymod:data --amp off,bf16 --num-workers 0,2,4,8 --json
+
+what may vary:
+  64         one value fixes a setting
+  32..512    a range bounds it, both ends included
+  0,2,4      a list gives its choices
+  A setting without a flag is searched in the range that suits this machine.
+
+exit codes:
+  0    done: the file is written, also where no gain was proven
+  2    wrong use: a flag or a reference
+  3    your code fails on the baseline configuration
+  4    no configuration could be measured
+  5    the config file or the study cannot be read or written
+  130  interrupted: what is known is written first
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one line, exit code from the class."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see python -m autotune --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line; a test pins its flags."""
+    parser = _Parser(
+        prog="autotune",
+        usage="python -m autotune --model MODEL [--dataset DATASET] [flags]",
+        description="Find the fastest safe way to train your PyTorch model on your dataset on this machine.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_workload_flags(parser)
+    _add_run_flags(parser)
+    knobs = parser.add_argument_group("what may vary")
+    for flag, (placeholder, text) in KNOBS.items():
+        knobs.add_argument(flag, metavar=placeholder, help=text)
+    _add_output_flags(parser)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    return parser
+
+
+def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("your code")
+    group.add_argument(
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="callable that returns your model, a pair (model, dataset) or an autotune.Workload, "
+        "such as mymod:build or path/to/train.py:build",
+    )
+    group.add_argument(
+        "--dataset",
+        metavar="DATASET",
+        help="callable that returns your dataset, such as mymod:data; needed where --model gives none",
+    )
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the run")
+    group.add_argument(
+        "--device", default="auto", help="auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"
+    )
+    group.add_argument(
+        "--budget",
+        default="3m",
+        metavar="TIME",
+        help="time to spend, such as 90s, 3m, 1h, 1m30s (default: %(default)s)",
+    )
+    group.add_argument("--trials", type=_whole_from_one, metavar="N", help="most trials to run, such as 20")
+    group.add_argument(
+        "--baseline",
+        metavar="K=V,..",
+        help="what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "
+        "no workers, amp=off, torch's own threads)",
+    )
+    group.add_argument(
+        "--storage",
+        metavar="FILE|URL",
+        help="keep the study there and continue it next time, such as study.db",
+    )
+
+
+def _add_output_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--output",
+        default="autotune.yaml",
+        metavar="FILE",
+        help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
+    )
+    group.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    group.add_argument("--quiet", action="store_true", help="print nothing but errors to stderr")
+
+
+class _Version(argparse.Action):
+    """Prints the version; reading it takes time that only this flag should spend."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option: str | None = None,
+    ) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            text = f"autotune {version('torch-autotune')}"
+        except PackageNotFoundError:
+            text = "autotune, run from its source without being installed"
+        sys.stdout.write(f"{text}\n")
+        parser.exit()
+
+
+def parse_baseline(text: str) -> dict[str, Any]:
+    """Return the settings of ``--baseline``, such as ``batch_size=64,amp=off``, with their types.
+
+    Raises ``UsageError`` naming the key or value that is wrong, and what is allowed.
+    """
+    settings: dict[str, Any] = {}
+    for item in text.split(","):
+        name, _, value = (part.strip() for part in item.partition("="))
+        if name not in _BASELINE_KEYS:
+            raise UsageError(f"--baseline: unknown key {name!r}; allowed: {', '.join(_BASELINE_KEYS)}")
+        if name in settings:
+            raise UsageError(f"--baseline: {name} is given twice")
+        allowed, read = _BASELINE_KEYS[name]
+        try:
+            settings[name] = read(value)
+        except (KeyError, ValueError):
+            raise UsageError(f"--baseline: {name} is {value!r}; allowed: {allowed}") from None
+    return settings
+
+
+def _whole_from_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"is {text!r}; allowed: whole numbers from 1, such as 20")
+    return int(text)
+
+
+def _read_switch(text: str) -> bool:
+    return {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}[text.lower()]
+
+
+def _read_amp(text: str) -> str:
+    return {"off": "off", "bf16": "bf16", "fp16": "fp16"}[text.lower()]
+
+
+_WHOLE = ("a whole number, such as 4", int)
+_SWITCH = ("true, false, on, off, yes or no", _read_switch)
+_BASELINE_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "batch_size": _WHOLE,
+    "num_workers": _WHOLE,
+    "prefetch_factor": _WHOLE,
+    "pin_memory": _SWITCH,
+    "persistent_workers": _SWITCH,
+    "amp": ("off, bf16 or fp16", _read_amp),
+    "threads": _WHOLE,
+}
+"""What ``--baseline`` takes: key, what is allowed, how its text is read."""

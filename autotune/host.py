@@ -1,0 +1,246 @@
+"""What this machine really gives a training process: CPUs, memory, GPUs and versions.
+
+A container or a batch system gives less than the machine has: the affinity mask and the control groups say
+how much. torch is never imported, so this is safe in the process that must not initialise CUDA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cgroup import amount, cpu_quota, memory_free, memory_limit, read_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "Gpu",
+    "Host",
+    "cpu_model",
+    "find_gpus",
+    "inspect_host",
+    "made_elsewhere",
+    "memory_available",
+    "usable_cpus",
+]
+
+DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotune"}
+"""The distribution that each reported version belongs to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as its driver describes it."""
+
+    uuid: str
+    """Stays the same over reboots and renumbering, ``GPU-`` first."""
+    name: str
+    """The vendor's name."""
+    memory_bytes: int | None
+    """All of its memory; ``None`` where the driver does not say."""
+    driver: str
+    """Version of the driver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What this process may use of the machine it runs on."""
+
+    cpus: int
+    """CPUs that can be kept busy all the time: affinity and whole CPUs of quota, at least 1."""
+    cpu_model: str
+    """The CPU's name."""
+    affinity_cpus: int
+    """CPUs this process may be scheduled on."""
+    quota_cpus: float | None
+    """CPU time per wall time that the cgroups allow; ``None`` without a quota."""
+    memory_bytes: int
+    """Physical memory or the cgroup limit, whichever is less."""
+    shm_bytes: int | None
+    """Size of /dev/shm, where workers leave batches; ``None`` where there is none or it has no limit."""
+    gpus: tuple[Gpu, ...]
+    """NVIDIA GPUs in the driver's order."""
+    versions: Mapping[str, str]
+    """Versions of python, torch, optuna and autotune; what is not installed is left out."""
+    platform: str
+    """Operating system, kernel and architecture."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits over what makes measurements comparable, memory in whole GiB."""
+        gpus = sorted((gpu.uuid, gpu.name) for gpu in self.gpus)
+        memory = round(self.memory_bytes / 2**30)
+        facts = [self.cpu_model, self.cpus, memory, gpus, self.versions.get("torch")]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+
+
+def inspect_host(root: Path = Path("/")) -> Host:
+    """Say what this machine gives; never fails, whatever cannot be read does not limit.
+
+    ``root`` is where /proc, /sys and /dev are found.
+    """
+    affinity = _affinity_cpus()
+    quota = cpu_quota(root)
+    physical = _physical_memory(root)
+    return Host(
+        cpus=usable_cpus(affinity, quota),
+        cpu_model=cpu_model(root),
+        affinity_cpus=affinity,
+        quota_cpus=quota,
+        memory_bytes=min(physical, memory_limit(root) or physical),
+        shm_bytes=_shm_bytes(root),
+        gpus=find_gpus(),
+        versions=_versions(),
+        platform=platform.platform(),
+    )
+
+
+def usable_cpus(affinity: int, quota: float | None) -> int:
+    """Return how many threads can run all the time.
+
+    The quota is rounded down: one thread too many is throttled, and the others wait for it at every barrier.
+    """
+    return max(1, affinity if quota is None else min(affinity, int(quota)))
+
+
+def memory_available(root: Path = Path("/")) -> int:
+    """Return the bytes that can be taken now without swapping or meeting a cgroup limit.
+
+    File cache that the kernel gives back on demand counts as available, in a cgroup as on the machine.
+    """
+    free = read_fields(root / "proc/meminfo", ":").get("MemAvailable")
+    machine = _kibibytes(free) or int(_virtual_memory().available)
+    group = memory_free(root)
+    return machine if group is None else min(machine, group)
+
+
+def find_gpus() -> tuple[Gpu, ...]:
+    """Return the NVIDIA GPUs by NVML, which initialises no CUDA; empty without library, driver or GPU."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # a broken driver or library shows in many ways, and each means: no GPU to use
+        return ()
+    try:
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+        found = [_gpu(pynvml, index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(gpu for gpu in found if gpu is not None)
+    except Exception:
+        return ()
+    finally:
+        with suppress(Exception):
+            pynvml.nvmlShutdown()
+
+
+def made_elsewhere(made_on: Mapping[str, Any], host: Host | None = None) -> list[str]:
+    """Compare a config file's ``made_on`` section with this machine, or with ``host``.
+
+    Returns one sentence, without subject, for each difference that changes what is fast: device, CPUs, torch,
+    driver. What either side does not know is no difference.
+    """
+    if not made_on:
+        return []
+    here = host or inspect_host()
+    driver = here.gpus[0].driver if here.gpus else None
+    found = (
+        _other_device(made_on, here),
+        _other("CPUs", made_on.get("cpus"), here.cpus),
+        _other("torch", made_on.get("torch"), here.versions.get("torch")),
+        _other("driver", made_on.get("driver"), driver),
+    )
+    return [difference for difference in found if difference is not None]
+
+
+def _other(name: str, there: object, here: object) -> str | None:
+    if there is None or here is None or _same_version(str(there), str(here)):
+        return None
+    if name == "CPUs":
+        return f"was made with {there} CPUs, here are {here}"
+    return f"was made with {name} {there}, here is {here}"
+
+
+def _same_version(one: str, other: str) -> bool:
+    # torch's own version names the build (2.11.0+cu128) where the distribution's may not (2.11.0)
+    if "+" in one and "+" in other:
+        return one == other
+    return one.partition("+")[0] == other.partition("+")[0]
+
+
+def _other_device(made_on: Mapping[str, Any], host: Host) -> str | None:
+    device = made_on.get("device")
+    gpus = [gpu.name for gpu in host.gpus]
+    if not isinstance(device, str) or device in (host.cpu_model, *gpus):
+        return None
+    is_gpu = made_on.get("driver") is not None or device.startswith("NVIDIA")
+    here = (", ".join(gpus) or "no such GPU") if is_gpu else host.cpu_model
+    return f"was made on {device}, here is {here}"
+
+
+def _gpu(nvml: Any, index: int, driver: str) -> Gpu | None:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
+    except Exception:  # a GPU that has fallen off the bus
+        return None
+    memory = None
+    with suppress(Exception):  # GPUs that share the host's memory do not say
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return Gpu(uuid=uuid, name=name, memory_bytes=memory, driver=driver)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name, distribution in DISTRIBUTIONS.items():
+        with suppress(PackageNotFoundError):
+            found[name] = version(distribution)
+    return found
+
+
+def cpu_model(root: Path = Path("/")) -> str:
+    """Return the CPU's name; on machines that give none, the architecture and what tells its cores apart."""
+    facts = read_fields(root / "proc/cpuinfo", ":")
+    if named := facts.get("model name") or facts.get("cpu"):
+        return " ".join(named.split())
+    parts = [f"{key.split()[-1]} {facts[key]}" for key in ("CPU implementer", "CPU part") if facts.get(key)]
+    return " ".join([platform.machine() or "unknown", *parts])
+
+
+def _affinity_cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # there is no such call outside Linux
+        return os.cpu_count() or 1
+
+
+def _physical_memory(root: Path) -> int:
+    total = read_fields(root / "proc/meminfo", ":").get("MemTotal")
+    return _kibibytes(total) or int(_virtual_memory().total)
+
+
+def _kibibytes(text: str | None) -> int | None:
+    number = amount(text.removesuffix("kB")) if text else None
+    return None if number is None else 1024 * number
+
+
+def _virtual_memory() -> Any:
+    import psutil
+
+    return psutil.virtual_memory()
+
+
+def _shm_bytes(root: Path) -> int | None:
+    try:
+        return shutil.disk_usage(root / "dev/shm").total or None
+    except OSError:
+        return None

@@ -1,0 +1,191 @@
+"""One face for CPU and accelerators: time marks, synchronisation, memory, precision."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import torch
+
+from autotune.errors import UsageError
+from autotune.host import inspect_host
+
+__all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device"]
+
+Mark = Any
+"""A point in a device's time: seconds on CPU, an event on an accelerator."""
+
+
+class Device(Protocol):
+    """What the benchmark needs to know of the device that trains."""
+
+    torch_device: torch.device
+    is_asynchronous: bool
+    """Whether operators return before they have run, so that the host runs ahead."""
+
+    @property
+    def name(self) -> str:
+        """The vendor's name."""
+
+    @property
+    def amp_modes(self) -> tuple[str, ...]:
+        """The precisions that run at hardware speed."""
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of the memory that limits training here."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done everything it was asked to do."""
+
+    def mark(self) -> Mark:
+        """Mark this point in the stream of work, without waiting."""
+
+    def seconds(self, earlier: Mark, later: Mark) -> float:
+        """Return the seconds between two marks; on an accelerator only after ``synchronize``."""
+
+    def peaks(self) -> tuple[int, int] | None:
+        """Return peak allocated and peak reserved bytes since the start, or ``None`` on CPU."""
+
+
+class CpuDevice:
+    """Training on the CPU: operators have finished when they return."""
+
+    torch_device = torch.device("cpu")
+    is_asynchronous = False
+
+    def __init__(self) -> None:
+        self._host = inspect_host()
+
+    @property
+    def name(self) -> str:
+        """The CPU's model name."""
+        return self._host.cpu_model
+
+    @property
+    def amp_modes(self) -> tuple[str, ...]:
+        """The precisions the CPU has instructions for; without them they are many times slower."""
+        return ("off", *_cpu_half_precisions())
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of host memory that this process may use."""
+        return self._host.memory_bytes
+
+    def synchronize(self) -> None:
+        """Do nothing: nothing is pending on a CPU."""
+
+    def mark(self) -> Mark:
+        """Read the clock."""
+        return time.perf_counter()
+
+    def seconds(self, earlier: Mark, later: Mark) -> float:
+        """Subtract two clock readings."""
+        return float(later - earlier)
+
+    def peaks(self) -> tuple[int, int] | None:
+        """Return ``None``: host memory is counted over the process tree instead."""
+        return None
+
+
+class AcceleratorDevice:
+    """Training on an accelerator: the host runs ahead, so time is taken from events."""
+
+    is_asynchronous = True
+
+    def __init__(self, device: torch.device) -> None:
+        self.torch_device = device
+        self._module = torch.get_device_module(device)
+
+    @property
+    def name(self) -> str:
+        """The accelerator's name."""
+        get_name = getattr(self._module, "get_device_name", None)
+        return str(get_name(self.torch_device)) if get_name else self.torch_device.type
+
+    @property
+    def amp_modes(self) -> tuple[str, ...]:
+        """The precisions the accelerator has units for."""
+        supports_bf16 = getattr(self._module, "is_bf16_supported", None)
+        if supports_bf16 is None:
+            return ("off", "fp16")
+        has_bf16 = supports_bf16(including_emulation=False)
+        return ("off", "bf16", "fp16") if has_bf16 else ("off", "fp16")
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of device memory, free or not."""
+        get_info = getattr(self._module, "mem_get_info", None)
+        return int(get_info(self.torch_device)[1]) if get_info else inspect_host().memory_bytes
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._module.synchronize()
+
+    def mark(self) -> Mark:
+        """Record a timing event on the current stream."""
+        event = self._module.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, earlier: Mark, later: Mark) -> float:
+        """Return the seconds between two recorded events."""
+        return float(earlier.elapsed_time(later)) / 1e3
+
+    def peaks(self) -> tuple[int, int] | None:
+        """Return peak allocated and peak reserved bytes; what the allocator took decides what fits."""
+        if not hasattr(self._module, "max_memory_reserved"):
+            used = int(self._module.driver_allocated_memory())  # mps keeps no peak
+            return used, used
+        return int(self._module.max_memory_allocated()), int(self._module.max_memory_reserved())
+
+
+def open_device(name: str) -> Device:
+    """Open the device called ``auto``, ``cpu``, ``cuda:0`` and the like.
+
+    Raises ``UsageError`` when this machine or this build of torch does not have it.
+    """
+    if name == "auto":
+        name = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"--device {name}: unknown; allowed: auto, cpu, cuda, cuda:0, ...") from None
+    if device.type == "cpu":
+        return CpuDevice()
+    _require_accelerator(name, device)
+    index: int | None = device.index
+    if index is None:
+        index = torch.accelerator.current_device_index()
+    torch.accelerator.set_device_index(index)
+    device = torch.device(device.type, index)
+    return AcceleratorDevice(device)
+
+
+def _require_accelerator(name: str, device: torch.device) -> None:
+    if not torch.accelerator.is_available():
+        raise UsageError(
+            f"--device {name}: torch {torch.__version__} finds no accelerator here; "
+            "pass --device cpu, or install a torch build for this machine's GPU"
+        )
+    found: torch.device | None = torch.accelerator.current_accelerator()
+    if found is None or found.type != device.type:
+        raise UsageError(f"--device {name}: this machine's accelerator is {found}")
+    if (device.index or 0) >= torch.accelerator.device_count():
+        raise UsageError(f"--device {name}: this machine has {torch.accelerator.device_count()} of them")
+
+
+def _cpu_half_precisions() -> list[str]:
+    flags = _cpu_flags()
+    bf16 = {"avx512_bf16", "amx_bf16", "bf16"} & flags
+    fp16 = {"avx512_fp16", "amx_fp16"} & flags
+    return [name for name, found in (("bf16", bf16), ("fp16", fp16)) if found]
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.lower().startswith(("flags", "features"))]
+    except OSError:
+        return set()
+    return set(lines[0].partition(":")[2].split()) if lines else set()

@@ -1,0 +1,67 @@
+"""What there is to know about a workload before anything is tuned."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Sized
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from autotune.errors import UserCodeError
+from autotune.host import inspect_host
+from autotune.measure.device import Device
+from autotune.measure.step import tensor_bytes
+from autotune.records import WorkloadFacts
+from autotune.workload import Workload
+
+__all__ = ["inspect"]
+
+
+def inspect(workload: Workload, device: Device) -> WorkloadFacts:
+    """Look at model, dataset and device; builds one sample.
+
+    Raises ``UserCodeError`` when the dataset gives no sample; what the sample's own code raises passes through.
+    """
+    dataset = workload.dataset
+    length = len(dataset) if isinstance(dataset, Sized) else None
+    sample = _first_sample(workload)
+    collate = workload.collate_fn or default_collate
+    return WorkloadFacts(
+        dataset_length=length,
+        iterable=isinstance(dataset, IterableDataset),
+        parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
+        device=str(device.torch_device),
+        device_name=device.name,
+        amp_modes=device.amp_modes,
+        intra_op_threads=torch.get_num_threads(),
+        inter_op_threads=torch.get_num_interop_threads(),
+        fingerprint=_fingerprint(workload, length),
+        sample_bytes=tensor_bytes(collate([sample])),
+        versions=_versions(device),
+    )
+
+
+def _first_sample(workload: Workload) -> Any:
+    dataset: Any = workload.dataset
+    if not isinstance(dataset, IterableDataset):
+        return dataset[0] if workload.sampler is None else dataset[next(iter(workload.sampler))]
+    for sample in dataset:
+        return sample
+    raise UserCodeError("the dataset is empty: it yields no sample")
+
+
+def _fingerprint(workload: Workload, length: int | None) -> str:
+    shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in workload.model.named_parameters()]
+    parts = (type(workload.model).__qualname__, shapes, type(workload.dataset).__qualname__, length)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _versions(device: Device) -> dict[str, str]:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    gpus = inspect_host().gpus
+    if device.is_asynchronous and gpus:
+        versions["driver"] = gpus[0].driver
+    return versions

@@ -1,0 +1,175 @@
+"""One real training step: move the batch, forward and loss, backward, optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from autotune.config import Config
+from autotune.errors import UserCodeError
+from autotune.measure.device import Device, Mark
+from autotune.workload import Workload
+
+__all__ = ["StepMarks", "TrainingStep", "move", "sample_count"]
+
+StepMarks = tuple[Mark, Mark, Mark, Mark, Mark]
+"""When the batch was there, on the device, after forward, after backward, after the optimizer."""
+
+
+class TrainingStep:
+    """The step that is timed: what a training loop does with one batch.
+
+    Autocast covers forward and loss only; fp16 scales its loss; gradients are accumulated over
+    ``config.accumulation_steps`` batches and set to ``None`` after each optimizer step.
+    """
+
+    def __init__(self, workload: Workload, config: Config, device: Device) -> None:
+        self._device = device
+        self._config = config
+        self._model = workload.model.to(device.torch_device).train()
+        self._forward = workload.training_step or _default_forward(workload.loss)
+        self._optimizer = make_optimizer(workload, self._model)
+        self._scaler = config.grad_scaler(device.torch_device)
+        self._batches = 0
+        self.loss: torch.Tensor | None = None
+        """The last loss, on the device; reading it synchronises."""
+
+    def __call__(self, batch: Any) -> StepMarks:
+        """Train on one batch and return the marks between its phases."""
+        mark, device = self._device.mark, self._device.torch_device
+        there = mark()
+        batch = move(batch, device, non_blocking=self._config.pin_memory)
+        moved = mark()
+        with self._config.autocast(device):
+            loss = self._forward(self._model, batch)
+        forwarded = mark()
+        if self._config.accumulation_steps > 1:
+            self._scaler.scale(loss / self._config.accumulation_steps).backward()
+        else:
+            self._scaler.scale(loss).backward()
+        differentiated = mark()
+        self._batches += 1
+        if self._batches % self._config.accumulation_steps == 0:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._optimizer.zero_grad(set_to_none=True)
+        self.loss = loss.detach()
+        return there, moved, forwarded, differentiated, mark()
+
+
+def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """Return the workload's optimizer, AdamW by default.
+
+    Raises ``UserCodeError`` when the model has nothing to train.
+    """
+    given = workload.optimizer
+    if isinstance(given, torch.optim.Optimizer):
+        return given
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise UserCodeError("the model has no parameter that requires a gradient: there is nothing to train")
+    return given(parameters) if given else torch.optim.AdamW(parameters)
+
+
+def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
+    """Move every tensor in a batch, wherever it sits: tuple, list, mapping, dataclass, or an object with ``to``."""
+
+    def again(part: Any) -> Any:
+        return move(part, device, non_blocking=non_blocking)
+
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=non_blocking)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, tuple):
+        moved = [again(part) for part in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
+    if isinstance(batch, list):
+        return [again(part) for part in batch]
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {f.name: again(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
+        return dataclasses.replace(batch, **fields)
+    if isinstance(batch, Mapping):
+        return {key: again(part) for key, part in batch.items()}
+    return batch
+
+
+def sample_count(batch: Any, batch_size: int) -> int:
+    """Return the number of samples in a collated batch: the length of its first tensor, at most the batch size."""
+    first = _first_tensor(batch)
+    if first is None or first.ndim == 0:
+        return batch_size
+    return min(int(first.shape[0]), batch_size)
+
+
+def _first_tensor(batch: Any) -> torch.Tensor | None:
+    if isinstance(batch, torch.Tensor):
+        return batch
+    parts: Any = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, (tuple, list)):
+        parts = batch
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        parts = [getattr(batch, f.name) for f in dataclasses.fields(batch)]
+    found = (_first_tensor(part) for part in parts)
+    return next((tensor for tensor in found if tensor is not None), None)
+
+
+def tensor_bytes(batch: Any) -> int:
+    """Return the bytes of all tensors in a batch."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() * batch.element_size()
+    if isinstance(batch, Mapping):
+        return sum(map(tensor_bytes, batch.values()))
+    if isinstance(batch, (tuple, list)):
+        return sum(map(tensor_bytes, batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return sum(tensor_bytes(getattr(batch, f.name)) for f in dataclasses.fields(batch))
+    return 0
+
+
+def _default_forward(
+    loss: Callable[[Any, Any], torch.Tensor] | None,
+) -> Callable[[torch.nn.Module, Any], torch.Tensor]:
+    def forward(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        if isinstance(batch, Mapping):
+            output, target = model(**batch), batch
+        elif isinstance(batch, (tuple, list)) and len(batch) > 1:
+            output, target = model(*batch[:-1]), batch[-1]
+        else:
+            output, target = model(batch), batch
+        return loss(output, target) if loss else infer_loss(output, target)
+
+    return forward
+
+
+def infer_loss(output: Any, target: Any) -> torch.Tensor:
+    """Return the loss that the output carries, or that the target's type suggests.
+
+    Raises ``UserCodeError`` naming the argument to pass when neither is possible.
+    """
+    carried = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(carried, torch.Tensor):
+        return carried
+    if isinstance(output, torch.Tensor) and output.ndim == 0:
+        return output
+    if not (isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor)) or output is target:
+        raise UserCodeError(
+            f"no loss can be inferred from an output of type {type(output).__name__} and a target of type "
+            f"{type(target).__name__}: pass Workload(loss=...) or Workload(training_step=...)"
+        )
+    if not target.is_floating_point():
+        return functional.cross_entropy(output, target.long())
+    if output.shape != target.shape and output.numel() == target.numel():
+        target = target.reshape(output.shape)
+    if output.shape != target.shape:
+        raise UserCodeError(
+            f"the model's output has shape {tuple(output.shape)}, the target {tuple(target.shape)}: the mean "
+            "squared error needs equal shapes; pass Workload(loss=...)"
+        )
+    return functional.mse_loss(output, target.to(output.dtype))

@@ -1,0 +1,190 @@
+"""The measuring process: ``python -m autotune.measure.worker``.
+
+Reads requests from its standard input, one JSON object a line (``load`` may be followed by pickled bytes), and
+answers each with one JSON object on its standard output. The user's own output goes to standard error, and the
+user's code reads an empty standard input, so neither can disturb the conversation. It can be run by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import math
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from autotune.config import Config
+from autotune.errors import AutotuneError, UsageError, UserCodeError
+from autotune.records import Attempt, Outcome, Request
+from autotune.workload import ImportedWorkload, PickledWorkload, Workload, WorkloadSource
+
+__all__ = ["main"]
+
+
+class Session:
+    """One loaded workload, and the warm cell of the configurations measured last."""
+
+    def __init__(self, workload: Workload, device: str) -> None:
+        from autotune.measure.device import open_device
+
+        self._workload = workload
+        self._device = open_device(device)
+        self._key: tuple[Any, ...] | None = None
+        self._cell: Any = None
+
+    def facts(self) -> dict[str, Any]:
+        """Describe the workload and the device."""
+        from autotune.measure.inspect import inspect
+
+        return asdict(inspect(self._workload, self._device))
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        """Measure one configuration; what goes wrong becomes an outcome."""
+        from autotune.measure.benchmark import measure
+
+        config.apply_threads()
+        try:
+            measurement = measure(self._workload, config, self._open_cell(config), self._device, request)
+        except Exception as error:
+            outcome, message, details = classify(error)
+        else:
+            if measurement.loss is None or math.isfinite(measurement.loss):
+                return Attempt(outcome=Outcome.OK, measurement=measurement)
+            outcome, message, details = Outcome.NUMERICS, f"the loss became {measurement.loss}", ""
+        self._key = self._cell = None
+        gc.collect()  # the traceback has kept the tensors of the failed step alive until here
+        return Attempt(outcome=outcome, message=message, details=details)
+
+    def _open_cell(self, config: Config) -> Any:
+        from autotune.measure.benchmark import open_cell
+        from autotune.measure.memory import reset_peak
+
+        key = (config.batch_size, config.amp, config.accumulation_steps)
+        if key != self._key:
+            self._key = self._cell = None
+            reset_peak()
+            self._cell = open_cell(self._workload, config, self._device)
+            self._key = key
+        return self._cell
+
+
+def classify(error: BaseException) -> tuple[Outcome, str, str]:
+    """Return outcome, one line and the user's traceback for what a measurement raised: by type first, then by text."""
+    import torch
+
+    text = str(error)
+    line = f"{type(error).__name__}: {text.strip().splitlines()[-1] if text.strip() else ''}".rstrip(": ")
+    if isinstance(error, torch.OutOfMemoryError):
+        return Outcome.DEVICE_OOM, line, ""
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
+        return Outcome.HOST_OOM, line, ""
+    if isinstance(error, RuntimeError):
+        if any(sign in text for sign in _SHM_SIGNS):
+            return Outcome.SHM, line, ""
+        if any(sign in text for sign in _DEVICE_OOM_SIGNS):
+            return Outcome.DEVICE_OOM, line, ""
+        if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
+            return Outcome.WORKER_DIED, line, ""
+    if isinstance(error, AutotuneError):
+        return Outcome.USER_ERROR, text, getattr(error, "user_traceback", "")
+    return Outcome.USER_ERROR, line, user_traceback(error)
+
+
+_SHM_SIGNS = ("unable to allocate shared memory", "unable to mmap", "bus error", "insufficient shared memory")
+_DEVICE_OOM_SIGNS = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "HIP out of memory",
+    "XPU out of memory",
+    "MPS backend out of memory",
+)
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback without the frames of autotune and of the import system.
+
+    What a loader worker raised arrives as text inside the message, and stays there.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not os.path.abspath(frame.filename).startswith(package) and "<frozen importlib" not in frame.filename
+    ]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*lines, *traceback.format_exception_only(error)])
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    _die_with_parent()
+    requests, replies = _take_channels()
+    session: Session | None = None
+    for line in requests:
+        message = json.loads(line)
+        try:
+            if message["op"] == "load":
+                session = _load(message, requests)
+                reply: dict[str, Any] = {"loaded": True}
+            elif session is None:
+                raise UsageError("load a workload first")
+            elif message["op"] == "inspect":
+                reply = {"facts": session.facts()}
+            else:
+                config = Config.from_document(message["config"])
+                reply = asdict(session.measure(config, Request(**message["request"])))
+        except UsageError as error:
+            reply = {"error": "usage", "message": str(error)}
+        except UserCodeError as error:
+            reply = {"error": "user", "message": str(error), "details": error.user_traceback}
+        except Exception as error:
+            reply = {"error": "user", "message": classify(error)[1], "details": user_traceback(error)}
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+
+
+def _load(message: dict[str, Any], requests: BinaryIO) -> Session:
+    from autotune.workload import load
+
+    blob = requests.read(message["blob_bytes"])
+    path = tuple(message["path"])
+    source: WorkloadSource
+    if message["model"] is None:
+        source = PickledWorkload(blob=blob, path=path)
+    else:
+        source = ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path)
+    Config.from_document(message["config"]).apply_threads()
+    return Session(load(source), message["device"])
+
+
+def _take_channels() -> tuple[BinaryIO, BinaryIO]:
+    """Keep standard input and output for the conversation, and give the user's code harmless ones."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, even by SIGKILL; Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""What may vary: each knob's candidate values, in order, and the configurations they make.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune.config import AMP_MODES, Config
+from autotune.errors import UsageError
+from autotune.records import WorkloadFacts
+
+__all__ = ["KNOBS", "Point", "Space", "build_space", "parse_knob"]
+
+KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads")
+"""Every knob that the search varies; ``threads`` is ``Config.intra_op_threads``."""
+
+Point = tuple[int, ...]
+"""One index into the values of each knob, in the order of ``KNOBS``."""
+
+_FLAGS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+_LEAST = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "threads": 1}
+_WORKER_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+MAX_BATCH_SIZE = 1024
+"""Largest batch size that is tried unless the user asks for more: beyond it training itself changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The values of every knob. ``values`` holds the baseline's too, ``allowed`` only what may be proposed."""
+
+    values: Mapping[str, tuple[Any, ...]]
+    """Candidate values of each knob, in order."""
+    allowed: Mapping[str, tuple[Any, ...]]
+    """Those that the user's bounds admit."""
+    base: Config
+    """Carries what does not vary: accumulation and inter-op threads."""
+
+    def config(self, point: Point) -> Config:
+        """Return the configuration at a point; without workers their knobs are dropped."""
+        chosen = {name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)}
+        if not chosen["num_workers"]:
+            chosen |= {"prefetch_factor": None, "persistent_workers": False}
+        return replace(self.base, intra_op_threads=chosen.pop("threads"), **chosen)
+
+    def point(self, config: Config) -> Point:
+        """Return the point of a configuration; knobs that it drops stand at their first value."""
+        wanted = {name: getattr(config, name) for name in KNOBS if name != "threads"}
+        wanted["threads"] = config.intra_op_threads
+        if not config.num_workers:
+            wanted |= {name: self.values[name][0] for name in ("prefetch_factor", "persistent_workers")}
+        return tuple(self.values[name].index(wanted[name]) for name in KNOBS)
+
+    def canonical(self, point: Point) -> Point:
+        """Return the one point that stands for all those with the same configuration."""
+        return self.point(self.config(point))
+
+    def admits(self, point: Point) -> bool:
+        """Tell whether every value at the point is within the user's bounds."""
+        chosen = {name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)}
+        names = KNOBS if chosen["num_workers"] else [n for n in KNOBS if n not in _OF_WORKERS]
+        return all(chosen[name] in self.allowed[name] for name in names)
+
+    def moved(self, point: Point, knob: str, steps: int) -> Point | None:
+        """Return the point with one knob moved by so many values, or ``None`` beyond its ends."""
+        position = KNOBS.index(knob)
+        index = point[position] + steps
+        if not 0 <= index < len(self.values[knob]):
+            return None
+        return (*point[:position], index, *point[position + 1 :])
+
+    def nearest(self, point: Point) -> Iterator[Point]:
+        """Yield admitted canonical points around one, the point itself first, then by distance in steps."""
+        seen: set[Point] = set()
+        ring = [point]
+        while ring:
+            following: list[Point] = []
+            for candidate in ring:
+                if candidate in seen:
+                    continue
+                seen.add(candidate)
+                if self.admits(candidate) and self.canonical(candidate) == candidate:
+                    yield candidate
+                following += [p for k in KNOBS for s in (1, -1) if (p := self.moved(candidate, k, s)) is not None]
+            ring = following
+
+    @property
+    def size(self) -> int:
+        """Number of different configurations within the bounds."""
+        counts = {knob: len(self.allowed[knob]) for knob in KNOBS}
+        of_workers = math.prod(counts.pop(knob) for knob in _OF_WORKERS)
+        without = int(0 in self.allowed["num_workers"])
+        with_workers = (counts.pop("num_workers") - without) * of_workers
+        return math.prod(counts.values()) * (without + with_workers)
+
+    @property
+    def fingerprint(self) -> str:
+        """Short hash that tells this space from another."""
+        return hashlib.sha256(repr((sorted(self.values.items()), self.base)).encode()).hexdigest()[:12]
+
+
+_OF_WORKERS = ("prefetch_factor", "persistent_workers")
+
+
+def build_space(facts: WorkloadFacts, cpus: int, baseline: Config, given: Mapping[str, Any]) -> Space:
+    """Build the space for a workload on a machine with so many usable CPUs.
+
+    ``given`` maps knobs to what the user fixed, bounded or listed. Raises ``UsageError`` naming the flag.
+    """
+    defaults = _defaults(facts, cpus, baseline)
+    allowed = {knob: parse_knob(knob, given.get(knob), facts) or defaults[knob] for knob in KNOBS}
+    threads = facts.intra_op_threads
+    allowed["threads"] = tuple(None if count == threads else count for count in allowed["threads"])
+    present = {knob: getattr(baseline, knob) for knob in KNOBS if knob != "threads"}
+    present["threads"] = baseline.intra_op_threads
+    if not baseline.num_workers:
+        del present["prefetch_factor"], present["persistent_workers"]
+    values = {knob: _ordered({*allowed[knob], *_present(present, knob)}, threads) for knob in KNOBS}
+    return Space(values, {knob: tuple(allowed[knob]) for knob in KNOBS}, baseline)
+
+
+def _present(present: Mapping[str, Any], knob: str) -> tuple[Any, ...]:
+    return (present[knob],) if knob in present else ()
+
+
+def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
+    return tuple(
+        sorted(values, key=lambda v: AMP_MODES.index(v) if isinstance(v, str) else threads if v is None else v)
+    )
+
+
+def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tuple[Any, ...]]:
+    on_cpu = facts.device == "cpu"
+    most = min(MAX_BATCH_SIZE, (facts.dataset_length or MAX_BATCH_SIZE) // 2)
+    batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
+    workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
+    return {
+        "batch_size": tuple(sorted(b for b in batches if 1 <= b <= most)) or (baseline.batch_size,),
+        "num_workers": workers,
+        "prefetch_factor": (2, 4, 8),
+        "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),
+        "persistent_workers": (False, True),
+        "amp": facts.amp_modes,
+        "threads": _thread_counts(facts, cpus) if on_cpu else tuple(sorted({1, facts.intra_op_threads})),
+    }
+
+
+def _thread_counts(facts: WorkloadFacts, cpus: int) -> tuple[int, ...]:
+    counts = {2**k for k in range(8) if 2**k <= cpus} | {cpus, facts.intra_op_threads}
+    return tuple(sorted(counts))
+
+
+def parse_knob(knob: str, given: Any, facts: WorkloadFacts | None = None) -> tuple[Any, ...]:
+    """Return the values a user admits for a knob, in order; empty when nothing was given.
+
+    ``given`` is a value, a sequence of values, or text: one value, ``a..b`` or ``a,b,c``. A range of batch
+    sizes holds its ends and the powers of two between them. Raises ``UsageError`` naming the flag.
+    """
+    if given is None:
+        return ()
+    flag = "--" + knob.replace("_", "-")
+    if isinstance(given, str):
+        values = _parse_text(knob, flag, given)
+    elif isinstance(given, (list, tuple, range, set, frozenset)):
+        values = [_parse_value(knob, flag, value) for value in given]
+    else:
+        values = [_parse_value(knob, flag, given)]
+    if not values:
+        raise UsageError(f"{flag}: no value given")
+    if facts is not None:
+        _refuse_impossible(knob, flag, values, facts)
+    return tuple(dict.fromkeys(values))
+
+
+def _parse_text(knob: str, flag: str, text: str) -> list[Any]:
+    low, dots, high = text.partition("..")
+    if not dots:
+        return [_parse_value(knob, flag, part.strip()) for part in text.split(",")]
+    if knob not in _LEAST:
+        raise UsageError(f"{flag} {text}: a range needs whole numbers; list the values, for example {_example(knob)}")
+    first, last = _parse_value(knob, flag, low.strip()), _parse_value(knob, flag, high.strip())
+    if first > last:
+        raise UsageError(f"{flag} {text}: the range is empty; write the smaller end first")
+    if knob == "batch_size":
+        return sorted({first, last} | {2**k for k in range(31) if first <= 2**k <= last})
+    return list(range(first, last + 1))
+
+
+def _parse_value(knob: str, flag: str, value: Any) -> Any:
+    if knob in _LEAST:
+        try:
+            number = int(value) if not isinstance(value, (bool, float)) else None
+        except ValueError:
+            number = None
+        if number is None or number < _LEAST[knob]:
+            raise UsageError(
+                f"{flag} {value}: allowed: whole numbers from {_LEAST[knob]}, for example {_example(knob)}"
+            )
+        return number
+    choices: Mapping[str, Any] = {mode: mode for mode in AMP_MODES} if knob == "amp" else _FLAGS
+    text = str(value).lower()
+    if text not in choices:
+        raise UsageError(f"{flag} {value}: allowed: {', '.join(choices)}")
+    return choices[text]
+
+
+def _example(knob: str) -> str:
+    examples = {"batch_size": "32..512", "num_workers": "0..8", "prefetch_factor": "2,4", "threads": "1..4"}
+    return examples.get(knob, "off,bf16" if knob == "amp" else "true")
+
+
+def _refuse_impossible(knob: str, flag: str, values: list[Any], facts: WorkloadFacts) -> None:
+    if knob == "amp":
+        for mode in values:
+            if mode not in facts.amp_modes:
+                raise UsageError(
+                    f"{flag} {mode}: {facts.device_name} ({facts.device}) has no fast {mode} arithmetic; "
+                    f"allowed here: {', '.join(facts.amp_modes)}"
+                )
+    if knob == "pin_memory" and True in values and facts.device == "cpu":
+        raise UsageError(f"{flag} true: pinning needs an accelerator; training runs on the CPU here")
+    if knob == "batch_size" and facts.dataset_length and max(values) > facts.dataset_length:
+        raise UsageError(f"{flag} {max(values)}: the dataset has only {facts.dataset_length} samples")

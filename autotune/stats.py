@@ -1,0 +1,100 @@
+"""Statistics of timed steps: intervals on block means, paired ratios, steady state.
+
+Pure functions over plain numbers: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+__all__ = ["mean_interval", "mser_truncation", "ratio_interval", "student_quantile"]
+
+Interval = tuple[float, float]
+
+
+def student_cdf(t: float, degrees: int) -> float:
+    """Return P(T <= t) for Student's distribution with a whole number of degrees of freedom.
+
+    Source: the finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    theta = math.atan2(t, math.sqrt(degrees))
+    cosine = math.cos(theta)
+    if degrees % 2:
+        term, total = cosine, 0.0
+        for k in range(1, degrees, 2):
+            total += term
+            term *= cosine * cosine * (k + 1) / (k + 2)
+        area = 2 / math.pi * (theta + math.sin(theta) * total)
+    else:
+        term, total = 1.0, 0.0
+        for k in range(0, degrees, 2):
+            total += term
+            term *= cosine * cosine * (k + 1) / (k + 2)
+        area = math.sin(theta) * total
+    return 0.5 + area / 2
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """Return the value that Student's distribution stays below with this probability (0.5 to 1)."""
+    low, high = 0.0, 1.0
+    while student_cdf(high, degrees) < probability:
+        low, high = high, high * 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if student_cdf(middle, degrees) < probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Return the half-width of the t-interval of the mean; infinite with fewer than two values."""
+    if len(values) < 2:
+        return math.inf
+    quantile = student_quantile(0.5 + confidence / 2, len(values) - 1)
+    return quantile * stdev(values) / math.sqrt(len(values))
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Return the t-interval of the mean, or ``None`` with fewer than two values."""
+    if len(values) < 2:
+        return None
+    centre, width = fmean(values), half_width(values, confidence)
+    return centre - width, centre + width
+
+
+def ratio_interval(
+    numerators: Sequence[float], denominators: Sequence[float], confidence: float = 0.95
+) -> tuple[float, Interval | None]:
+    """Return the geometric mean of paired ratios and its t-interval on the logarithms.
+
+    Pairs must have been taken side by side: what disturbs both cancels. The interval is ``None`` with fewer
+    than two pairs.
+    """
+    logarithms = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
+    interval = mean_interval(logarithms, confidence)
+    return math.exp(fmean(logarithms)), interval and (math.exp(interval[0]), math.exp(interval[1]))
+
+
+def mser_truncation(values: Sequence[float]) -> int:
+    """Return how many leading values to drop so that the mean of the rest is known best.
+
+    The rule is MSER (White, Simulation 69(6), 1997): drop the ``d`` that minimises
+    ``sum((x[d:] - mean)**2) / (n - d)**2``. Apply it to block means, not to single steps. A result above half
+    the length means that no steady state was reached.
+    """
+    best, best_score = 0, math.inf
+    total = squares = 0.0
+    for start in range(len(values) - 1, -1, -1):
+        total += values[start]
+        squares += values[start] ** 2
+        count = len(values) - start
+        if count < 3:  # the spread of two values says nothing
+            continue
+        score = max(0.0, squares - total * total / count) / count**2
+        if score <= best_score:
+            best, best_score = start, score
+    return best

@@ -1,0 +1,441 @@
+"""The whole program: describe the workload, measure the baseline, search, confirm, conclude."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.config import Config
+from autotune.duration import parse_duration
+from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
+from autotune.host import Host, inspect_host
+from autotune.records import (
+    Attempt,
+    Outcome,
+    Progress,
+    Request,
+    Result,
+    Runner,
+    Trial,
+    WorkloadFacts,
+)
+from autotune.runner import ProcessRunner
+from autotune.search.guess import first_guesses
+from autotune.search.space import Space, build_space, parse_knob
+from autotune.workload import Workload, describe
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset, Sampler
+
+    from autotune.search.confirm import Confirmation
+    from autotune.search.study import TuningStudy
+
+__all__ = ["best_config", "tune"]
+
+CONFIRM_SHARE = 0.4
+"""Share of the budget that confirmation may take."""
+CONFIRM_ROUNDS = 3
+"""Rounds that are planned for; with fewer than three the interval is very wide."""
+INTERRUPTED_SECONDS = 15.0
+"""What confirmation may take after the user has stopped the search."""
+LEAST_CAP, LARGEST_CAP = 1.5, 5.0
+"""Bounds on a trial's longest window, in seconds."""
+
+
+def best_config(
+    model: torch.nn.Module,
+    dataset: Dataset[Any],
+    *,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] | torch.optim.Optimizer | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    training_step: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
+    sampler: Sampler[Any] | None = None,
+    **options: Any,
+) -> Config:
+    """Return the fastest configuration that was proven for this model and dataset on this machine.
+
+    Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
+    arguments up to ``sampler`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
+    proven, the baseline is returned; ``.measured`` holds the evidence. Raises ``AutotuneError``.
+    """
+    workload = Workload(model, dataset, loss, optimizer, collate_fn, training_step, sampler)
+    return tune(workload, **options).config
+
+
+def tune(
+    workload: str | Workload,
+    dataset: str | None = None,
+    *,
+    device: str = "auto",
+    budget: float | str = "3m",
+    trials: int | None = None,
+    baseline: Config | Mapping[str, Any] | None = None,
+    batch_size: Any = None,
+    num_workers: Any = None,
+    prefetch_factor: Any = None,
+    pin_memory: Any = None,
+    persistent_workers: Any = None,
+    amp: Any = None,
+    threads: Any = None,
+    storage: str | Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Search for the fastest configuration and prove it against the baseline.
+
+    ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"`` or a ``Workload``; ``dataset`` is a
+    reference of the same kind, needed when the first names a model alone. ``budget`` is the wall time for
+    everything, in seconds or as text (``"3m"``), ``trials`` the most trials of the search. ``baseline`` is what
+    runs today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``). Each knob takes a value, a
+    sequence of values, or text as on the command line (``"32..512"``). ``storage`` is a file or an Optuna URL
+    that keeps the study. ``on_progress`` is called with each ``Progress``.
+
+    Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
+    ``InterruptedRunError``.
+    """
+    knobs = {
+        "batch_size": batch_size,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "pin_memory": pin_memory,
+        "persistent_workers": persistent_workers,
+        "amp": amp,
+        "threads": threads,
+    }
+    for knob, given in knobs.items():
+        parse_knob(knob, given)  # before anything starts
+    if trials is not None and trials < 1:
+        raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
+    before = as_baseline(baseline)
+    clock = Clock(parse_duration(budget))
+    tell = on_progress or (lambda progress: None)
+    tell(Progress(phase="inspect", seconds_left=clock.left))
+    source = describe(workload, dataset)
+    with ProcessRunner(source, device) as runner:
+        facts = runner.inspect(before)
+        host = inspect_host()
+        before = _fitted(before, facts)
+        space = build_space(facts, host.cpus, before, knobs)
+        run = Run(runner, space, facts, host, clock, tell)
+        return run.result(_storage_path(storage), trials)
+
+
+@dataclass(slots=True)
+class Clock:
+    """The budget: wall time for everything."""
+
+    budget: float
+    """Seconds in all."""
+    now: Callable[[], float] = time.monotonic
+    """The clock; injected by tests."""
+    start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.now()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return self.now() - self.start
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.budget - self.spent)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run over one space: everything after the workload has been looked at."""
+
+    runner: Runner
+    space: Space
+    facts: WorkloadFacts
+    host: Host
+    clock: Clock
+    tell: Callable[[Progress], None]
+
+    def result(self, storage: str | None, max_trials: int | None) -> Result:
+        """Search, confirm and conclude."""
+        from autotune.search.study import open_study
+
+        study = open_study(
+            self.space,
+            lambda baseline: first_guesses(baseline, self.space, self.facts, self.host.cpus),
+            name=f"autotune-{self.facts.fingerprint}-{self.host.fingerprint}-{self.space.fingerprint}",
+            storage=storage,
+        )
+        reason = self._search(study, max_trials)
+        confirmation, candidate = self._confirm(study, interrupted=reason.startswith("interrupted"))
+        return self._conclude(study, confirmation, candidate, reason)
+
+    def _search(self, study: TuningStudy, max_trials: int | None) -> str:
+        """Measure until a stopping rule holds, and return which."""
+        try:
+            while True:
+                reason = self._reason_to_stop(study, max_trials)
+                if reason:
+                    return reason
+                self._run_trial(study)
+        except KeyboardInterrupt:
+            study.abandon()
+            if study.best is None:
+                raise InterruptedRunError("interrupted before the baseline was measured") from None
+            self._close_runner()
+            return "interrupted by the user"
+
+    def _reason_to_stop(self, study: TuningStudy, max_trials: int | None) -> str | None:
+        done = study.trials
+        if not done:
+            return None
+        if max_trials is not None and len(done) >= max_trials:
+            return f"{max_trials} trials were asked for"
+        if self._search_left(study) < _typical_cost(done):
+            return "the budget is spent"
+        return study.is_exhausted()
+
+    def _run_trial(self, study: TuningStudy) -> None:
+        config, kind = study.ask()
+        done = study.trials
+        best = study.best
+        baseline_rate = done[0].rate if done else None
+        self._report("search" if done else "baseline", running=config, best=best, baseline_rate=baseline_rate)
+        trial = study.tell(self.runner.measure(config, self._request(study)), config, kind)
+        if not done:
+            _require_baseline(trial)
+            baseline_rate = trial.rate
+        self._report("search", finished=trial, best=study.best, baseline_rate=baseline_rate)
+
+    def _request(self, study: TuningStudy) -> Request:
+        longest = min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 40))
+        if not study.trials:
+            return Request(seconds=longest, time_limit=max(60.0, self.clock.left))
+        return Request(seconds=longest, time_limit=max(5.0, self._search_left(study) + 5.0))
+
+    def _search_left(self, study: TuningStudy) -> float:
+        """Return the seconds left before confirmation must begin."""
+        reserve = CONFIRM_ROUNDS * 2 * _fresh_cost(study.trials[0])
+        return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
+
+    def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config]:
+        from autotune.search.confirm import MIN_ROUNDS, confirm
+
+        baseline, best = study.trials[0], study.best
+        candidate = (best or baseline).config
+        if candidate == baseline.config:
+            return None, candidate
+        cost = 2 * _fresh_cost(baseline)
+        end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
+
+        def has_time(rounds: int) -> bool:
+            if rounds < MIN_ROUNDS and not interrupted:
+                return self.clock.spent < self.clock.budget
+            return self.clock.spent + cost <= end
+
+        def on_attempt(config: Config, attempt: Attempt) -> None:
+            trial = study.confirmed(attempt, config)
+            self._report("confirm", finished=trial, best=best, baseline_rate=baseline.rate)
+
+        self._report("confirm", running=candidate, best=best, baseline_rate=baseline.rate)
+        limit = max(20.0, self.clock.left)
+        request = Request(seconds=self._request(study).seconds, time_limit=limit, fresh=True)
+        try:
+            found = confirm(self.runner, baseline.config, candidate, request, has_time=has_time, on_attempt=on_attempt)
+        except KeyboardInterrupt:
+            self._close_runner()
+            found = None
+        return found, candidate
+
+    def _conclude(
+        self, study: TuningStudy, confirmation: Confirmation | None, candidate: Config, reason: str
+    ) -> Result:
+        baseline = study.trials[0]
+        assert baseline.measurement is not None
+        faster = confirmation is not None and confirmation.verdict == "faster"
+        before = confirmation.last[0] if confirmation else baseline.measurement
+        answer = confirmation.last[1] if confirmation and faster else before
+        rate_before, interval_before = confirmation.rate(0) if confirmation else (_rate(baseline), before.ci95)
+        rate, interval = confirmation.rate(1) if confirmation and faster else (rate_before, interval_before)
+        result = Result(
+            config=self._resolved(candidate if faster else baseline.config),
+            baseline=self._resolved(baseline.config),
+            samples_per_second=rate,
+            ci95=interval,
+            baseline_samples_per_second=rate_before,
+            baseline_ci95=interval_before,
+            rounds=confirmation.rounds if confirmation else 0,
+            speedup=confirmation.speedup if confirmation and faster else 1.0,
+            speedup_ci95=confirmation.speedup_ci95 if confirmation and faster else None,
+            verdict="faster" if faster else "no proven gain",
+            stop_reason=reason,
+            remaining_gain=_remaining_gain(study.trials, rate),
+            facts=self.facts,
+            measurement=answer,
+            baseline_measurement=before,
+            history=study.history,
+            seconds=self.clock.spent,
+            notes=self._notes(confirmation, candidate, faster),
+        )
+        return replace(result, config=self._with_evidence(result))
+
+    def _resolved(self, config: Config) -> Config:
+        """Replace torch's own thread counts by the numbers that they were."""
+        return replace(
+            config,
+            intra_op_threads=config.intra_op_threads or self.facts.intra_op_threads,
+            inter_op_threads=config.inter_op_threads or self.facts.inter_op_threads,
+        )
+
+    def _with_evidence(self, result: Result) -> Config:
+        """Attach the file's ``measured`` and ``made_on`` sections to the answer."""
+        answer = result.measurement
+        baseline = {
+            **_plain(result.baseline),
+            "samples_per_second": _rounded(result.baseline_samples_per_second),
+        }
+        measured = {
+            "samples_per_second": _rounded(result.samples_per_second),
+            "ci95": _rounded_interval(result.ci95),
+            "peak_memory_bytes": answer.peak_memory_bytes,
+            "memory": answer.memory,
+            "memory_limit_bytes": answer.memory_limit_bytes,
+            "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
+            "bottleneck": answer.bottleneck,
+            "baseline": baseline,
+            "speedup": _rounded(result.speedup),
+            "speedup_ci95": _rounded_interval(result.speedup_ci95),
+            "verdict": result.verdict,
+        }
+        made_on = {
+            "device": self.facts.device_name,
+            "cpus": self.host.cpus,
+            "torch": self.facts.versions["torch"],
+            "driver": self.facts.versions.get("driver"),
+            "workload": self.facts.fingerprint,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "autotune": self.host.versions.get("autotune", "unknown"),
+        }
+        return replace(result.config, measured=measured, made_on=made_on)
+
+    def _notes(self, confirmation: Confirmation | None, candidate: Config, faster: bool) -> tuple[str, ...]:
+        notes = []
+        if confirmation is None and candidate != self.space.base:
+            notes.append("the fastest trial could not be confirmed in a fresh process, so it is not claimed")
+        elif confirmation is not None and confirmation.rounds == 1:
+            notes.append("there was time for one round only, which proves nothing; give a larger --budget")
+        if faster and candidate.batch_size != self.space.base.batch_size:
+            notes.append(
+                f"the batch size changes from {self.space.base.batch_size} to {candidate.batch_size}: adapt the "
+                "learning rate (linear or square-root rule), or fix it with --batch-size"
+            )
+        if confirmation is not None:
+            notes += confirmation.last[1 if faster else 0].notes
+        return tuple(notes)
+
+    def _report(
+        self,
+        phase: Any,
+        *,
+        running: Config | None = None,
+        finished: Trial | None = None,
+        best: Trial | None = None,
+        baseline_rate: float | None = None,
+    ) -> None:
+        progress = Progress(
+            phase=phase,
+            seconds_left=self.clock.left,
+            running=running,
+            finished=finished,
+            best_rate=best.rate if best else None,
+            baseline_rate=baseline_rate,
+        )
+        self.tell(progress)
+
+    def _close_runner(self) -> None:
+        """End a measurement that the user has interrupted."""
+        close = getattr(self.runner, "close", None)
+        if close:
+            close()
+
+
+def as_baseline(given: Config | Mapping[str, Any] | None) -> Config:
+    """Return the baseline as a configuration; batch size 32, no workers and fp32 where nothing is said.
+
+    Raises ``UsageError`` for an unknown field.
+    """
+    if isinstance(given, Config):
+        return given
+    fields = dict(given or {})
+    if "threads" in fields:
+        fields["intra_op_threads"] = fields.pop("threads")
+    try:
+        return Config(**fields)
+    except TypeError:
+        known = [name for name in asdict(Config()) if name not in ("measured", "made_on")]
+        unknown = ", ".join(name for name in fields if name not in known)
+        raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
+
+
+def _fitted(baseline: Config, facts: WorkloadFacts) -> Config:
+    """Return the baseline with a batch that the dataset can fill."""
+    if facts.dataset_length and baseline.batch_size > facts.dataset_length:
+        return replace(baseline, batch_size=facts.dataset_length)
+    return baseline
+
+
+def _require_baseline(trial: Trial) -> None:
+    """Raise when the baseline gave no number: nothing could be compared with it."""
+    if trial.measurement is not None:
+        return
+    if trial.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
+        raise UserCodeError(f"the baseline configuration fails: {trial.message}", trial.details)
+    raise NothingFeasibleError(
+        f"the baseline configuration cannot be measured ({trial.outcome}): {trial.message}; "
+        "pass a smaller one, for example --baseline batch_size=1"
+    )
+
+
+def _typical_cost(trials: tuple[Trial, ...]) -> float:
+    costs = sorted(trial.seconds for trial in trials[1:]) or [trials[0].seconds]
+    return costs[len(costs) // 2]
+
+
+def _fresh_cost(baseline: Trial) -> float:
+    """Return the seconds that a measurement in a fresh process takes, about."""
+    return baseline.seconds + 3.0
+
+
+def _rate(trial: Trial) -> float:
+    assert trial.rate is not None
+    return trial.rate
+
+
+def _remaining_gain(trials: tuple[Trial, ...], rate: float) -> float:
+    ceilings = [trial.measurement.ceiling_samples_per_second for trial in trials if trial.measurement]
+    return max(0.0, max(ceilings, default=rate) / rate - 1)
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    return {
+        **config.dataloader_kwargs(),
+        "amp": config.amp,
+        "accumulation_steps": config.accumulation_steps,
+        "intra_op_threads": config.intra_op_threads,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _rounded_interval(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else [max(0.0, _rounded(end)) for end in interval]
+
+
+def _storage_path(storage: str | Path | None) -> str | None:
+    return None if storage is None else str(storage)

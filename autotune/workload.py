@@ -1,0 +1,232 @@
+"""What is trained: ``"mymod:build"`` or live objects become a ``Workload``.
+
+The parent only describes the workload (``describe``); the child, and nobody else, loads it (``load``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import torch
+    from torch.utils.data import Dataset, Sampler
+
+__all__ = ["ImportedWorkload", "PickledWorkload", "Workload", "WorkloadSource", "describe", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model, its dataset and, where the defaults do not fit, how one trains the other.
+
+    Batches are ``(x, ..., y)`` tuples, dictionaries, dataclasses or single tensors. By default the model is
+    called with everything but the last element of a tuple, with the items of a dictionary as keywords, or with
+    the batch itself; integer targets get cross-entropy, floating ones the mean squared error; an output with a
+    ``loss`` attribute or key, or a scalar output, is its own loss; the optimizer is AdamW.
+    """
+
+    model: torch.nn.Module
+    """The module to train."""
+    dataset: Dataset[Any]
+    """Map-style or iterable dataset."""
+    loss: Callable[[Any, Any], torch.Tensor] | None = None
+    """``loss(output, target)``; for dictionary and dataclass batches ``loss(output, batch)``."""
+    optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] | torch.optim.Optimizer | None = None
+    """``optimizer(parameters)``, for example ``functools.partial(torch.optim.SGD, lr=0.1)``."""
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    """As for a DataLoader."""
+    training_step: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None
+    """``training_step(model, batch) -> loss`` replaces the call of the model and the loss."""
+    sampler: Sampler[Any] | None = None
+    """As for a DataLoader; without it a map-style dataset is shuffled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedWorkload:
+    """A workload that the child imports by name."""
+
+    model: str
+    """``module:attribute`` or ``path/to/file.py:attribute``."""
+    dataset: str | None
+    """The same for the dataset, when the model's callable returns a module alone."""
+    path: tuple[str, ...]
+    """The caller's ``sys.path``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickledWorkload:
+    """Live objects, pickled by value where they come from ``__main__``."""
+
+    blob: bytes
+    """What cloudpickle made of the ``Workload``."""
+    path: tuple[str, ...]
+    """The caller's ``sys.path``."""
+
+
+WorkloadSource = ImportedWorkload | PickledWorkload
+
+
+def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSource:
+    """Describe a workload for the child, without importing any of the user's code.
+
+    Raises ``UsageError`` for a malformed reference or objects that cannot be pickled.
+    """
+    path = tuple(entry or str(Path.cwd()) for entry in sys.path)
+    if isinstance(workload, str):
+        for flag, reference in (("--model", workload), ("--dataset", dataset)):
+            if reference is not None:
+                _split_reference(flag, reference)
+        return ImportedWorkload(model=workload, dataset=dataset, path=path)
+    import cloudpickle
+
+    try:
+        return PickledWorkload(blob=cloudpickle.dumps(workload), path=path)
+    except Exception as error:
+        raise UsageError(
+            f"the {_unpicklable_part(workload)} cannot be sent to the measuring process: {error}. "
+            "Objects with open files, locks or connections have to create them on first use"
+        ) from None
+
+
+def load(source: WorkloadSource) -> Workload:
+    """Import or unpickle the workload; runs in the child.
+
+    Raises ``UsageError`` for a reference that leads nowhere; what the user's code raises passes through.
+    """
+    sys.path.extend(entry for entry in source.path if entry not in sys.path)
+    if isinstance(source, PickledWorkload):
+        import cloudpickle
+
+        return _checked(cloudpickle.loads(source.blob), "the workload")
+    made = _call(_resolve("--model", source.model))
+    dataset = None if source.dataset is None else _call_unless_dataset(_resolve("--dataset", source.dataset))
+    return _assemble(made, dataset, source)
+
+
+def _assemble(made: object, dataset: Any, source: ImportedWorkload) -> Workload:
+    from torch.nn import Module
+
+    if isinstance(made, Workload):
+        return _checked(made, source.model)
+    if isinstance(made, tuple) and len(made) == 2:
+        return _checked(Workload(made[0], dataset if dataset is not None else made[1]), source.model)
+    if isinstance(made, Module):
+        if dataset is None:
+            raise UsageError(
+                f"{source.model} gives a model but no dataset: pass --dataset module:attribute, "
+                "or return (model, dataset)"
+            )
+        return _checked(Workload(made, dataset), source.model)
+    raise UsageError(
+        f"{source.model} returned {type(made).__name__}; allowed: a torch.nn.Module, (model, dataset) "
+        "or autotune.Workload"
+    )
+
+
+def _checked(workload: object, origin: str) -> Workload:
+    from torch.nn import Module
+    from torch.utils.data import IterableDataset
+
+    if not isinstance(workload, Workload):
+        raise UsageError(f"{origin} is {type(workload).__name__}, not an autotune.Workload")
+    if not isinstance(workload.model, Module):
+        raise UsageError(f"{origin}: the model is {type(workload.model).__name__}, not a torch.nn.Module")
+    dataset = workload.dataset
+    if isinstance(dataset, IterableDataset):
+        return workload
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise UsageError(
+            f"{origin}: the dataset is {type(dataset).__name__}; allowed: an object with __getitem__ and "
+            "__len__, or a torch.utils.data.IterableDataset (pass the dataset, not a DataLoader)"
+        )
+    if len(dataset) == 0:
+        raise UsageError(f"{origin}: the dataset is empty (its length is 0)")
+    return workload
+
+
+def _call(target: Any) -> object:
+    from torch.nn import Module
+
+    return target if isinstance(target, (Module, Workload)) else target()
+
+
+def _call_unless_dataset(target: Any) -> object:
+    is_dataset = not isinstance(target, type) and hasattr(target, "__getitem__")
+    return target if is_dataset or not callable(target) else target()
+
+
+def _split_reference(flag: str, reference: str) -> tuple[str, str]:
+    module, _, attribute = reference.rpartition(":")
+    if not module or not attribute:
+        raise UsageError(f"{flag} {reference}: not a reference; allowed: module:attribute or path/to/file.py:attribute")
+    return module, attribute
+
+
+def _resolve(flag: str, reference: str) -> object:
+    module_name, attribute = _split_reference(flag, reference)
+    module = _import_file(flag, module_name) if module_name.endswith(".py") else _import(flag, module_name)
+    target: object = module
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            raise UsageError(f"{flag} {reference}: {module_name} has no attribute {part!r}{_hint(part, target)}")
+        target = getattr(target, part)
+    if not callable(target) and not (flag == "--dataset" and hasattr(target, "__getitem__")):
+        raise UsageError(f"{flag} {reference}: {attribute} is {type(target).__name__}, which cannot be called")
+    return target
+
+
+def _hint(name: str, target: object) -> str:
+    close = difflib.get_close_matches(name, dir(target), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _import(flag: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise UsageError(
+                f"{flag} {name}: no module named {error.name!r} here; run from the folder that holds it, "
+                "or pass path/to/file.py:attribute"
+            ) from None
+        raise
+
+
+def _import_file(flag: str, name: str) -> ModuleType:
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise UsageError(f"{flag} {name}: no such file")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # so that it finds its siblings, as a script would
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    module_name = path.stem if known is None else f"autotune_workload_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # loader workers unpickle its classes by this name
+    spec.loader.exec_module(module)
+    return module
+
+
+def _unpicklable_part(workload: Workload) -> str:
+    import cloudpickle
+
+    for name in Workload.__slots__:
+        try:
+            cloudpickle.dumps(getattr(workload, name))
+        except Exception:
+            return f"{name} ({type(getattr(workload, name)).__name__})"
+    return "workload"

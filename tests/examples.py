@@ -1,0 +1,155 @@
+"""Records built by hand, as a run would make them, for the tests that only read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autotune.config import Config
+from autotune.records import Measurement, Outcome, Result, StepTime, Trial, WorkloadFacts
+
+BASELINE = Config(batch_size=32)
+ANSWER = Config(
+    batch_size=128,
+    num_workers=2,
+    prefetch_factor=2,
+    pin_memory=True,
+    persistent_workers=True,
+    amp="bf16",
+    intra_op_threads=1,
+)
+
+
+def measurement(**changes: Any) -> Measurement:
+    """A step of 100 ms on a CPU, most of it spent waiting for data."""
+    example = Measurement(
+        samples_per_second=1234.5,
+        ci95=(1200.0, 1270.0),
+        steady_samples_per_second=1300.0,
+        ceiling_samples_per_second=2960.0,
+        steps=40,
+        samples=1280,
+        seconds=1.037,
+        step_time=StepTime(
+            data_wait=0.062, host_to_device=0.0, forward=0.012, backward=0.022, optimizer=0.003, other=0.001
+        ),
+        device_idle_share=None,
+        first_batch_seconds=0.2,
+        restart_seconds=0.1,
+        epoch_samples=4096,
+        peak_memory_bytes=512 * 2**20,
+        memory="host",
+        memory_limit_bytes=8 * 2**30,
+        peak_allocated_bytes=None,
+        host_memory_bytes=512 * 2**20,
+        ready_batches=0.0,
+        cpu_utilisation=1.0,
+        loss=2.3,
+    )
+    return replace(example, **changes)
+
+
+def device_measurement(**changes: Any) -> Measurement:
+    """The same on an accelerator of 80 GiB, of which 24 are used."""
+    device = {
+        "memory": "device",
+        "peak_memory_bytes": 24 * 2**30,
+        "memory_limit_bytes": 80 * 2**30,
+        "peak_allocated_bytes": 22 * 2**30,
+        "device_idle_share": 0.6,
+        "step_time": StepTime(
+            data_wait=0.062, host_to_device=0.004, forward=0.01, backward=0.02, optimizer=0.003, other=0.001
+        ),
+    }
+    return measurement(**{**device, **changes})
+
+
+def trial(**changes: Any) -> Trial:
+    """The baseline's trial."""
+    example = Trial(
+        number=0, kind="baseline", config=BASELINE, outcome=Outcome.OK, measurement=measurement(), seconds=6.5
+    )
+    return replace(example, **changes)
+
+
+def failed_trial(**changes: Any) -> Trial:
+    """A trial that ran out of device memory."""
+    example = Trial(
+        number=4,
+        kind="model",
+        config=replace(ANSWER, batch_size=2048),
+        outcome=Outcome.DEVICE_OOM,
+        measurement=None,
+        message="CUDA out of memory.\nTried to allocate 20.00 GiB",
+    )
+    return replace(example, **changes)
+
+
+def facts(**changes: Any) -> WorkloadFacts:
+    """A small map-style workload on a CPU."""
+    example = WorkloadFacts(
+        dataset_length=4096,
+        iterable=False,
+        parameters=1_000_000,
+        device="cpu",
+        device_name="a CPU",
+        amp_modes=("off", "bf16"),
+        intra_op_threads=2,
+        inter_op_threads=2,
+        fingerprint="0123456789abcdef",
+        sample_bytes=49_152,
+        versions={"python": "3.11.9", "torch": "2.13.0"},
+    )
+    return replace(example, **changes)
+
+
+def faster_result(**changes: Any) -> Result:
+    """A proven gain: three confirmed rounds, one trial out of memory."""
+    after = measurement(
+        samples_per_second=2853.0,
+        step_time=StepTime(
+            data_wait=0.001, host_to_device=0.0, forward=0.014, backward=0.026, optimizer=0.003, other=0.001
+        ),
+        peak_memory_bytes=3 * 2**30,
+    )
+    rounds = [
+        trial(number=5 + index, kind="confirm", config=config, measurement=numbers)
+        for index, (config, numbers) in enumerate([(ANSWER, after), (BASELINE, measurement())] * 3)
+    ]
+    measured = {"samples_per_second": 2853.0, "ci95": [2811.0, 2895.0], "verdict": "faster"}
+    example = Result(
+        config=replace(ANSWER, measured=measured),
+        baseline=BASELINE,
+        samples_per_second=2853.0,
+        ci95=(2811.0, 2895.0),
+        baseline_samples_per_second=1234.5,
+        speedup=2.311,
+        speedup_ci95=(2.18, 2.45),
+        verdict="faster",
+        stop_reason="the rate is within 3 % of the compute ceiling",
+        remaining_gain=0.0375,
+        facts=facts(),
+        measurement=after,
+        baseline_measurement=measurement(),
+        history=(trial(), failed_trial(), *rounds),
+        seconds=182.4,
+    )
+    return replace(example, **changes)
+
+
+def no_gain_result(**changes: Any) -> Result:
+    """Nothing beat the baseline."""
+    config = replace(BASELINE, measured={"samples_per_second": 1234.5, "verdict": "no proven gain"})
+    example = faster_result(
+        config=config,
+        samples_per_second=1234.5,
+        ci95=(1200.0, 1270.0),
+        speedup=1.0,
+        speedup_ci95=None,
+        verdict="no proven gain",
+        stop_reason="the budget is spent",
+        remaining_gain=1.4,
+        measurement=measurement(),
+        notes=("the loader is the limit: store the images uncompressed",),
+    )
+    return replace(example, **changes)

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from autotune.config import Config
+from autotune.progress import LiveProgress
+from autotune.records import Outcome, Progress, StepTime
+from autotune.report.terminal import (
+    TIMES,
+    before_after,
+    config_text,
+    snippet,
+    status,
+    summary,
+    trial_line,
+    verdict_sentence,
+)
+from tests import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from autotune.records import Result
+
+RESULTS = [
+    examples.faster_result(),
+    examples.faster_result(
+        measurement=examples.device_measurement(), baseline_measurement=examples.device_measurement()
+    ),
+    examples.faster_result(speedup_ci95=None, ci95=None, history=(), remaining_gain=float("inf")),
+    examples.no_gain_result(),
+    examples.no_gain_result(measurement=examples.device_measurement()),
+]
+
+
+def shown(renderable: RenderableType, width: int = 80, color: str | None = None) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=color is not None, color_system=color, highlight=False
+    )  # type: ignore[arg-type]
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def rows(result: Result) -> dict[str, list[str]]:
+    """The table's cells by the heading of their row."""
+    lines = shown(before_after(result), width=120).splitlines()[1:]
+    cells = [re.split(r" {2,}", line.strip()) for line in lines]
+    return {heading: values for heading, *values in cells}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("result", RESULTS)
+def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -> None:
+    lines = shown(summary(result, "autotune.yaml"), width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    assert "Written: autotune.yaml" in lines
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_no_table_cell_is_broken_at_80_columns(result: Result) -> None:
+    lines = [line.rstrip() for line in shown(summary(result, None), 80).splitlines()]
+    wide = [line.rstrip() for line in shown(summary(result, None), 120).splitlines()]
+    table_end = wide.index("", 1)
+    assert lines[:table_end] == wide[:table_end]
+
+
+def test_without_colour_there_are_no_escape_codes() -> None:
+    text = shown(summary(RESULTS[0], None)) + shown(trial_line(examples.failed_trial(), 1.0))
+    assert "\x1b" not in text
+
+
+def test_no_color_leaves_no_colour_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = shown(summary(RESULTS[0], None), color="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = shown(summary(RESULTS[0], None), color="standard")
+    assert "\x1b[36m" in coloured
+    assert "\x1b[36m" not in plain
+
+
+def test_a_faster_summary_compares_before_and_after() -> None:
+    assert shown(before_after(examples.faster_result())).split()[:2] == ["before", "after"]
+    table = rows(examples.faster_result())
+    assert table["batch size"] == ["32", "128"]
+    assert table["workers (prefetch)"] == ["none", "2 (2)"]
+    assert table["pinned memory"] == ["no", "yes"]
+    assert table["amp"] == ["off", "bf16"]
+    assert table["threads"] == ["torch's own choice", "1"]
+    assert table["samples/s (95 %)"] == ["1,234", "2,853 (2,811 to 2,895)"]
+    assert table["time per step"] == ["100 ms", "45 ms"]
+    assert table["waiting for data"] == ["62 % ━━━━━━━", "2 %"]
+
+
+def test_no_gain_shows_one_column_and_says_keep() -> None:
+    text = shown(summary(examples.no_gain_result(), None), width=120)
+    assert "before" not in text
+    assert "your configuration" in text
+    assert "No proven gain: keep what you have." in text
+    assert "Note: the loader is the limit" in text
+    assert "1,234 (1,200 to 1,270)" in text
+
+
+def test_memory_says_which_and_how_much_there_is() -> None:
+    assert "0.50 of 8.0 GiB host" in shown(summary(examples.no_gain_result(), None))
+    device = examples.no_gain_result(measurement=examples.device_measurement())
+    assert "24.0 of 80.0 GiB device" in shown(summary(device, None))
+
+
+def test_only_parts_that_take_time_have_a_row() -> None:
+    assert "copy to device" not in rows(examples.no_gain_result())
+    on_device = rows(examples.no_gain_result(measurement=examples.device_measurement()))
+    assert on_device["copy to device"] == ["4 %"]
+
+
+def test_a_step_without_time_is_shown_without_parts() -> None:
+    nothing = StepTime(data_wait=0.0, host_to_device=0.0, forward=0.0, backward=0.0, optimizer=0.0, other=0.0)
+    table = rows(examples.no_gain_result(measurement=examples.measurement(step_time=nothing)))
+    assert table["time per step"] == ["0 ms"]
+    assert "backward" not in table
+
+
+def test_the_verdict_counts_the_confirmed_rounds_of_the_answer() -> None:
+    assert verdict_sentence(examples.faster_result()) == (
+        "2.31 times faster (95 % interval 2.18 to 2.45), confirmed in 3 rounds of fresh processes."
+    )
+    spoilt = [
+        replace(trial, outcome=Outcome.SUSPECT) if trial.number == 5 else trial
+        for trial in examples.faster_result().history
+    ]
+    assert "confirmed in 2 rounds" in verdict_sentence(examples.faster_result(history=tuple(spoilt)))
+
+
+def test_the_verdict_claims_no_confirmation_without_one() -> None:
+    sentence = verdict_sentence(examples.faster_result(speedup_ci95=None, history=()))
+    assert sentence == "2.31 times faster (no interval)."
+
+
+def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
+    text = shown(summary(examples.faster_result(), None), width=120)
+    assert "Stopped: the rate is within 3 % of the compute ceiling.\n" in text
+    assert "Largest remaining gain: at most 4 %; the rate is now limited by the model's own compute.\n" in text
+    assert "Trials: 7 ok, 1 device_oom, in 3m2s.\n" in text
+    assert "gain: unknown" in shown(summary(examples.faster_result(remaining_gain=float("inf")), None))
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (examples.ANSWER, f"batch 128 · workers 2{TIMES}2 · pin · bf16 · threads 1"),
+        (Config(), "batch 32 · no workers · fp32"),
+        (Config(num_workers=4), f"batch 32 · workers 4{TIMES}2 · not persistent · fp32"),
+        (Config(amp="fp16", accumulation_steps=4), "batch 32 · no workers · fp16 · accumulate 4"),
+        (Config(intra_op_threads=4, inter_op_threads=1), "batch 32 · no workers · fp32 · threads 4+1"),
+        (Config(inter_op_threads=1), "batch 32 · no workers · fp32 · threads auto+1"),
+    ],
+)
+def test_a_configuration_in_short_form_leaves_defaults_out(config: Config, text: str) -> None:
+    assert config_text(config) == text
+
+
+def test_a_trial_line_says_outcome_rate_ratio_and_configuration() -> None:
+    fast = examples.trial(
+        number=7,
+        kind="model",
+        config=examples.ANSWER,
+        measurement=examples.measurement(samples_per_second=2469.0),
+    )
+    line = trial_line(fast, 1234.5).plain
+    assert line.split()[:4] == ["7", "ok", "2,469/s", f"2.00{TIMES}"]
+    assert line.endswith(config_text(examples.ANSWER))
+    assert cell_len(line) <= 80
+
+
+def test_a_failed_trial_says_what_went_wrong_on_one_line() -> None:
+    line = trial_line(examples.failed_trial(), 1234.5).plain
+    assert line.split()[:2] == ["4", "device_oom"]
+    assert "batch 2048" in line
+    assert line.endswith(": CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def test_every_outcome_keeps_the_configurations_in_one_column() -> None:
+    measured = {Outcome.OK, Outcome.SUSPECT}
+    trials = [examples.trial(outcome=outcome) for outcome in measured]
+    trials += [examples.failed_trial(outcome=outcome) for outcome in set(Outcome) - measured]
+    assert {trial_line(trial, 1000.0).plain.index("batch") for trial in trials} == {31}
+
+
+def test_a_trial_without_a_baseline_rate_claims_no_ratio() -> None:
+    assert TIMES not in trial_line(examples.trial(), None).plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        (
+            {"phase": "search", "running": examples.ANSWER, "best_rate": 2469.0, "baseline_rate": 1234.5},
+            (
+                f"searching · trial 7 · {config_text(examples.ANSWER)}\n"
+                f"last 987/s · best 2,469/s (2.00{TIMES} the baseline) · 1m12s of the budget left"
+            ),
+        ),
+        ({"phase": "inspect"}, "inspecting\nlast 987/s · 1m12s of the budget left"),
+    ],
+)
+def test_the_status_says_what_runs_and_how_it_stands(changes: dict[str, Any], wanted: str) -> None:
+    progress = Progress(seconds_left=90.0, **changes)
+    assert status(progress, number=7, last_rate=987.0, seconds_left=72.0).plain == wanted
+
+
+def test_the_live_display_counts_down_and_numbers_the_running_trial() -> None:
+    now = [0.0]
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    display = LiveProgress(console, clock=lambda: now[0])
+    display(Progress(phase="search", seconds_left=60.0, finished=examples.failed_trial(), baseline_rate=1.0))
+    display(Progress(phase="search", seconds_left=50.0, running=examples.ANSWER))
+    now[0] = 8.0
+    foot = shown(display.render())
+    assert "trial 5" in foot
+    assert "42s of the budget left" in foot
+    assert "device_oom" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_narrow_terminal_cuts_the_status_and_keeps_its_two_lines() -> None:
+    display = LiveProgress(Console(file=io.StringIO(), width=40))
+    display(Progress(phase="search", seconds_left=50.0, running=examples.ANSWER, best_rate=2.0, baseline_rate=1.0))
+    assert len(shown(display.render(), width=40).splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["autotune.yaml", 'odd "name".yaml', "back\\slash.yaml"])
+def test_the_snippet_trains_with_the_file_it_names(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / name
+    config = Config(batch_size=4, amp="bf16")
+    config.save(path)
+    model = torch.nn.Linear(2, 1)
+    before = model.weight.clone()
+    features = torch.arange(16.0).view(8, 2)
+    names = {
+        "dataset": torch.utils.data.TensorDataset(features, features.sum(1, keepdim=True)),
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "training_step": lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]),
+    }
+    exec(snippet(examples.faster_result(config=config), str(path)), names)
+    assert names["config"] == config
+    assert not torch.equal(model.weight, before)
+
+
+def test_the_snippet_of_an_iterable_dataset_does_not_shuffle() -> None:
+    iterable = examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0"))
+    assert "shuffle" not in snippet(iterable, "a.yaml")
+    assert 'config.autocast("cuda:0")' in snippet(iterable, "a.yaml")

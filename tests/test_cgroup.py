@@ -1,0 +1,242 @@
+"""Fake /proc and /sys trees, laid out as kernels and container runtimes lay them out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.cgroup import cpu_quota, memory_free, memory_limit
+
+GIB = 2**30
+NO_LIMIT_V1 = "9223372036854771712\n"
+V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1_CPU = "33 25 0:30 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+V1_MEMORY = "36 25 0:33 / /sys/fs/cgroup/memory rw shared:12 - cgroup cgroup rw,memory\n"
+HYBRID_V2 = "26 25 0:23 / /sys/fs/cgroup/unified rw shared:5 - cgroup2 cgroup2 rw\n"
+V1_GROUPS = "4:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/init.scope\n"
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def v2_tree(root: Path, group: str, files: dict[str, str]) -> Path:
+    plant(root, {"proc/self/cgroup": f"0::{group}\n", "proc/self/mountinfo": V2})
+    return plant(root, {f"sys/fs/cgroup/{name}": content for name, content in files.items()})
+
+
+def v1_tree(root: Path, files: dict[str, str]) -> Path:
+    plant(root, {"proc/self/cgroup": V1_GROUPS, "proc/self/mountinfo": V1_CPU + V1_MEMORY})
+    return plant(root, {f"sys/fs/cgroup/{name}": content for name, content in files.items()})
+
+
+def test_no_cgroups_do_not_limit(tmp_path: Path) -> None:
+    assert (cpu_quota(tmp_path), memory_limit(tmp_path), memory_free(tmp_path)) == (None, None, None)
+
+
+def test_v2_reads_the_groups_own_limits(tmp_path: Path) -> None:
+    root = v2_tree(tmp_path, "/job", {"job/cpu.max": "150000 100000\n", "job/memory.max": f"{2 * GIB}\n"})
+    assert (cpu_quota(root), memory_limit(root)) == (1.5, 2 * GIB)
+
+
+def test_v2_max_is_no_limit(tmp_path: Path) -> None:
+    root = v2_tree(tmp_path, "/job", {"job/cpu.max": "max 100000\n", "job/memory.max": "max\n"})
+    assert (cpu_quota(root), memory_limit(root)) == (None, None)
+
+
+@pytest.mark.parametrize("tight", ["", "slice/", "slice/job/"])
+def test_v2_the_tightest_group_above_counts(tmp_path: Path, tight: str) -> None:
+    files = {f"{level}cpu.max": "800000 100000\n" for level in ("", "slice/", "slice/job/")}
+    files |= {f"{level}memory.max": f"{8 * GIB}\n" for level in ("", "slice/", "slice/job/")}
+    files |= {f"{tight}cpu.max": "300000 100000\n", f"{tight}memory.max": f"{GIB}\n"}
+    root = v2_tree(tmp_path, "/slice/job", files)
+    assert (cpu_quota(root), memory_limit(root)) == (3.0, GIB)
+
+
+def test_v2_groups_beside_the_own_one_do_not_count(tmp_path: Path) -> None:
+    root = v2_tree(tmp_path, "/slice/job", {"slice/other/cpu.max": "100000 100000\n"})
+    assert cpu_quota(root) is None
+
+
+def test_v2_own_path_missing_under_the_mount_reads_the_mounts_top(tmp_path: Path) -> None:
+    root = v2_tree(tmp_path, "/docker/abc", {"cpu.max": "400000 100000\n", "memory.max": f"{GIB}\n"})
+    assert (cpu_quota(root), memory_limit(root)) == (4.0, GIB)
+
+
+def test_v2_path_outside_the_namespace_reads_the_mounts_top(tmp_path: Path) -> None:
+    root = v2_tree(tmp_path / "root", "/../other", {"cpu.max": "400000 100000\n"})
+    plant(tmp_path / "root", {"sys/fs/other/cpu.max": "100000 100000\n"})
+    assert cpu_quota(root) == 4.0
+
+
+def test_a_mount_that_shows_the_containers_group_is_matched_to_it(tmp_path: Path) -> None:
+    mount = "33 25 0:30 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n"
+    files = {
+        "proc/self/mountinfo": mount,
+        "proc/self/cgroup": "3:cpu,cpuacct:/docker/abc/train\n",
+        "sys/fs/cgroup/cpu/train/cpu.cfs_quota_us": "250000\n",
+        "sys/fs/cgroup/cpu/train/cpu.cfs_period_us": "100000\n",
+    }
+    assert cpu_quota(plant(tmp_path, files)) == 2.5
+
+
+def test_a_group_whose_name_only_begins_alike_is_another(tmp_path: Path) -> None:
+    mount = "33 25 0:30 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n"
+    files = {
+        "proc/self/mountinfo": mount,
+        "proc/self/cgroup": "0::/docker/abcd\n",
+        "sys/fs/cgroup/d/cpu.max": "100000 100000\n",
+        "sys/fs/cgroup/cpu.max": "500000 100000\n",
+    }
+    assert cpu_quota(plant(tmp_path, files)) == 5.0
+
+
+def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
+    mount = "31 23 0:28 / /my\\040groups rw - cgroup2 cgroup2 rw\n"
+    files = {"proc/self/mountinfo": mount, "proc/self/cgroup": "0::/\n", "my groups/cpu.max": "100000 50000"}
+    assert cpu_quota(plant(tmp_path, files)) == 2.0
+
+
+def test_v1_reads_quota_over_period_and_the_memory_limit(tmp_path: Path) -> None:
+    files = {
+        "cpu,cpuacct/job/cpu.cfs_quota_us": "75000\n",
+        "cpu,cpuacct/job/cpu.cfs_period_us": "50000\n",
+        "memory/job/memory.limit_in_bytes": f"{3 * GIB}\n",
+    }
+    root = v1_tree(tmp_path, files)
+    assert (cpu_quota(root), memory_limit(root)) == (1.5, 3 * GIB)
+
+
+def test_v1_walks_up_to_a_tighter_group(tmp_path: Path) -> None:
+    files = {
+        "cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
+        "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "memory/job/memory.limit_in_bytes": NO_LIMIT_V1,
+        "memory/memory.limit_in_bytes": f"{GIB}\n",
+    }
+    root = v1_tree(tmp_path, files)
+    assert (cpu_quota(root), memory_limit(root)) == (2.0, GIB)
+
+
+def test_v1_minus_one_and_huge_numbers_are_no_limit(tmp_path: Path) -> None:
+    files = {
+        "cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
+        "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "memory/job/memory.limit_in_bytes": NO_LIMIT_V1,
+        "memory/job/memory.usage_in_bytes": "1000\n",
+    }
+    root = v1_tree(tmp_path, files)
+    assert (cpu_quota(root), memory_limit(root), memory_free(root)) == (None, None, None)
+
+
+def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
+    files = {
+        "proc/self/mountinfo": HYBRID_V2 + V1_CPU + V1_MEMORY,
+        "proc/self/cgroup": V1_GROUPS + "0::/job\n",
+        "sys/fs/cgroup/unified/job/cpu.max": "200000 100000\n",
+        "sys/fs/cgroup/unified/job/memory.max": f"{8 * GIB}\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "400000\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
+    }
+    root = plant(tmp_path, files)
+    assert (cpu_quota(root), memory_limit(root)) == (2.0, 4 * GIB)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
+def test_without_mountinfo_the_usual_v1_places_are_read(tmp_path: Path, place: str) -> None:
+    files = {
+        "proc/self/cgroup": V1_GROUPS,
+        f"sys/fs/cgroup/{place}/job/cpu.cfs_quota_us": "300000\n",
+        f"sys/fs/cgroup/{place}/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{GIB}\n",
+    }
+    root = plant(tmp_path, files)
+    assert (cpu_quota(root), memory_limit(root)) == (3.0, GIB)
+
+
+def test_without_mountinfo_the_usual_v2_place_is_read(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "300000 100000\n"}
+    assert cpu_quota(plant(tmp_path, files)) == 3.0
+
+
+def test_free_memory_is_limit_less_usage_with_file_cache_counted_as_free(tmp_path: Path) -> None:
+    files = {
+        "job/memory.max": f"{4 * GIB}\n",
+        "job/memory.current": f"{3 * GIB}\n",
+        "job/memory.stat": f"anon {GIB}\ninactive_file {2 * GIB}\nactive_file 0\n",
+    }
+    assert memory_free(v2_tree(tmp_path, "/job", files)) == 3 * GIB
+
+
+def test_free_memory_of_v1_counts_the_cache_of_groups_below(tmp_path: Path) -> None:
+    files = {
+        "memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
+        "memory/job/memory.usage_in_bytes": f"{3 * GIB}\n",
+        "memory/job/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB}\n",
+    }
+    assert memory_free(v1_tree(tmp_path, files)) == 2 * GIB
+
+
+def test_free_memory_is_that_of_the_fullest_group(tmp_path: Path) -> None:
+    files = {
+        "slice/memory.max": f"{8 * GIB}\n",
+        "slice/memory.current": f"{7 * GIB}\n",
+        "slice/job/memory.max": f"{4 * GIB}\n",
+        "slice/job/memory.current": f"{GIB}\n",
+    }
+    assert memory_free(v2_tree(tmp_path, "/slice/job", files)) == GIB
+
+
+def test_free_memory_is_never_negative(tmp_path: Path) -> None:
+    files = {"job/memory.max": "1000\n", "job/memory.current": "2000\n"}
+    assert memory_free(v2_tree(tmp_path, "/job", files)) == 0
+
+
+@pytest.mark.parametrize("content", ["", "100000", "max", "0 100000", "100000 0", "-5 100000", "a b", "1 2 3"])
+def test_a_damaged_quota_is_no_quota(tmp_path: Path, content: str) -> None:
+    assert cpu_quota(v2_tree(tmp_path, "/job", {"job/cpu.max": content})) is None
+
+
+@pytest.mark.parametrize("content", ["", "0", "-1", "many", "1.5", "1e9", "9" * 5000])
+def test_a_damaged_memory_limit_is_no_limit(tmp_path: Path, content: str) -> None:
+    assert memory_limit(v2_tree(tmp_path, "/job", {"job/memory.max": content})) is None
+
+
+def test_a_directory_in_place_of_a_file_is_no_limit(tmp_path: Path) -> None:
+    root = v2_tree(tmp_path, "/job", {"cpu.max": "200000 100000\n"})
+    (root / "sys/fs/cgroup/job/cpu.max").mkdir(parents=True)
+    assert cpu_quota(root) == 2.0
+
+
+DAMAGED = st.one_of(
+    st.binary(max_size=200),
+    st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.lists(st.sampled_from([V2, V1_CPU, V1_MEMORY, "0::/job\n", "3:cpu:/a\0b\n", " - ", "max 1", ":", "/"]))
+    .map("".join)
+    .map(str.encode),
+)
+
+
+@settings(deadline=None)
+@given(group=DAMAGED, mounts=DAMAGED, limit=DAMAGED)
+def test_damaged_files_never_raise(group: bytes, mounts: bytes, limit: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        root = plant(Path(folder), {"proc/self/none": "", "sys/fs/cgroup/job/none": ""})
+        (root / "proc/self/cgroup").write_bytes(group)
+        (root / "proc/self/mountinfo").write_bytes(mounts)
+        for name in ("cpu.max", "memory.max", "memory.current", "memory.stat", "job/cpu.max"):
+            (root / "sys/fs/cgroup" / name).write_bytes(limit)
+        for read in (cpu_quota, memory_limit, memory_free):
+            found = read(root)
+            assert found is None or found >= 0

@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune import load_config
+from autotune.cli import main
+from autotune.errors import (
+    AutotuneError,
+    ConfigFileError,
+    InterruptedRunError,
+    NothingFeasibleError,
+    StorageError,
+    UsageError,
+    UserCodeError,
+)
+from autotune.flags import build_parser, parse_baseline
+from autotune.records import Progress
+from tests import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.records import Result
+
+    Tune = Callable[..., Result]
+    PutTune = Callable[[Tune], None]
+
+FLAGS = [
+    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--help", "--json", "--model",
+    "--num-workers", "--output", "--persistent-workers", "--pin-memory", "--prefetch-factor", "--quiet",
+    "--storage", "--threads", "--trials", "--version",
+]  # fmt: skip
+HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
+
+
+@pytest.fixture
+def put_tune(monkeypatch: pytest.MonkeyPatch) -> PutTune:
+    """Lets a test say what becomes of the run: these tests are about what the command line makes of it."""
+
+    def put(tune: Tune) -> None:
+        module = ModuleType("autotune.tuning")
+        vars(module)["tune"] = tune
+        monkeypatch.setitem(sys.modules, "autotune.tuning", module)
+
+    return put
+
+
+@pytest.fixture
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def never_tune(**arguments: Any) -> Result:
+    pytest.fail("the run was started")
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_flags_are_exactly_these() -> None:
+    flags = {flag for action in build_parser()._actions for flag in action.option_strings}
+    assert flags == {"-h", *FLAGS}
+
+
+def test_every_flag_that_takes_a_value_has_an_example_or_a_default_in_its_help() -> None:
+    for action in build_parser()._actions:
+        assert action.help
+        if action.nargs != 0:
+            assert any(word in action.help for word in ("such as", "(default")), action.option_strings
+
+
+def test_help_shows_commands_ranges_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert exit_.value.code == 0
+    assert text.count("python -m autotune --model") >= 3
+    assert all(shown in text for shown in ("32..512", "0,2,4"))
+    codes = {UsageError.exit_code, UserCodeError.exit_code, NothingFeasibleError.exit_code}
+    codes |= {ConfigFileError.exit_code, StorageError.exit_code, InterruptedRunError.exit_code, 0}
+    assert all(f"\n  {code} " in text for code in codes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        ([], 2),
+        (["--model", "m:f", "--budget", "soon"], 2),
+        (["--model", "m:f", "--baseline", "batch=3"], 2),
+        (["--model", "m:f", "--output", "a.txt"], 5),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_help_version_and_wrong_flags_import_nothing_heavy(arguments: list[str], code: int) -> None:
+    script = (
+        "import sys, atexit; from autotune.cli import main\n"
+        f"atexit.register(lambda: print([name for name in {HEAVY!r} if name in sys.modules]))\n"
+        f"sys.exit(main({arguments!r}))"
+    )
+    ran = run_python("-c", script)
+    assert ran.returncode == code, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_python_dash_m_runs_the_same_command_line() -> None:
+    ran = run_python("-m", "autotune", "--model", "m:f", "--trials", "0")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("autotune: error: argument --trials")
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--model"),
+        (["--model", "m:f", "--wrong"], "--wrong"),
+        (["--model", "m:f", "--trials", "many"], "--trials"),
+        (["--model", "m:f", "--budget", "0s"], "--budget"),
+        (["--mod", "m:f"], "--model"),
+    ],
+)
+def test_wrong_use_is_one_line_that_names_the_flag(
+    arguments: list[str], named: str, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_tune(never_tune)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("autotune: error: ")
+    assert err.count("\n") == 1
+    assert named in err
+
+
+def test_a_baseline_is_read_with_types() -> None:
+    loader = "batch_size=64, num_workers=2,prefetch_factor=4,pin_memory=yes,persistent_workers=off"
+    assert parse_baseline(f"{loader},amp=BF16,threads=1") == {
+        "batch_size": 64,
+        "num_workers": 2,
+        "prefetch_factor": 4,
+        "pin_memory": True,
+        "persistent_workers": False,
+        "amp": "bf16",
+        "threads": 1,
+    }
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("on", True), ("No", False), ("false", False)])
+def test_a_baseline_switch_takes_the_usual_words(text: str, value: bool) -> None:
+    assert parse_baseline(f"pin_memory={text}") == {"pin_memory": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("batch=64", "unknown key 'batch'; allowed: batch_size, num_workers, .*, threads"),
+        ("", "unknown key ''; allowed"),
+        ("batch_size=64,", "unknown key ''"),
+        ("batch_size", "batch_size is ''"),
+        ("batch_size=big", "batch_size is 'big'; allowed: a whole number"),
+        ("pin_memory=2", "pin_memory is '2'; allowed: true"),
+        ("amp=fp8", "amp is 'fp8'; allowed: off, bf16 or fp16"),
+        ("amp=off,amp=bf16", "amp is given twice"),
+    ],
+)
+def test_a_wrong_baseline_is_named_with_what_is_allowed(text: str, wanted: str) -> None:
+    with pytest.raises(UsageError, match=f"--baseline: {wanted}"):
+        parse_baseline(text)
+
+
+def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTune) -> None:
+    received: dict[str, Any] = {}
+
+    def tune(**arguments: Any) -> Result:
+        received.update(arguments)
+        return examples.faster_result()
+
+    put_tune(tune)
+    flags = "--model m:f --dataset m:d --device cpu --budget 1m30s --trials 7 --baseline batch_size=8"
+    knobs = "--batch-size 32..512 --num-workers 0,2,4 --amp off --pin-memory true --storage s.db"
+    assert main([*flags.split(), *knobs.split()]) == 0
+    received.pop("on_progress")
+    assert received == {
+        "workload": "m:f",
+        "dataset": "m:d",
+        "device": "cpu",
+        "budget": 90.0,
+        "trials": 7,
+        "baseline": {"batch_size": 8},
+        "storage": "s.db",
+        "batch_size": "32..512",
+        "num_workers": "0,2,4",
+        "prefetch_factor": None,
+        "pin_memory": "true",
+        "persistent_workers": None,
+        "amp": "off",
+        "threads": None,
+    }
+
+
+@pytest.mark.parametrize("output", ["absent/a.yaml", "a.toml", "a", "folder.yaml", "/proc/a.yaml"])
+def test_an_output_that_cannot_be_written_ends_before_the_run(
+    output: str, in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (in_empty_folder / "folder.yaml").mkdir()
+    put_tune(never_tune)
+    assert main(["--model", "m:f", "--output", output]) == ConfigFileError.exit_code
+    assert f"--output {output}" in capsys.readouterr().err
+
+
+def test_checking_the_output_leaves_nothing_behind(in_empty_folder: Path, put_tune: PutTune) -> None:
+    def tune(**arguments: Any) -> Result:
+        assert list(in_empty_folder.iterdir()) == []
+        return examples.faster_result()
+
+    put_tune(tune)
+    assert main(["--model", "m:f", "--output", "a.yml"]) == 0
+    assert [path.name for path in in_empty_folder.iterdir()] == ["a.yml"]
+
+
+@pytest.mark.parametrize("name", ["autotune.yaml", "a.json"])
+def test_the_written_file_is_the_answer_with_its_measurement(
+    name: str, in_empty_folder: Path, put_tune: PutTune
+) -> None:
+    result = examples.faster_result()
+    put_tune(lambda **arguments: result)
+    assert main(["--model", "m:f", "--output", name]) == 0
+    config = load_config(name)
+    assert config == result.config
+    assert config.measured == result.config.measured
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AutotuneError("a reason"), 1),
+        (UsageError("a reason"), 2),
+        (UserCodeError("a reason"), 3),
+        (NothingFeasibleError("a reason"), 4),
+        (ConfigFileError("a reason"), 5),
+        (StorageError("a reason"), 5),
+        (InterruptedRunError("a\nreason"), 130),
+    ],
+)
+def test_each_error_class_ends_with_its_code_and_one_line(
+    error: AutotuneError,
+    code: int,
+    in_empty_folder: Path,
+    put_tune: PutTune,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tune(**arguments: Any) -> Result:
+        raise error
+
+    put_tune(tune)
+    assert main(["--model", "m:f"]) == code
+    assert capsys.readouterr() == ("", "autotune: error: a reason\n")
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_user_code_error_shows_the_users_traceback_first(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(**arguments: Any) -> Result:
+        raise UserCodeError("the model fails", "Traceback (most recent call last):\n  File m.py\nValueError: x\n")
+
+    put_tune(tune)
+    assert main(["--model", "m:f", "--quiet"]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2:] == ["ValueError: x", "autotune: error: the model fails"]
+
+
+def test_an_unexpected_exception_is_not_hidden(in_empty_folder: Path, put_tune: PutTune) -> None:
+    def tune(**arguments: Any) -> Result:
+        raise ZeroDivisionError
+
+    put_tune(tune)
+    with pytest.raises(ZeroDivisionError):
+        main(["--model", "m:f"])
+
+
+def test_ctrl_c_says_interrupted(in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]) -> None:
+    def tune(**arguments: Any) -> Result:
+        raise KeyboardInterrupt
+
+    put_tune(tune)
+    assert main(["--model", "m:f"]) == 130
+    assert capsys.readouterr() == ("", "Interrupted.\n")
+
+
+def test_an_interrupted_result_is_written_before_exit_130(in_empty_folder: Path, put_tune: PutTune) -> None:
+    put_tune(lambda **arguments: examples.faster_result(stop_reason="interrupted by the user"))
+    assert main(["--model", "m:f"]) == 130
+    assert load_config("autotune.yaml") == examples.ANSWER
+
+
+def test_stdout_is_a_script_and_stderr_the_rest(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_tune(lambda **arguments: examples.faster_result())
+    assert main(["--model", "m:f"]) == 0
+    out, err = capsys.readouterr()
+    compile(out, "stdout", "exec")
+    assert 'autotune.load_config("autotune.yaml")' in out
+    assert "2.31 times faster" in err
+    assert "Written: autotune.yaml" in err
+    assert "\x1b" not in out + err
+
+
+def test_json_is_one_object_with_the_file_the_verdict_and_every_trial(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undefined = examples.trial(number=1, measurement=examples.measurement(loss=float("nan")))
+    result = examples.faster_result(history=(examples.trial(), undefined, examples.failed_trial()))
+    put_tune(lambda **arguments: result)
+    assert main(["--model", "m:f", "--json", "--output", "a.json"]) == 0
+    content = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert content["config"] == json.loads(Path("a.json").read_text())
+    assert content["measured"] == result.config.measured
+    assert (content["verdict"], content["speedup_ci95"]) == ("faster", [2.18, 2.45])
+    assert [row["outcome"] for row in content["trials"]] == ["ok", "ok", "device_oom"]
+    assert content["trials"][1]["loss"] is None
+
+
+def test_the_answer_is_shown_even_where_the_file_cannot_be_written_after_all(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = in_empty_folder / "folder"
+    folder.mkdir()
+
+    def tune(**arguments: Any) -> Result:
+        folder.rmdir()
+        return examples.faster_result()
+
+    put_tune(tune)
+    assert main(["--model", "m:f", "--json", "--output", "folder/a.yaml"]) == 5
+    out, err = capsys.readouterr()
+    assert json.loads(out)["config"]["dataloader"]["batch_size"] == 128
+    assert "Written" not in err
+
+
+def test_quiet_leaves_stderr_empty(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(**arguments: Any) -> Result:
+        assert arguments["on_progress"] is None
+        return examples.faster_result()
+
+    put_tune(tune)
+    assert main(["--model", "m:f", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("import autotune\n")
+    assert err == ""
+
+
+def test_without_a_terminal_each_finished_trial_is_one_plain_line(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*, on_progress: Callable[[Progress], None], **arguments: Any) -> Result:
+        on_progress(Progress(phase="inspect", seconds_left=180.0))
+        for trial in (examples.trial(), examples.failed_trial(message="out of memory " * 20)):
+            on_progress(Progress(phase="search", seconds_left=100.0, running=trial.config))
+            on_progress(Progress(phase="search", seconds_left=90.0, finished=trial, baseline_rate=1234.5))
+        raise NothingFeasibleError("enough")
+
+    put_tune(tune)
+    assert main(["--model", "m:f"]) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[:2] for line in lines] == [["0", "ok"], ["4", "device_oom"], ["autotune:", "error:"]]
+    assert lines[1].endswith("out of memory")

@@ -1,0 +1,463 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from autotune.config import AMP_MODES, Config, load_config
+from autotune.configfile import MAX_BYTES, read_document, write_document, write_text
+from autotune.errors import ConfigFileError
+
+HEAD = "autotune: 1\n"
+LOADER = "dataloader: {batch_size: 8}\n"
+VALID: dict[str, Any] = {
+    "autotune": 1,
+    "dataloader": {"batch_size": 8, "num_workers": 1, "pin_memory": True, "persistent_workers": True},
+    "training": {"amp": "bf16", "accumulation_steps": 2},
+    "threads": {"intra_op": 2, "inter_op": None},
+    "measured": {
+        "samples_per_second": 1234.5,
+        "ci95": [1200.0, 1270.0],
+        "peak_memory_bytes": 10**9,
+        "memory": "device",
+        "baseline": {"batch_size": 32, "amp": "off", "samples_per_second": 617.25},
+        "speedup": 2.0,
+        "verdict": "faster",
+    },
+    "made_on": {"device": "Example", "cpus": 4, "torch": "2.13.0", "driver": None, "date": "2025-01-31"},
+}
+
+COUNTS = st.integers(1, 2**63 - 1)
+THREADS = st.none() | COUNTS
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+NUMBERS = st.floats(0, allow_nan=False, allow_infinity=False) | st.integers(0, 2**63 - 1)
+INTERVALS = st.none() | st.lists(NUMBERS, min_size=2, max_size=2).map(sorted)
+SCALARS = st.none() | st.booleans() | TEXTS | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False)
+ANYTHING = st.recursive(
+    SCALARS | st.floats() | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    workers = draw(st.integers(0, 64))
+    worker_options: dict[str, Any] = {}
+    if workers:
+        worker_options = {"prefetch_factor": draw(COUNTS), "persistent_workers": draw(st.booleans())}
+    return Config(
+        batch_size=draw(COUNTS),
+        num_workers=workers,
+        pin_memory=draw(st.booleans()),
+        amp=draw(st.sampled_from(AMP_MODES)),
+        accumulation_steps=draw(COUNTS),
+        intra_op_threads=draw(THREADS),
+        inter_op_threads=draw(THREADS),
+        measured=draw(st.none() | MEASURED),
+        made_on=draw(st.none() | MADE_ON),
+        **worker_options,
+    )
+
+
+MEASURED = st.fixed_dictionaries(
+    {},
+    optional={
+        "samples_per_second": NUMBERS,
+        "ci95": INTERVALS,
+        "peak_memory_bytes": st.integers(0, 2**63 - 1),
+        "bottleneck": TEXTS,
+        "baseline": st.dictionaries(TEXTS, SCALARS.filter(lambda value: value not in (float("inf"), -float("inf")))),
+        "verdict": st.sampled_from(["faster", "no proven gain"]),
+    },
+)
+MADE_ON = st.fixed_dictionaries(
+    {}, optional={"device": TEXTS, "cpus": COUNTS, "torch": TEXTS, "driver": st.none() | TEXTS, "date": TEXTS}
+)
+
+
+def refusal(tmp_path: Path, content: str | bytes, name: str = "a.yaml") -> str:
+    """The message with which a file of this content is refused, without its path."""
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigFileError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert len(message) < 1000
+    return message.removeprefix(f"{path}: ")
+
+
+def load_quietly(path: Path) -> Config:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_config(path)
+
+
+@settings(deadline=None)
+@given(config=configs(), name=st.sampled_from(["a.yaml", "a.json", "a.yml", "A.JSON"]))
+def test_a_configuration_survives_the_file(config: Config, name: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        config.save(path)
+        loaded = load_quietly(path)
+        assert loaded == config
+        assert (loaded.measured, loaded.made_on) == (config.measured, config.made_on)
+        assert os.listdir(folder) == [name]
+
+
+def test_yaml_and_json_carry_the_same_data(tmp_path: Path) -> None:
+    for name in ("a.yaml", "a.json"):
+        write_document(tmp_path / name, VALID)
+    assert read_document(tmp_path / "a.yaml") == read_document(tmp_path / "a.json") == VALID
+    assert json.loads((tmp_path / "a.json").read_text()) == VALID
+    assert yaml.safe_load((tmp_path / "a.yaml").read_text()) == VALID
+
+
+@st.composite
+def spoilt_documents(draw: st.DrawFn) -> Any:
+    document = json.loads(json.dumps(VALID))
+    section = document[draw(st.sampled_from(sorted(set(VALID) - {"autotune"})))]
+    key = draw(st.sampled_from(sorted(section)) | TEXTS)
+    if draw(st.booleans()):
+        section[key] = draw(ANYTHING)
+    else:
+        section.pop(key, None)
+    if draw(st.booleans()):
+        document[draw(st.sampled_from(sorted(VALID)) | TEXTS)] = draw(ANYTHING)
+    return document
+
+
+@settings(deadline=None)
+@given(document=spoilt_documents() | ANYTHING, as_json=st.booleans())
+def test_any_document_loads_or_is_refused_with_a_reason(document: Any, as_json: bool) -> None:
+    text = json.dumps(document) if as_json else yaml.safe_dump(document)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / ("a.json" if as_json else "a.yaml")
+        path.write_text(text)
+        try:
+            config = load_quietly(path)
+        except ConfigFileError as error:
+            assert str(error).startswith(f"{path}: ")  # noqa: PT017
+        else:
+            config.save(path)
+            assert load_quietly(path) == config
+
+
+YAML_PIECES = [
+    "autotune: 1",
+    "dataloader:",
+    "{batch_size: 8}",
+    "\n",
+    ": ",
+    "- ",
+    "&a ",
+    "*a",
+    "!!int ",
+    "!!bool x",
+]
+
+
+@settings(deadline=None)
+@given(content=st.binary(max_size=80) | st.lists(st.sampled_from(YAML_PIECES) | TEXTS).map("".join).map(str.encode))
+@example(b"!!int ''")
+@example(b"!!float ''")
+@example(b"!!bool x")
+@example(b"!!timestamp x")
+@example(b"? 0x" + b"f" * 5000)
+@example(b"2025-99-99")
+@example(b"[" * 5000)
+@example(b"&a [*a]")
+def test_any_bytes_load_or_are_refused_with_a_reason(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        for name in ("a.yaml", "a.json"):
+            path = Path(folder) / name
+            path.write_bytes(content)
+            try:
+                load_quietly(path)
+            except ConfigFileError as error:
+                assert str(error).startswith(f"{path}: ")  # noqa: PT017
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match=r"none\.yaml: cannot be read: No such file or directory"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_a_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, b"\x80\x81\xff") == "not a text file in UTF-8"
+
+
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "#" * (MAX_BYTES + 1)).startswith(f"larger than {MAX_BYTES} bytes")
+
+
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(ConfigFileError, match="larger than"):
+        load_config("/dev/zero")
+
+
+@pytest.mark.parametrize("content", ["a: b: c", "{", "a: 'b", "\t- x", HEAD + "---\n" + HEAD, "a: *nowhere"])
+def test_what_is_not_yaml_is_refused(tmp_path: Path, content: str) -> None:
+    assert refusal(tmp_path, content).startswith("not a valid YAML file: ")
+
+
+@pytest.mark.parametrize("content", ["", "{", "{'a': 1}", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+def test_what_is_not_json_is_refused(tmp_path: Path, content: str) -> None:
+    assert refusal(tmp_path, content, "a.json").startswith("not a valid JSON file: ")
+
+
+@pytest.mark.parametrize("content", ["", "- 1\n- 2\n", "text", "5", "null", "batch_size: 8\n", "# a comment\n"])
+def test_what_is_no_config_file_says_which_key_it_lacks(tmp_path: Path, content: str) -> None:
+    assert refusal(tmp_path, content) == "no key 'autotune'; this is not an autotune config file"
+
+
+@pytest.mark.parametrize("version", ["2", "0", "true", "1.0", "'1'", "null", "[1]"])
+def test_another_schema_version_says_which_one_is_read(tmp_path: Path, version: str) -> None:
+    message = refusal(tmp_path, f"autotune: {version}\n{LOADER}")
+    assert message.startswith("autotune: schema version ")
+    assert "this release reads version 1. Run autotune again" in message
+
+
+def test_a_file_without_a_dataloader_says_so(tmp_path: Path) -> None:
+    assert refusal(tmp_path, HEAD) == "no section 'dataloader'"
+
+
+def test_a_dataloader_without_a_batch_size_says_so(tmp_path: Path) -> None:
+    message = refusal(tmp_path, HEAD + "dataloader: {}\n")
+    assert message == "dataloader.batch_size: missing; allowed: a whole number from 1"
+
+
+def test_an_unknown_section_lists_the_known_ones(tmp_path: Path) -> None:
+    message = refusal(tmp_path, HEAD + LOADER + "optimizer: {lr: 1}\n")
+    assert message == "optimizer: unknown section; allowed: dataloader, training, threads, measured, made_on"
+
+
+def test_an_unknown_key_lists_the_known_ones(tmp_path: Path) -> None:
+    message = refusal(tmp_path, HEAD + "dataloader: {batchsize: 8}\n")
+    assert message.startswith("dataloader.batchsize: unknown key; allowed: batch_size, num_workers, ")
+
+
+@pytest.mark.parametrize("content", ["", "8", "[8]", "yes"])
+def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    message = refusal(tmp_path, HEAD + f"dataloader: {content}\n")
+    assert message.startswith("dataloader: is ")
+    assert "allowed: a section" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dataloader.batch_size", "0"),
+        ("dataloader.batch_size", "true"),
+        ("dataloader.batch_size", "8.0"),
+        ("dataloader.batch_size", "'8'"),
+        ("dataloader.batch_size", "[8]"),
+        ("dataloader.batch_size", "null"),
+        ("dataloader.batch_size", str(2**63)),
+        ("dataloader.batch_size", "0x" + "f" * 5000),
+        ("dataloader.num_workers", "-1"),
+        ("dataloader.pin_memory", "1"),
+        ("dataloader.pin_memory", "maybe"),
+        ("training.amp", "fp8"),
+        ("training.amp", "true"),
+        ("training.amp", "[off]"),
+        ("training.accumulation_steps", "0"),
+        ("threads.intra_op", "1.5"),
+        ("measured.samples_per_second", ".nan"),
+        ("measured.samples_per_second", ".inf"),
+        ("measured.samples_per_second", "-1"),
+        ("measured.samples_per_second", "true"),
+        ("measured.samples_per_second", "9" * 400),
+        ("measured.ci95", "[2, 1]"),
+        ("measured.ci95", "[1]"),
+        ("measured.ci95", "[1, .nan]"),
+        ("measured.baseline", "{rate: .inf}"),
+        ("measured.baseline", "{1: 2}"),
+        ("measured.baseline", "{date: 2025-01-31}"),
+        ("measured.baseline", "&a {x: *a}"),
+        ("measured.verdict", "great"),
+        ("made_on.cpus", "0"),
+        ("made_on.torch", "2.11"),
+        ("made_on.date", "2025-01-31"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_key_with_what_is_allowed(tmp_path: Path, key: str, value: str) -> None:
+    section, _, name = key.partition(".")
+    loader = "" if section == "dataloader" else LOADER
+    message = refusal(tmp_path, f"{HEAD}{loader}{section}: {{{name}: {value}}}\n")
+    assert message.startswith(f"{key}: is ")
+    assert "; allowed: " in message
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1" + "0" * 400])
+def test_what_is_no_finite_number_in_json_is_refused(tmp_path: Path, number: str) -> None:
+    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, "measured": {{"speedup": {number}}}}}'
+    assert refusal(tmp_path, content, "a.json").startswith("measured.speedup: is ")
+
+
+NINE_TO_THE_TWENTIETH = "[&l0 [x], " + ", ".join(f"&l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 21)) + "]"
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("autotune: %s", "autotune: schema version "),
+        (HEAD + "dataloader: %s", "dataloader: is "),
+        (HEAD + "dataloader: {batch_size: %s}", "dataloader.batch_size: is "),
+        (HEAD + LOADER + "measured: {baseline: {x: %s}}", "measured.baseline: is "),
+        (HEAD + LOADER + "measured: {ci95: %s}", "measured.ci95: is "),
+    ],
+)
+def test_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path, place: str, named: str) -> None:
+    assert refusal(tmp_path, place % NINE_TO_THE_TWENTIETH).startswith(named)
+
+
+@pytest.mark.parametrize("off", ["off", "Off", "no", "false", "'off'", '"off"'])
+def test_amp_off_needs_no_quotes_in_yaml(tmp_path: Path, off: str) -> None:
+    (tmp_path / "a.yaml").write_text(f"{HEAD}{LOADER}training: {{amp: {off}}}\n")
+    assert load_config(tmp_path / "a.yaml").amp == "off"
+
+
+def test_false_is_no_amp_mode_in_json(tmp_path: Path) -> None:
+    content = '{"autotune": 1, "dataloader": {"batch_size": 8}, "training": {"amp": false}}'
+    assert refusal(tmp_path, content, "a.json").startswith("training.amp: is False; allowed: one of off")
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    for name in ("a.yaml", "a.json"):
+        (tmp_path / name).write_text(json.dumps(VALID), encoding="utf-8-sig")
+        assert read_document(tmp_path / name) == VALID
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["!!python/object/apply:os.mkdir [%s]", "!!python/object/new:os.mkdir [%s]", "!!python/name:os.mkdir"],
+)
+def test_python_tags_are_refused_without_running(tmp_path: Path, tag: str) -> None:
+    made = tmp_path / "made"
+    content = HEAD + LOADER + "measured: " + (tag % made if "%s" in tag else tag) + "\n"
+    assert refusal(tmp_path, content).startswith("not a valid YAML file: could not determine a constructor")
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("place", ["missing/a.yaml", "file/a.yaml", "directory"])
+def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "directory").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigFileError, match=rf"{place}: cannot be written: \w+"):
+        Config().save(tmp_path / place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigFileError, match="cannot be written: Permission denied"):
+        Config().save(tmp_path / "a.yaml")
+
+
+def test_a_disk_that_fills_up_keeps_the_old_file_whole_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    old = Config(batch_size=7)
+    old.save(path)
+    code = (
+        "import resource, sys; from autotune.config import Config; import yaml\n"
+        "from autotune.errors import ConfigFileError\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (10, {resource.RLIM_INFINITY}))\n"
+        "try: Config().save(sys.argv[1])\n"
+        "except ConfigFileError as error: print(error)"
+    )
+    ended = subprocess.run([sys.executable, "-B", "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == f"{path}: cannot be written: File too large"
+    assert load_config(path) == old
+    assert os.listdir(tmp_path) == ["a.yaml"]
+
+
+def test_text_that_is_no_unicode_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match=r"cannot be written: .*surrogates not allowed"):
+        write_text(tmp_path / "a.html", "\ud800")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "a.txt", "text")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    write_text(tmp_path / "a.txt", "text")
+    assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_writing_replaces_the_old_file(tmp_path: Path) -> None:
+    for text in ("old and long", "new"):
+        write_text(tmp_path / "a.txt", text)
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"samples_per_second": float("nan")},
+        {"speedup": float("inf")},
+        {"speedup": object()},
+        {"baseline": {"set": {1}}},
+        {"colour": "red"},
+        {"verdict": "great"},
+    ],
+)
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, name: str, measured: dict[str, Any]) -> None:
+    with pytest.raises(ConfigFileError):
+        Config(measured=measured).save(tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+class Verdict(StrEnum):
+    FASTER = "faster"
+
+
+def test_enumerations_and_shared_lists_are_written_as_plain_values(tmp_path: Path) -> None:
+    interval = [1.0, 2.0]
+    measured = {"verdict": Verdict.FASTER, "ci95": interval, "speedup_ci95": interval}
+    Config(measured=measured).save(tmp_path / "a.yaml")
+    text = (tmp_path / "a.yaml").read_text()
+    assert "&" not in text
+    assert "!" not in text
+    assert load_config(tmp_path / "a.yaml").measured == measured
+
+
+def test_the_yaml_file_has_one_line_for_each_short_section(tmp_path: Path) -> None:
+    Config(batch_size=8).save(tmp_path / "a.yaml")
+    assert (tmp_path / "a.yaml").read_text().splitlines() == [
+        "autotune: 1",
+        "dataloader: {batch_size: 8, num_workers: 0, pin_memory: false}",
+        "training: {amp: 'off', accumulation_steps: 1}",
+        "threads: {intra_op: null, inter_op: null}",
+    ]

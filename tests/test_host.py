@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.host import (
+    Gpu,
+    Host,
+    cpu_model,
+    find_gpus,
+    inspect_host,
+    made_elsewhere,
+    memory_available,
+    usable_cpus,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIB = 2**30
+H100 = Gpu(uuid="GPU-1", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB, driver="580.95")
+CPU_HOST = Host(
+    cpus=6,
+    cpu_model="Example CPU 9000",
+    affinity_cpus=8,
+    quota_cpus=6.5,
+    memory_bytes=32 * GIB,
+    shm_bytes=16 * GIB,
+    gpus=(),
+    versions={"python": "3.11.7", "torch": "2.13.0"},
+    platform="Linux",
+)
+GPU_HOST = replace(CPU_HOST, gpus=(H100,), versions={"torch": "2.13.0+cu130"})
+MADE_HERE = {"device": "Example CPU 9000", "cpus": 6, "torch": "2.13.0", "driver": None, "workload": "ab"}
+MADE_ON_H100 = MADE_HERE | {"device": H100.name, "torch": "2.13.0+cu130", "driver": "580.95"}
+
+
+def machine(root: Path, **files: str) -> Path:
+    contents = {
+        "proc/self/cgroup": "0::/job\n",
+        "proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "proc/meminfo": files.get("meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n"),
+        "proc/cpuinfo": files.get("cpuinfo", "processor\t: 0\nmodel name\t: Example CPU  9000\n"),
+        "sys/fs/cgroup/job/cpu.max": files.get("cpu", "max 100000"),
+        "sys/fs/cgroup/job/memory.max": files.get("memory", "max"),
+        "sys/fs/cgroup/job/memory.current": files.get("used", "0"),
+    }
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+def run_python(code: str) -> str:
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return ended.stdout.strip()
+
+
+def test_without_limits_the_affinity_mask_says_how_many_cpus(tmp_path: Path) -> None:
+    host = inspect_host(machine(tmp_path))
+    assert host.cpus == host.affinity_cpus == len(os.sched_getaffinity(0))
+    assert host.quota_cpus is None
+
+
+@pytest.mark.parametrize("quota", ["150000 100000", "50000 100000"])
+def test_a_quota_of_less_than_two_cpus_gives_one(tmp_path: Path, quota: str) -> None:
+    host = inspect_host(machine(tmp_path, cpu=quota))
+    assert host.cpus == 1
+    assert host.quota_cpus == int(quota.split()[0]) / 100_000
+
+
+def test_a_quota_above_the_affinity_does_not_add_cpus(tmp_path: Path) -> None:
+    assert inspect_host(machine(tmp_path, cpu="99900000 100000")).cpus == len(os.sched_getaffinity(0))
+
+
+def test_an_affinity_of_one_cpu_gives_one() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from autotune.host import inspect_host; host = inspect_host(); print(host.affinity_cpus, host.cpus)"
+    )
+    assert run_python(code) == "1 1"
+
+
+@settings(deadline=None)
+@given(affinity=st.integers(1, 1024), quota=st.none() | st.floats(0.01, 2048))
+def test_usable_cpus_are_the_most_that_neither_affinity_nor_quota_exceed(affinity: int, quota: float | None) -> None:
+    cpus = usable_cpus(affinity, quota)
+    bound = min(affinity, math.inf if quota is None else quota)
+    assert cpus == 1 or cpus <= bound
+    assert cpus + 1 > bound
+
+
+def test_memory_is_that_of_the_machine_without_a_limit(tmp_path: Path) -> None:
+    assert inspect_host(machine(tmp_path)).memory_bytes == 16 * GIB
+
+
+def test_memory_is_the_cgroup_limit_where_that_is_less(tmp_path: Path) -> None:
+    assert inspect_host(machine(tmp_path, memory=str(4 * GIB))).memory_bytes == 4 * GIB
+
+
+def test_a_cgroup_limit_above_the_machines_memory_does_not_add_any(tmp_path: Path) -> None:
+    assert inspect_host(machine(tmp_path, memory=str(64 * GIB))).memory_bytes == 16 * GIB
+
+
+def test_available_memory_is_the_machines_without_a_limit(tmp_path: Path) -> None:
+    assert memory_available(machine(tmp_path)) == 8 * GIB
+
+
+def test_available_memory_is_what_the_limit_leaves_where_that_is_less(tmp_path: Path) -> None:
+    root = machine(tmp_path, memory=str(4 * GIB), used=str(3 * GIB))
+    assert memory_available(root) == GIB
+
+
+@pytest.mark.parametrize("meminfo", ["", "MemTotal: much kB\n", "MemTotal:\n", "\0\0\0"])
+def test_without_a_readable_meminfo_the_system_call_answers(tmp_path: Path, meminfo: str) -> None:
+    root = machine(tmp_path, meminfo=meminfo)
+    assert inspect_host(root).memory_bytes == psutil.virtual_memory().total
+    assert 0 < memory_available(root) <= psutil.virtual_memory().total
+
+
+def test_shm_is_none_where_there_is_none(tmp_path: Path) -> None:
+    assert inspect_host(tmp_path).shm_bytes is None
+
+
+def test_shm_is_the_size_of_the_file_system_there(tmp_path: Path) -> None:
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    there = os.statvfs(tmp_path)
+    assert inspect_host(tmp_path).shm_bytes == there.f_blocks * there.f_frsize
+
+
+def test_the_cpu_model_is_the_name_in_cpuinfo(tmp_path: Path) -> None:
+    assert inspect_host(machine(tmp_path)).cpu_model == "Example CPU 9000"
+
+
+def test_cpus_without_a_name_are_told_apart_by_their_parts(tmp_path: Path) -> None:
+    cpuinfo = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
+    model = cpu_model(machine(tmp_path, cpuinfo=cpuinfo))
+    assert model == f"{platform.machine()} implementer 0x41 part 0xd40"
+
+
+def test_an_empty_machine_is_described_all_the_same(tmp_path: Path) -> None:
+    host = inspect_host(tmp_path)
+    assert host.cpu_model == platform.machine()
+    assert host.quota_cpus is None
+    assert host.memory_bytes > 0
+
+
+def test_versions_are_those_installed_and_the_missing_are_left_out() -> None:
+    versions = inspect_host().versions
+    assert versions["python"] == platform.python_version()
+    assert versions["torch"] == version("torch")
+    assert set(versions) <= {"python", "torch", "optuna", "autotune"}
+    assert all(versions.values())
+
+
+def test_this_machine_is_read_without_torch_optuna_or_yaml() -> None:
+    code = (
+        "import sys; from autotune.host import inspect_host, memory_available\n"
+        "assert inspect_host().cpus >= 1 and memory_available() > 0\n"
+        "print([name for name in ('torch', 'optuna', 'yaml') if name in sys.modules])"
+    )
+    assert run_python(code) == "[]"
+
+
+def stand_in_for_nvml(**changes: Any) -> ModuleType:
+    """A driver with two GPUs; no machine without one can run the real library further than its first call."""
+    module = ModuleType("pynvml")
+    calls: dict[str, Any] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: "580.95",
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+        "nvmlDeviceGetName": lambda handle: "NVIDIA H100",
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=80 * GIB),
+    }
+    for name, call in (calls | changes).items():
+        setattr(module, name, call)
+    return module
+
+
+def failing(*_: object) -> None:
+    raise RuntimeError("driver trouble")
+
+
+def test_gpus_are_listed_with_uuid_name_memory_and_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in_for_nvml())
+    gpu = Gpu(uuid="GPU-0", name="NVIDIA H100", memory_bytes=80 * GIB, driver="580.95")
+    assert find_gpus() == (gpu, replace(gpu, uuid="GPU-1"))
+
+
+def test_there_are_no_gpus_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert find_gpus() == ()
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount"])
+def test_there_are_no_gpus_where_the_driver_fails(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in_for_nvml(**{call: failing}))
+    assert find_gpus() == ()
+
+
+def test_a_failing_shutdown_loses_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in_for_nvml(nvmlShutdown=failing))
+    assert len(find_gpus()) == 2
+
+
+def test_a_lost_gpu_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(index: int) -> int:
+        return index if index else 1 // 0
+
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in_for_nvml(nvmlDeviceGetHandleByIndex=handle))
+    assert [gpu.uuid for gpu in find_gpus()] == ["GPU-1"]
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_still_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in_for_nvml(nvmlDeviceGetMemoryInfo=failing))
+    assert [gpu.memory_bytes for gpu in find_gpus()] == [None, None]
+
+
+@pytest.mark.gpu
+def test_gpus_are_those_that_torch_sees() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no accelerator")
+    seen = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
+    found = find_gpus()
+    assert seen <= {gpu.name for gpu in found}
+    assert all(gpu.uuid.startswith("GPU-") and gpu.driver and gpu.memory_bytes for gpu in found)
+
+
+@pytest.mark.parametrize(("made_on", "host"), [(MADE_HERE, CPU_HOST), (MADE_ON_H100, GPU_HOST)])
+def test_the_same_machine_is_no_difference(made_on: dict[str, Any], host: Host) -> None:
+    assert made_elsewhere(made_on, host) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"torch": "2.11.0"}, "was made with torch 2.11.0, here is 2.13.0"),
+        ({"cpus": 16}, "was made with 16 CPUs, here are 6"),
+        ({"device": "Other CPU"}, "was made on Other CPU, here is Example CPU 9000"),
+        ({"device": H100.name, "driver": "570.1"}, f"was made on {H100.name}, here is no such GPU"),
+        ({"device": "NVIDIA T4"}, "was made on NVIDIA T4, here is no such GPU"),
+    ],
+)
+def test_each_difference_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    assert made_elsewhere(MADE_HERE | change, CPU_HOST) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"driver": "570.1"}, "was made with driver 570.1, here is 580.95"),
+        ({"device": "NVIDIA T4"}, f"was made on NVIDIA T4, here is {H100.name}"),
+        ({"torch": "2.13.0+cu128"}, "was made with torch 2.13.0+cu128, here is 2.13.0+cu130"),
+    ],
+)
+def test_on_a_gpu_machine_device_driver_and_build_are_compared(change: dict[str, Any], sentence: str) -> None:
+    assert made_elsewhere(MADE_ON_H100 | change, GPU_HOST) == [sentence]
+
+
+def test_all_differences_are_told() -> None:
+    assert len(made_elsewhere({"device": "X", "cpus": 1, "torch": "1.0"}, CPU_HOST)) == 3
+
+
+def test_a_version_without_a_build_is_the_same_release() -> None:
+    assert made_elsewhere({"torch": "2.13.0"}, GPU_HOST) == []
+
+
+def test_a_cpu_configuration_on_a_gpu_machine_is_no_difference() -> None:
+    assert made_elsewhere(MADE_HERE, GPU_HOST) == []
+
+
+@pytest.mark.parametrize("made_on", [{}, {"device": None, "cpus": None}, {"colour": "red", "device": 5}])
+def test_what_is_missing_or_unknown_is_no_difference(made_on: dict[str, Any]) -> None:
+    assert made_elsewhere(made_on, CPU_HOST) == []
+
+
+def test_without_a_host_it_is_this_machine_that_is_compared() -> None:
+    here = inspect_host()
+    assert made_elsewhere({"device": here.cpu_model, "cpus": here.cpus, "torch": version("torch")}) == []
+    assert made_elsewhere({"cpus": here.cpus + 1}) == [f"was made with {here.cpus + 1} CPUs, here are {here.cpus}"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpus": 5},
+        {"cpu_model": "Other"},
+        {"memory_bytes": 16 * GIB},
+        {"gpus": (H100,)},
+        {"versions": {"torch": "2.12.0"}},
+    ],
+)
+def test_the_fingerprint_changes_with_what_matters(change: dict[str, Any]) -> None:
+    assert replace(CPU_HOST, **change).fingerprint != CPU_HOST.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"memory_bytes": 32 * GIB - 4096}, {"shm_bytes": None}, {"platform": "Linux 6"}, {"quota_cpus": None}],
+)
+def test_the_fingerprint_stays_with_what_does_not_matter(change: dict[str, Any]) -> None:
+    assert replace(CPU_HOST, **change).fingerprint == CPU_HOST.fingerprint
+
+
+def test_the_fingerprint_does_not_depend_on_the_order_of_gpus_nor_on_the_process() -> None:
+    other = replace(H100, uuid="GPU-2")
+    one, two = replace(CPU_HOST, gpus=(H100, other)), replace(CPU_HOST, gpus=(other, H100))
+    assert one.fingerprint == two.fingerprint
+    code = "from autotune.host import inspect_host; print(inspect_host().fingerprint)"
+    assert run_python(code) == inspect_host().fingerprint
