@@ -122,6 +122,10 @@ class Measurement:
     """Mean number of batches built but not yet consumed; 0 without workers."""
     cpu_utilisation: float
     """CPU seconds of the process tree per second, between 0 and the number of CPUs."""
+    foreign_cpus: float
+    """Average number of CPUs that other processes used meanwhile."""
+    is_disturbed: bool
+    """Whether others took CPUs that this measurement could have used; its outcome is then ``suspect``."""
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
     notes: tuple[str, ...] = ()

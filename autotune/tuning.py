@@ -24,6 +24,7 @@ from autotune.records import (
     WorkloadFacts,
 )
 from autotune.runner import ProcessRunner
+from autotune.search.attempt import measure_undisturbed
 from autotune.search.guess import first_guesses
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
@@ -205,11 +206,15 @@ class Run:
         best = study.best
         baseline_rate = done[0].rate if done else None
         self._report("search" if done else "baseline", running=config, best=best, baseline_rate=baseline_rate)
-        trial = study.tell(self.runner.measure(config, self._request(study)), config, kind)
+        attempt = measure_undisturbed(self.runner, config, self._request(study), self._may_repeat)
+        trial = study.tell(attempt, config, kind)
         if not done:
             _require_baseline(trial)
             baseline_rate = trial.rate
         self._report("search", finished=trial, best=study.best, baseline_rate=baseline_rate)
+
+    def _may_repeat(self, attempt: Attempt) -> bool:
+        return self.clock.left > 4 * attempt.seconds
 
     def _request(self, study: TuningStudy) -> Request:
         longest = min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 40))
@@ -279,7 +284,7 @@ class Run:
             baseline_measurement=before,
             history=study.history,
             seconds=self.clock.spent,
-            notes=self._notes(confirmation, candidate, faster),
+            notes=self._notes(confirmation, candidate, faster, study.history),
         )
         return replace(result, config=self._with_evidence(result))
 
@@ -322,10 +327,18 @@ class Run:
         }
         return replace(result.config, measured=measured, made_on=made_on)
 
-    def _notes(self, confirmation: Confirmation | None, candidate: Config, faster: bool) -> tuple[str, ...]:
+    def _notes(
+        self, confirmation: Confirmation | None, candidate: Config, faster: bool, history: tuple[Trial, ...]
+    ) -> tuple[str, ...]:
         notes = []
+        disturbed = [t for t in history if t.kind == "confirm" and t.outcome is Outcome.SUSPECT]
+        if disturbed:
+            notes.append(
+                f"the machine was disturbed during confirmation ({disturbed[-1].message}); those rounds do "
+                "not count. Close what else is running and try again"
+            )
         if confirmation is None and candidate != self.space.base:
-            notes.append("the fastest trial could not be confirmed in a fresh process, so it is not claimed")
+            notes.append("the fastest trial was not confirmed in a fresh process, so nothing is claimed")
         elif confirmation is not None and confirmation.rounds == 1:
             notes.append("there was time for one round only, which proves nothing; give a larger --budget")
         if faster and candidate.batch_size != self.space.base.batch_size:

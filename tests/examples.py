@@ -44,6 +44,8 @@ def measurement(**changes: Any) -> Measurement:
         host_memory_bytes=512 * 2**20,
         ready_batches=0.0,
         cpu_utilisation=1.0,
+        foreign_cpus=0.0,
+        is_disturbed=False,
         loss=2.3,
     )
     return replace(example, **changes)

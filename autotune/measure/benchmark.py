@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from autotune.config import Config
 from autotune.measure.device import Device, Mark
 from autotune.measure.inventory import BatchStream, CountingCollate
-from autotune.measure.memory import cpu_seconds, peak_host_bytes
+from autotune.measure.memory import peak_host_bytes
+from autotune.measure.monitor import CpuLoad, Snapshot, snapshot
 from autotune.measure.step import StepMarks, TrainingStep, move, sample_count
 from autotune.measure.window import (
     MIN_BLOCKS,
@@ -75,8 +76,8 @@ class Window:
     """Index of its first step."""
     ready: int
     """Inventory at its start."""
-    cpu: float
-    """CPU seconds used until then."""
+    counters: Snapshot
+    """The machine's CPU counters there."""
     whole_epochs: bool
     """Whether it consists of whole epochs."""
     mark: Mark
@@ -190,11 +191,11 @@ class _Run:
 
     def _open(self, *, whole_epochs: bool) -> Window:
         self.device.synchronize()
-        used, ready = cpu_seconds(), self.stream.ready
+        counters, ready = snapshot(), self.stream.ready
         return Window(
             first=len(self.log.ends),
             ready=ready,
-            cpu=used,
+            counters=counters,
             whole_epochs=whole_epochs,
             mark=self.device.mark(),
             start=time.perf_counter(),
@@ -240,8 +241,7 @@ def _rows(run: _Run, window: Window) -> list[StepRow]:
 
 
 def _report(run: _Run, window: Window, cell: Cell) -> Measurement:
-    elapsed = time.perf_counter() - window.start
-    used = cpu_seconds() - window.cpu
+    load = window.counters.load_until(snapshot())
     summary = summarise(_rows(run, window), window.ready, run.block, whole_epochs=window.whole_epochs)
     rate, epoch_samples = _rate_over_epochs(run, window, summary)
     width = summary.relative_half_width
@@ -266,9 +266,11 @@ def _report(run: _Run, window: Window, cell: Cell) -> Measurement:
         peak_allocated_bytes=peaks[0] if peaks else None,
         host_memory_bytes=host_bytes,
         ready_batches=max(0.0, summary.ready) if run.config.num_workers else 0.0,
-        cpu_utilisation=used / elapsed,
+        cpu_utilisation=load.own,
+        foreign_cpus=load.foreign,
+        is_disturbed=load.is_disturbed,
         loss=None if loss is None else float(loss),
-        notes=_notes(run, summary),
+        notes=_notes(run, summary, load),
     )
 
 
@@ -290,10 +292,12 @@ def _rate_over_epochs(run: _Run, window: Window, summary: WindowSummary) -> tupl
     return samples / (samples / steady + restart), samples
 
 
-def _notes(run: _Run, summary: WindowSummary) -> tuple[str, ...]:
+def _notes(run: _Run, summary: WindowSummary, load: CpuLoad) -> tuple[str, ...]:
     notes = []
     if not run.has_settled:
         notes.append("the queue of prefetched batches was still filling or draining when the window began")
     if not summary.is_steady:
         notes.append("step times never settled within the window")
+    if load.is_disturbed:
+        notes.append(f"other processes used {load.foreign:.1f} of {load.cpus} CPUs meanwhile")
     return tuple(notes)

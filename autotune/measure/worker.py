@@ -55,7 +55,8 @@ class Session:
             outcome, message, details = classify(error)
         else:
             if measurement.loss is None or math.isfinite(measurement.loss):
-                return Attempt(outcome=Outcome.OK, measurement=measurement)
+                outcome = Outcome.SUSPECT if measurement.is_disturbed else Outcome.OK
+                return Attempt(outcome=outcome, measurement=measurement, message="; ".join(measurement.notes))
             outcome, message, details = Outcome.NUMERICS, f"the loss became {measurement.loss}", ""
         self._key = self._cell = None
         gc.collect()  # the traceback has kept the tensors of the failed step alive until here

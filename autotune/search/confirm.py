@@ -71,25 +71,27 @@ def confirm(
 ) -> Confirmation | None:
     """Measure both in complete rounds, in random order, until the answer is clear or the time is over.
 
-    ``has_time(rounds)`` says whether another round may begin after so many. Returns ``None`` when no round
-    could be completed, as when the candidate fails in a fresh process.
+    ``has_time(rounds)`` says whether another round may begin after so many were tried. A round in which the
+    machine was disturbed does not count. Returns ``None`` when no round counted, as when the candidate fails
+    in a fresh process.
     """
     generator = random.Random(seed)
     done: list[tuple[Measurement, Measurement]] = []
-    while len(done) < MAX_ROUNDS and has_time(len(done)):
+    tried = 0
+    while len(done) < MAX_ROUNDS and has_time(tried) and not _is_clear(done):
         order = [0, 1]
         generator.shuffle(order)
-        found: dict[int, Measurement] = {}
+        found: dict[int, Attempt] = {}
         for index in order:
             config = (baseline, candidate)[index]
-            attempt = runner.measure(config, request)
-            on_attempt(config, attempt)
-            if attempt.outcome is not Outcome.OK or attempt.measurement is None:
+            found[index] = runner.measure(config, request)
+            on_attempt(config, found[index])
+            if found[index].measurement is None:
                 return _gather(done)
-            found[index] = attempt.measurement
-        done.append((found[0], found[1]))
-        if _is_clear(done):
-            break
+        tried += 1
+        pair = (found[0].measurement, found[1].measurement)
+        if pair[0] and pair[1] and all(attempt.outcome is Outcome.OK for attempt in found.values()):
+            done.append((pair[0], pair[1]))
     return _gather(done)
 
 

@@ -139,7 +139,8 @@ def _distort(image: Image.Image) -> Image.Image:
     turn, scale, across, down = torch.empty(4).uniform_(-1.0, 1.0).tolist()
     angle, factor = math.radians(15.0 * turn), (1.0 + 0.1 * scale) * FILE_SIZE / INPUT_SIZE
     cosine, sine = factor * math.cos(angle), factor * math.sin(angle)
-    centre = INPUT_SIZE / 2  # Pillow maps a pixel of the result back to one of the source, here about the centres
+    # Pillow maps each pixel of the result back to one of the source: here centre to centre, then moved.
+    centre = INPUT_SIZE / 2
     x = FILE_SIZE * (0.5 + 0.1 * across) - cosine * centre - sine * centre
     y = FILE_SIZE * (0.5 + 0.1 * down) + sine * centre - cosine * centre
     affine = (cosine, sine, x, -sine, cosine, y)
