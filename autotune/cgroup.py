@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-__all__ = ["amount", "cpu_quota", "memory_free", "memory_limit", "read_fields"]
+__all__ = ["amount", "cpu_quota", "memory_free", "memory_limit", "read_fields", "throttled_seconds"]
 
 UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63."""
@@ -47,6 +47,12 @@ def memory_free(root: Path) -> int | None:
     limits = [(group, _limit(group)) for group in _groups(root, "memory")]
     free = [max(0, limit - _in_use(group)) for group, limit in limits if limit is not None]
     return min(free, default=None)
+
+
+def throttled_seconds(root: Path) -> float | None:
+    """Return how long the quotas of the groups have stopped their processes so far, ``None`` where nobody counts."""
+    found = [_throttled(group) for group in _groups(root, "cpu")]
+    return max((seconds for seconds in found if seconds is not None), default=None)
 
 
 def read_fields(path: Path, separator: str) -> dict[str, str]:
@@ -140,6 +146,14 @@ def _quota(group: Path) -> float | None:
     fields = _read(group / "cpu.max").split() or v1.split()
     quota, period = map(amount, fields) if len(fields) == 2 else (None, None)
     return quota / period if quota and period else None
+
+
+def _throttled(group: Path) -> float | None:
+    fields = read_fields(group / "cpu.stat", " ")
+    for name, unit in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):  # v2, v1
+        if fields.get(name, "").isdigit():
+            return int(fields[name]) * unit
+    return None
 
 
 def _limit(group: Path) -> int | None:

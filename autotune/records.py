@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attempt",
+    "Conditions",
     "Kind",
     "Measurement",
     "Outcome",
@@ -81,6 +82,44 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What the machine was doing during a measurement; ``None`` where the system does not say."""
+
+    own_cpus: float
+    """Average number of CPUs used by the measuring process and its workers."""
+    foreign_cpus: float
+    """Average number of CPUs used by everything else, stolen time included."""
+    cpus: int
+    """CPUs that the process may be scheduled on."""
+    is_crowded: bool
+    """Whether others took CPUs that the measurement could have used."""
+    run_queue_share: float | None
+    """Share of the window in which the main thread was ready to run and had no CPU."""
+    throttled_share: float | None
+    """Seconds for which a cgroup's CPU quota stopped its processes, per second."""
+    cpu_pressure_share: float | None
+    """Share of the window in which some process on the machine waited for a CPU (PSI)."""
+    storage_share: float | None
+    """Share of the bytes read that came from storage and not from the page cache; network file systems do not show."""
+    gpu_utilisation: float | None
+    """Share of the last moments of the window in which a kernel ran (NVML)."""
+    gpu_clock_mhz: int | None
+    """Clock of the GPU's multiprocessors at the end of the window."""
+    gpu_process_bytes: int | None
+    """Device memory of the process, context and libraries included (NVML)."""
+    gpu_slowdowns: tuple[str, ...]
+    """Faults or heat that kept the clocks down."""
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """Why a measurement under these conditions is suspect, in plain words; empty where it is not."""
+        found = [f"the GPU ran slower than it can: {words}" for words in self.gpu_slowdowns]
+        if self.is_crowded:
+            found.append(f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one configuration gave in timed training steps."""
 
@@ -120,12 +159,8 @@ class Measurement:
     """Host memory of the process tree, shared pages counted once (PSS), shared memory included."""
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
-    cpu_utilisation: float
-    """CPU seconds of the process tree per second, between 0 and the number of CPUs."""
-    foreign_cpus: float
-    """Average number of CPUs that other processes used meanwhile."""
-    is_disturbed: bool
-    """Whether others took CPUs that this measurement could have used; its outcome is then ``suspect``."""
+    conditions: Conditions
+    """What the machine was doing meanwhile."""
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
     notes: tuple[str, ...] = ()
@@ -326,6 +361,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     if trial.measurement:
         values = asdict(trial.measurement)
         values.update({f"{name}_seconds": value for name, value in values.pop("step_time").items()})
+        values.update(values.pop("conditions"))
         row.update(values)
     return row
 
@@ -350,6 +386,8 @@ def measurement_from_json(values: Mapping[str, Any]) -> Measurement:
     """Rebuild a measurement from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
     plain = dict(values)
     plain["step_time"] = StepTime(**plain["step_time"])
+    conditions = plain["conditions"]
+    plain["conditions"] = Conditions(**{**conditions, "gpu_slowdowns": tuple(conditions["gpu_slowdowns"])})
     plain["ci95"] = tuple(plain["ci95"]) if plain["ci95"] else None
     plain["notes"] = tuple(plain["notes"])
     return Measurement(**plain)

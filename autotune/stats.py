@@ -87,14 +87,15 @@ def mser_truncation(values: Sequence[float]) -> int:
     the length means that no steady state was reached.
     """
     best, best_score = 0, math.inf
-    total = squares = 0.0
+    mean = squares = 0.0
     for start in range(len(values) - 1, -1, -1):
-        total += values[start]
-        squares += values[start] ** 2
         count = len(values) - start
+        deviation = values[start] - mean
+        mean += deviation / count
+        squares += deviation * (values[start] - mean)  # Welford: exactly 0 for equal values, no cancellation
         if count < 3:  # the spread of two values says nothing
             continue
-        score = max(0.0, squares - total * total / count) / count**2
+        score = squares / count**2
         if score <= best_score:
             best, best_score = start, score
     return best

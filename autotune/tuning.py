@@ -38,12 +38,17 @@ if TYPE_CHECKING:
 
 __all__ = ["best_config", "tune"]
 
+INTERRUPTED = "interrupted by the user"
 CONFIRM_SHARE = 0.4
 """Share of the budget that confirmation may take."""
 CONFIRM_ROUNDS = 3
 """Rounds that are planned for; with fewer than three the interval is very wide."""
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
+CONFIRM_WINDOWS = 2.0
+"""Longest window of a confirmation, in those of the search: its numbers are the ones that are promised."""
+GRACE = 10.0
+"""Seconds after the end of the budget in which a confirmation that has begun may end."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 
@@ -160,6 +165,8 @@ class Run:
     host: Host
     clock: Clock
     tell: Callable[[Progress], None]
+    confirmations: list[Trial] = field(default_factory=list)
+    """The confirming measurements of this run."""
 
     def result(self, storage: str | None, max_trials: int | None) -> Result:
         """Search, confirm and conclude."""
@@ -172,8 +179,8 @@ class Run:
             storage=storage,
         )
         reason = self._search(study, max_trials)
-        confirmation, candidate = self._confirm(study, interrupted=reason.startswith("interrupted"))
-        return self._conclude(study, confirmation, candidate, reason)
+        confirmation, candidate, was_interrupted = self._confirm(study, interrupted=reason == INTERRUPTED)
+        return self._conclude(study, confirmation, candidate, INTERRUPTED if was_interrupted else reason)
 
     def _search(self, study: TuningStudy, max_trials: int | None) -> str:
         """Measure until a stopping rule holds, and return which."""
@@ -185,10 +192,10 @@ class Run:
                 self._run_trial(study)
         except KeyboardInterrupt:
             study.abandon()
-            if study.best is None:
+            if not study.trials:
                 raise InterruptedRunError("interrupted before the baseline was measured") from None
             self._close_runner()
-            return "interrupted by the user"
+            return INTERRUPTED
 
     def _reason_to_stop(self, study: TuningStudy, max_trials: int | None) -> str | None:
         done = study.trials
@@ -217,44 +224,60 @@ class Run:
         return self.clock.left > 4 * attempt.seconds
 
     def _request(self, study: TuningStudy) -> Request:
-        longest = min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 40))
+        longest = self._longest_window
         if not study.trials:
             return Request(seconds=longest, time_limit=max(60.0, self.clock.left))
         return Request(seconds=longest, time_limit=max(5.0, self._search_left(study) + 5.0))
+
+    @property
+    def _longest_window(self) -> float:
+        return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 40))
 
     def _search_left(self, study: TuningStudy) -> float:
         """Return the seconds left before confirmation must begin."""
         reserve = CONFIRM_ROUNDS * 2 * _fresh_cost(study.trials[0])
         return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
 
-    def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config]:
+    def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
+        """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
         from autotune.search.confirm import MIN_ROUNDS, confirm
 
         baseline, best = study.trials[0], study.best
         candidate = (best or baseline).config
         if candidate == baseline.config:
-            return None, candidate
+            return None, candidate, interrupted
         cost = 2 * _fresh_cost(baseline)
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
+        interruptions: list[bool] = [interrupted]
 
         def has_time(rounds: int) -> bool:
             if rounds < MIN_ROUNDS and not interrupted:
                 return self.clock.spent < self.clock.budget
             return self.clock.spent + cost <= end
 
+        def next_request() -> Request:
+            limit = max(10.0, end + GRACE - self.clock.spent)
+            return Request(seconds=CONFIRM_WINDOWS * self._longest_window, time_limit=limit, fresh=True)
+
         def on_attempt(config: Config, attempt: Attempt) -> None:
-            trial = study.confirmed(attempt, config)
-            self._report("confirm", finished=trial, best=best, baseline_rate=baseline.rate)
+            self.confirmations.append(study.confirmed(attempt, config))
+            self._report("confirm", finished=self.confirmations[-1], best=best, baseline_rate=baseline.rate)
+
+        def on_interrupt() -> None:
+            interruptions.append(True)
+            self._close_runner()
 
         self._report("confirm", running=candidate, best=best, baseline_rate=baseline.rate)
-        limit = max(20.0, self.clock.left)
-        request = Request(seconds=self._request(study).seconds, time_limit=limit, fresh=True)
-        try:
-            found = confirm(self.runner, baseline.config, candidate, request, has_time=has_time, on_attempt=on_attempt)
-        except KeyboardInterrupt:
-            self._close_runner()
-            found = None
-        return found, candidate
+        found = confirm(
+            self.runner,
+            baseline.config,
+            candidate,
+            next_request,
+            has_time=has_time,
+            on_attempt=on_attempt,
+            on_interrupt=on_interrupt,
+        )
+        return found, candidate, any(interruptions)
 
     def _conclude(
         self, study: TuningStudy, confirmation: Confirmation | None, candidate: Config, reason: str
@@ -284,7 +307,7 @@ class Run:
             baseline_measurement=before,
             history=study.history,
             seconds=self.clock.spent,
-            notes=self._notes(confirmation, candidate, faster, study.history),
+            notes=self._notes(confirmation, candidate, faster),
         )
         return replace(result, config=self._with_evidence(result))
 
@@ -327,11 +350,9 @@ class Run:
         }
         return replace(result.config, measured=measured, made_on=made_on)
 
-    def _notes(
-        self, confirmation: Confirmation | None, candidate: Config, faster: bool, history: tuple[Trial, ...]
-    ) -> tuple[str, ...]:
+    def _notes(self, confirmation: Confirmation | None, candidate: Config, faster: bool) -> tuple[str, ...]:
         notes = []
-        disturbed = [t for t in history if t.kind == "confirm" and t.outcome is Outcome.SUSPECT]
+        disturbed = [trial for trial in self.confirmations if trial.outcome is Outcome.SUSPECT]
         if disturbed:
             notes.append(
                 f"the machine was disturbed during confirmation ({disturbed[-1].message}); those rounds do "
@@ -429,7 +450,8 @@ def _rate(trial: Trial) -> float:
 
 
 def _remaining_gain(trials: tuple[Trial, ...], rate: float) -> float:
-    ceilings = [trial.measurement.ceiling_samples_per_second for trial in trials if trial.measurement]
+    sound = [trial.measurement for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
+    ceilings = [measurement.ceiling_samples_per_second for measurement in sound]
     return max(0.0, max(ceilings, default=rate) / rate - 1)
 
 

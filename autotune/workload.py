@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,42 +108,49 @@ def load(source: WorkloadSource) -> Workload:
         import cloudpickle
 
         return _checked(cloudpickle.loads(source.blob), "the workload")
-    made = _call(_resolve("--model", source.model))
-    dataset = None if source.dataset is None else _call_unless_dataset(_resolve("--dataset", source.dataset))
-    return _assemble(made, dataset, source)
+    workload = _assemble(_call(_resolve("--model", source.model)), source)
+    if source.dataset is None:
+        return _checked(workload, source.model)
+    dataset: Any = _call_unless_dataset(_resolve("--dataset", source.dataset))
+    return _checked(replace(workload, dataset=dataset), source.model, source.dataset)
 
 
-def _assemble(made: object, dataset: Any, source: ImportedWorkload) -> Workload:
+def _assemble(made: object, source: ImportedWorkload) -> Workload:
     from torch.nn import Module
 
     if isinstance(made, Workload):
-        return _checked(made, source.model)
+        return made
     if isinstance(made, tuple) and len(made) == 2:
-        return _checked(Workload(made[0], dataset if dataset is not None else made[1]), source.model)
-    if isinstance(made, Module):
-        if dataset is None:
-            raise UsageError(
-                f"{source.model} gives a model but no dataset: pass --dataset module:attribute, "
-                "or return (model, dataset)"
-            )
-        return _checked(Workload(made, dataset), source.model)
-    raise UsageError(
-        f"{source.model} returned {type(made).__name__}; allowed: a torch.nn.Module, (model, dataset) "
-        "or autotune.Workload"
-    )
+        return Workload(*made)
+    if not isinstance(made, Module):
+        raise UsageError(
+            f"{source.model} returned {type(made).__name__}; allowed: a torch.nn.Module, (model, dataset) "
+            "or autotune.Workload"
+        )
+    if source.dataset is None:
+        raise UsageError(
+            f"{source.model} gives a model but no dataset: pass --dataset module:attribute, or return (model, dataset)"
+        )
+    nothing: Any = None  # until --dataset has been followed
+    return Workload(made, nothing)
 
 
-def _checked(workload: object, origin: str) -> Workload:
+def _checked(workload: object, origin: str, dataset_origin: str | None = None) -> Workload:
     from torch.nn import Module
-    from torch.utils.data import IterableDataset
 
     if not isinstance(workload, Workload):
         raise UsageError(f"{origin} is {type(workload).__name__}, not an autotune.Workload")
     if not isinstance(workload.model, Module):
         raise UsageError(f"{origin}: the model is {type(workload.model).__name__}, not a torch.nn.Module")
-    dataset = workload.dataset
+    _require_dataset(workload.dataset, dataset_origin or origin)
+    return workload
+
+
+def _require_dataset(dataset: Any, origin: str) -> None:
+    from torch.utils.data import IterableDataset
+
     if isinstance(dataset, IterableDataset):
-        return workload
+        return
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise UsageError(
             f"{origin}: the dataset is {type(dataset).__name__}; allowed: an object with __getitem__ and "
@@ -151,7 +158,6 @@ def _checked(workload: object, origin: str) -> Workload:
         )
     if len(dataset) == 0:
         raise UsageError(f"{origin}: the dataset is empty (its length is 0)")
-    return workload
 
 
 def _call(target: Any) -> object:
@@ -180,7 +186,8 @@ def _resolve(flag: str, reference: str) -> object:
         if not hasattr(target, part):
             raise UsageError(f"{flag} {reference}: {module_name} has no attribute {part!r}{_hint(part, target)}")
         target = getattr(target, part)
-    if not callable(target) and not (flag == "--dataset" and hasattr(target, "__getitem__")):
+    is_made = isinstance(target, Workload) if flag == "--model" else hasattr(target, "__getitem__")
+    if not callable(target) and not is_made:
         raise UsageError(f"{flag} {reference}: {attribute} is {type(target).__name__}, which cannot be called")
     return target
 
@@ -191,15 +198,18 @@ def _hint(name: str, target: object) -> str:
 
 
 def _import(flag: str, name: str) -> ModuleType:
+    missing: str | None = name
     try:
-        return importlib.import_module(name)
+        if not name.startswith("."):  # relative to what? there is no package here
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UsageError(
-                f"{flag} {name}: no module named {error.name!r} here; run from the folder that holds it, "
-                "or pass path/to/file.py:attribute"
-            ) from None
-        raise
+        missing = error.name
+        if not missing or not f"{name}.".startswith(f"{missing}."):
+            raise  # something that the module itself imports
+    raise UsageError(
+        f"{flag} {name}: no module named {missing!r} here; run from the folder that holds it, "
+        "or pass path/to/file.py:attribute"
+    )
 
 
 def _import_file(flag: str, name: str) -> ModuleType:
@@ -208,10 +218,11 @@ def _import_file(flag: str, name: str) -> ModuleType:
         raise UsageError(f"{flag} {name}: no such file")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # so that it finds its siblings, as a script would
-    known = sys.modules.get(path.stem)
-    if known is not None and getattr(known, "__file__", None) == str(path):
-        return known
-    module_name = path.stem if known is None else f"autotune_workload_{path.stem}"
+    module_name = path.stem
+    while (known := sys.modules.get(module_name)) is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        module_name = f"autotune_workload_{module_name}"  # the name is taken by another module
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.config import Config
-from autotune.records import Measurement, Outcome, Result, StepTime, Trial, WorkloadFacts
+from autotune.records import Conditions, Measurement, Outcome, Result, StepTime, Trial, WorkloadFacts
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(
@@ -18,6 +18,25 @@ ANSWER = Config(
     amp="bf16",
     intra_op_threads=1,
 )
+
+
+def conditions(**changes: Any) -> Conditions:
+    """A quiet machine of two CPUs, without a GPU."""
+    example = Conditions(
+        own_cpus=1.0,
+        foreign_cpus=0.0,
+        cpus=2,
+        is_crowded=False,
+        run_queue_share=0.01,
+        throttled_share=0.0,
+        cpu_pressure_share=0.02,
+        storage_share=0.0,
+        gpu_utilisation=None,
+        gpu_clock_mhz=None,
+        gpu_process_bytes=None,
+        gpu_slowdowns=(),
+    )
+    return replace(example, **changes)
 
 
 def measurement(**changes: Any) -> Measurement:
@@ -43,9 +62,7 @@ def measurement(**changes: Any) -> Measurement:
         peak_allocated_bytes=None,
         host_memory_bytes=512 * 2**20,
         ready_batches=0.0,
-        cpu_utilisation=1.0,
-        foreign_cpus=0.0,
-        is_disturbed=False,
+        conditions=conditions(),
         loss=2.3,
     )
     return replace(example, **changes)
@@ -125,6 +142,8 @@ def faster_result(**changes: Any) -> Result:
         samples_per_second=2853.0,
         ci95=(2811.0, 2895.0),
         baseline_samples_per_second=1234.5,
+        baseline_ci95=(1201.0, 1268.0),
+        rounds=3,
         speedup=2.311,
         speedup_ci95=(2.18, 2.45),
         verdict="faster",

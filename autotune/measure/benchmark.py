@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.config import Config
 from autotune.measure.device import Device, Mark
+from autotune.measure.gpu import GpuReading
 from autotune.measure.inventory import BatchStream, CountingCollate
 from autotune.measure.memory import peak_host_bytes
-from autotune.measure.monitor import CpuLoad, Snapshot, snapshot
+from autotune.measure.monitor import Snapshot, conditions_between, snapshot
 from autotune.measure.step import StepMarks, TrainingStep, move, sample_count
 from autotune.measure.window import (
     MIN_BLOCKS,
@@ -26,19 +27,19 @@ from autotune.measure.window import (
     relative_half_width,
     summarise,
 )
-from autotune.records import Measurement, Request
+from autotune.records import Conditions, Measurement, Request
 from autotune.stats import mser_truncation
 from autotune.workload import Workload
 
 __all__ = ["Cell", "measure", "open_cell", "open_loader"]
 
-WARM_SECONDS = 1.0
+WARM_SECONDS = 0.6
 """How long the model runs on a resident batch before the loader exists, once it has made ten steps."""
 WARM_STEPS = 10
 WARM_CAP_SECONDS = 4.0
 """The same where steps are slow; three steps are always made."""
 MIN_WINDOW_SECONDS = 1.0
-SHORT_EPOCH = 1.2
+SHORT_EPOCH = 0.5
 """Epochs up to this share of the longest window are measured whole, restarts included."""
 
 
@@ -140,6 +141,7 @@ class _Run:
         self.device, self.request = device, request
         self.log = StepLog()
         self.has_settled = True
+        self.gpu: GpuReading | None = None
         self.advance(max(1, config.num_workers))
         step_seconds = max(self._step_seconds(), config.batch_size / cell.ceiling)
         self.block = block_steps(config.num_workers, step_seconds)
@@ -175,6 +177,7 @@ class _Run:
             self.advance(self.block)
             if self.stream.epochs > epochs or self._has_too_few_steps_left(window):
                 window = self._open_at_epoch()
+        self.gpu = self.device.gpu.read() if self.device.gpu else None  # while it still works
         self.device.synchronize()
         return window
 
@@ -241,7 +244,7 @@ def _rows(run: _Run, window: Window) -> list[StepRow]:
 
 
 def _report(run: _Run, window: Window, cell: Cell) -> Measurement:
-    load = window.counters.load_until(snapshot())
+    conditions = conditions_between(window.counters, snapshot(), run.gpu)
     summary = summarise(_rows(run, window), window.ready, run.block, whole_epochs=window.whole_epochs)
     rate, epoch_samples = _rate_over_epochs(run, window, summary)
     width = summary.relative_half_width
@@ -266,11 +269,9 @@ def _report(run: _Run, window: Window, cell: Cell) -> Measurement:
         peak_allocated_bytes=peaks[0] if peaks else None,
         host_memory_bytes=host_bytes,
         ready_batches=max(0.0, summary.ready) if run.config.num_workers else 0.0,
-        cpu_utilisation=load.own,
-        foreign_cpus=load.foreign,
-        is_disturbed=load.is_disturbed,
+        conditions=conditions,
         loss=None if loss is None else float(loss),
-        notes=_notes(run, summary, load),
+        notes=_notes(run, summary, conditions),
     )
 
 
@@ -292,12 +293,10 @@ def _rate_over_epochs(run: _Run, window: Window, summary: WindowSummary) -> tupl
     return samples / (samples / steady + restart), samples
 
 
-def _notes(run: _Run, summary: WindowSummary, load: CpuLoad) -> tuple[str, ...]:
+def _notes(run: _Run, summary: WindowSummary, conditions: Conditions) -> tuple[str, ...]:
     notes = []
     if not run.has_settled:
         notes.append("the queue of prefetched batches was still filling or draining when the window began")
     if not summary.is_steady:
         notes.append("step times never settled within the window")
-    if load.is_disturbed:
-        notes.append(f"other processes used {load.foreign:.1f} of {load.cpus} CPUs meanwhile")
-    return tuple(notes)
+    return (*notes, *conditions.disturbances)

@@ -9,6 +9,7 @@ import torch
 
 from autotune.errors import UsageError
 from autotune.host import inspect_host
+from autotune.measure.gpu import NvmlGpu, open_gpu
 
 __all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device"]
 
@@ -22,6 +23,8 @@ class Device(Protocol):
     torch_device: torch.device
     is_asynchronous: bool
     """Whether operators return before they have run, so that the host runs ahead."""
+    gpu: NvmlGpu | None
+    """What NVML knows of it; ``None`` where it knows nothing."""
 
     @property
     def name(self) -> str:
@@ -53,6 +56,7 @@ class CpuDevice:
 
     torch_device = torch.device("cpu")
     is_asynchronous = False
+    gpu: NvmlGpu | None = None
 
     def __init__(self) -> None:
         self._host = inspect_host()
@@ -96,6 +100,7 @@ class AcceleratorDevice:
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
         self._module = torch.get_device_module(device)
+        self.gpu: NvmlGpu | None = open_gpu(_uuid(device))
 
     @property
     def name(self) -> str:
@@ -160,6 +165,13 @@ def open_device(name: str) -> Device:
     torch.accelerator.set_device_index(index)
     device = torch.device(device.type, index)
     return AcceleratorDevice(device)
+
+
+def _uuid(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else str(uuid)
 
 
 def _require_accelerator(name: str, device: torch.device) -> None:

@@ -105,6 +105,13 @@ class BatchStream:
         return self._counter.produced - self.consumed
 
     def close(self) -> None:
-        """Let the workers go."""
-        self._iterator = None
-        self._loader._iterator = None  # a persistent iterator would keep its workers
+        """Let the workers go.
+
+        Left to the garbage collector after an exception, whose traceback holds the iterator in a cycle, this takes
+        torch's limit of five seconds, and a dead worker is reported once more, from wherever the collector runs.
+        """
+        iterator = self._iterator or self._loader._iterator  # a persistent one keeps its workers after an epoch
+        self._iterator = self._loader._iterator = None
+        shut_down: Callable[[], None] | None = getattr(iterator, "_shutdown_workers", None)
+        if shut_down:
+            shut_down()

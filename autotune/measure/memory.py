@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import psutil
 
-__all__ = ["cpu_seconds", "peak_host_bytes", "reset_peak"]
+__all__ = ["cpu_seconds", "peak_host_bytes", "process_tree", "reset_peak"]
 
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
@@ -20,7 +20,7 @@ def peak_host_bytes() -> int:
     over-counted 2.3 times); what this process held beyond its present size at its peak is added. Takes about
     7 ms a process, so it is read between windows only.
     """
-    total = sum(_proportional_bytes(process) for process in _tree())
+    total = sum(_proportional_bytes(process) for process in process_tree())
     return total + max(0, _high_water_bytes() - psutil.Process().memory_info().rss)
 
 
@@ -41,7 +41,8 @@ def cpu_seconds() -> float:
     return total
 
 
-def _tree() -> Iterator[psutil.Process]:
+def process_tree() -> Iterator[psutil.Process]:
+    """Yield this process and everything it has started that still lives."""
     own = psutil.Process()
     yield own
     yield from own.children(recursive=True)

@@ -1,16 +1,24 @@
-"""What else the machine was doing during a window: a rate taken beside a busy neighbour says little."""
+"""What the machine was doing during a window: a rate taken beside a busy neighbour says little.
+
+Counters are read at both ends of the window and subtracted; nothing runs inside it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from autotune.measure.memory import cpu_seconds
+from autotune.cgroup import throttled_seconds
+from autotune.measure.gpu import GpuReading
+from autotune.measure.memory import cpu_seconds, process_tree
+from autotune.records import Conditions
 
-__all__ = ["CpuLoad", "Snapshot", "snapshot"]
+__all__ = ["Snapshot", "conditions_between", "snapshot"]
 
 FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
@@ -18,27 +26,9 @@ FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuLoad:
-    """Average number of CPUs in use over a window."""
-
-    own: float
-    """By this process and its workers."""
-    foreign: float
-    """By everything else, the hypervisor's other guests included where they show as steal."""
-    cpus: int
-    """CPUs that this process may be scheduled on."""
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether others took CPUs that the measurement could have used."""
-        busy = self.own + self.foreign
-        return self.foreign > FOREIGN_SHARE * self.cpus and busy > FULL_SHARE * self.cpus
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Counters at one moment."""
+    """Counters at one moment; ``None`` where the system does not keep one."""
 
     clock: float
     """Seconds."""
@@ -46,19 +36,61 @@ class Snapshot:
     """CPU seconds used by this process tree."""
     busy: float
     """CPU seconds used by everybody on this process's CPUs."""
+    waiting: float | None
+    """Seconds the main thread was ready to run and had no CPU."""
+    throttled: float | None
+    """Seconds for which the cgroup's CPU quota stopped it."""
+    pressure: float | None
+    """Seconds in which some process on the machine waited for a CPU (PSI)."""
+    read: dict[int, tuple[int, int]]
+    """Per live process: bytes read in all, and bytes of them that came from storage."""
 
-    def load_until(self, later: Snapshot) -> CpuLoad:
-        """Return the average load between two moments."""
-        seconds = later.clock - self.clock
-        own = (later.own - self.own) / seconds
-        return CpuLoad(own, max(0.0, (later.busy - self.busy) / seconds - own), len(_cpus()))
 
-
-def snapshot() -> Snapshot:
+def snapshot(root: Path = Path("/")) -> Snapshot:
     """Read the counters; takes a few milliseconds, so only at the ends of a window."""
     times = psutil.cpu_times(percpu=True)
-    busy = sum(_busy(times[cpu]) for cpu in _cpus() if cpu < len(times))
-    return Snapshot(time.perf_counter(), cpu_seconds(), busy)
+    return Snapshot(
+        own=cpu_seconds(),
+        busy=sum(_busy(times[cpu]) for cpu in _cpus() if cpu < len(times)),
+        waiting=_run_queue_seconds(root),
+        throttled=throttled_seconds(root),
+        pressure=_pressure_seconds(root),
+        read=_bytes_read(),
+        clock=time.perf_counter(),
+    )
+
+
+def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None) -> Conditions:
+    """Return what the machine did between two moments, and what the GPU said at the end."""
+    seconds = end.clock - begin.clock
+    own = (end.own - begin.own) / seconds
+    foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
+    cpus = len(_cpus())
+    return Conditions(
+        own_cpus=own,
+        foreign_cpus=foreign,
+        cpus=cpus,
+        is_crowded=foreign > FOREIGN_SHARE * cpus and own + foreign > FULL_SHARE * cpus,
+        run_queue_share=_share(begin.waiting, end.waiting, seconds),
+        throttled_share=_share(begin.throttled, end.throttled, seconds),
+        cpu_pressure_share=_share(begin.pressure, end.pressure, seconds),
+        storage_share=_storage_share(begin.read, end.read),
+        gpu_utilisation=gpu.utilisation if gpu else None,
+        gpu_clock_mhz=gpu.clock_mhz if gpu else None,
+        gpu_process_bytes=gpu.process_bytes if gpu else None,
+        gpu_slowdowns=gpu.slowdowns if gpu else (),
+    )
+
+
+def _share(begin: float | None, end: float | None, seconds: float) -> float | None:
+    return None if begin is None or end is None else max(0.0, end - begin) / seconds
+
+
+def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
+    """Return the share of what was read that came from storage and not from the page cache."""
+    deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
+    total = sum(delta[0] for delta in deltas)
+    return min(1.0, sum(delta[1] for delta in deltas) / total) if total > 0 else None
 
 
 def _busy(times: object) -> float:
@@ -70,3 +102,29 @@ def _cpus() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
+
+
+def _run_queue_seconds(root: Path) -> float | None:
+    fields = _first_line(root / "proc/self/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) >= 2 and fields[1].isdigit() else None
+
+
+def _pressure_seconds(root: Path) -> float | None:
+    total = _first_line(root / "proc/pressure/cpu").rpartition("total=")[2]
+    return int(total) / 1e6 if total.isdigit() else None
+
+
+def _bytes_read() -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    for process in process_tree():
+        with contextlib.suppress(psutil.Error, AttributeError, OSError):  # not every system counts this
+            counters = process.io_counters()
+            found[process.pid] = (counters.read_chars, counters.read_bytes)
+    return found
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -55,7 +55,7 @@ class Session:
             outcome, message, details = classify(error)
         else:
             if measurement.loss is None or math.isfinite(measurement.loss):
-                outcome = Outcome.SUSPECT if measurement.is_disturbed else Outcome.OK
+                outcome = Outcome.SUSPECT if measurement.conditions.disturbances else Outcome.OK
                 return Attempt(outcome=outcome, measurement=measurement, message="; ".join(measurement.notes))
             outcome, message, details = Outcome.NUMERICS, f"the loss became {measurement.loss}", ""
         self._key = self._cell = None

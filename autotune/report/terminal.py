@@ -133,8 +133,7 @@ def verdict_sentence(result: Result) -> str:
     if result.speedup_ci95:
         low, high = result.speedup_ci95
         interval = f"95 % interval {low:.2f} to {high:.2f}"
-    rounds = _confirmed_rounds(result)
-    confirmed = f", confirmed in {_counted(rounds, 'round')} of fresh processes" if rounds else ""
+    confirmed = f", confirmed in {_counted(result.rounds, 'round')} of fresh processes"
     return f"{result.speedup:.2f} times faster ({interval}){confirmed}."
 
 
@@ -259,11 +258,6 @@ def _remaining_gain_text(result: Result) -> str:
 def _outcomes_text(result: Result) -> str:
     counts = Counter(trial.outcome for trial in result.history)
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
-
-
-def _confirmed_rounds(result: Result) -> int:
-    confirmed = (trial for trial in result.history if trial.kind == "confirm" and trial.outcome is Outcome.OK)
-    return sum(trial.config == result.config for trial in confirmed)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner
+from autotune.search.attempt import measure_undisturbed
 from autotune.stats import mean_interval, ratio_interval
 
 __all__ = ["Confirmation", "confirm"]
@@ -21,6 +22,8 @@ MAX_ROUNDS = 5
 NARROW = 0.02
 """Half-width of the speed-up's interval, relative to it, at which no further round is needed."""
 Interval = tuple[float, float]
+Pair = tuple[Measurement, Measurement]
+"""Baseline and candidate of one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,46 +66,60 @@ def confirm(
     runner: Runner,
     baseline: Config,
     candidate: Config,
-    request: Request,
+    next_request: Callable[[], Request],
     *,
     has_time: Callable[[int], bool],
     seed: int = 0,
     on_attempt: Callable[[Config, Attempt], None] = lambda config, attempt: None,
+    on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
     """Measure both in complete rounds, in random order, until the answer is clear or the time is over.
 
-    ``has_time(rounds)`` says whether another round may begin after so many were tried. A round in which the
-    machine was disturbed does not count. Returns ``None`` when no round counted, as when the candidate fails
-    in a fresh process.
+    ``next_request()`` says how to measure next, ``has_time(rounds)`` whether another round may begin after so
+    many were tried. A round in which the machine was disturbed does not count. Returns ``None`` when no round
+    counted, and when the candidate failed in a fresh process: what fails now and then is not to be trusted,
+    however fast. A KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given.
     """
+
+    def may_repeat(attempt: Attempt) -> bool:
+        return has_time(MIN_ROUNDS)
+
     generator = random.Random(seed)
-    done: list[tuple[Measurement, Measurement]] = []
+    done: list[Pair] = []
     tried = 0
-    while len(done) < MAX_ROUNDS and has_time(tried) and not _is_clear(done):
-        order = [0, 1]
-        generator.shuffle(order)
-        found: dict[int, Attempt] = {}
-        for index in order:
-            config = (baseline, candidate)[index]
-            found[index] = runner.measure(config, request)
-            on_attempt(config, found[index])
-            if found[index].measurement is None:
-                return _gather(done)
-        tried += 1
-        pair = (found[0].measurement, found[1].measurement)
-        if pair[0] and pair[1] and all(attempt.outcome is Outcome.OK for attempt in found.values()):
-            done.append((pair[0], pair[1]))
+    try:
+        while len(done) < MAX_ROUNDS and has_time(tried) and not _is_clear(done):
+            found: dict[int, Attempt] = {}
+            for index in generator.sample((0, 1), 2):
+                config = (baseline, candidate)[index]
+                found[index] = measure_undisturbed(runner, config, next_request(), may_repeat)
+                on_attempt(config, found[index])
+                if found[index].measurement is None:
+                    return _gather(done) if index == 0 else None
+            tried += 1
+            done += _counted(found)
+    except KeyboardInterrupt:
+        if on_interrupt is None:
+            raise
+        on_interrupt()
     return _gather(done)
 
 
-def _gather(done: Sequence[tuple[Measurement, Measurement]]) -> Confirmation | None:
+def _counted(found: dict[int, Attempt]) -> list[Pair]:
+    """Return the round's pair, where neither was disturbed."""
+    before, after = found[0].measurement, found[1].measurement
+    is_ok = all(attempt.outcome is Outcome.OK for attempt in found.values())
+    return [(before, after)] if before and after and is_ok else []
+
+
+def _gather(done: Sequence[Pair]) -> Confirmation | None:
     if not done:
         return None
     rates = tuple(tuple(pair[index].samples_per_second for pair in done) for index in (0, 1))
     return Confirmation(rates=(rates[0], rates[1]), last=done[-1])
 
 
-def _is_clear(done: Sequence[tuple[Measurement, Measurement]]) -> bool:
+def _is_clear(done: Sequence[Pair]) -> bool:
     confirmation = _gather(done)
     if confirmation is None or confirmation.rounds <= MIN_ROUNDS or confirmation.speedup_ci95 is None:
         return False

@@ -31,17 +31,29 @@ def first_guesses(baseline: Trial, space: Space, facts: WorkloadFacts, cpus: int
     if measured is None:
         return []
     on_cpu = facts.device == "cpu"
+    start = _within_bounds(baseline.config, space)
     larger = _closest(space.allowed["batch_size"], 4 * baseline.config.batch_size)
     workers = _workers_needed(baseline.config, measured)
     most = cpus if on_cpu else 2 * cpus
     guesses = []
-    for batch_size in (baseline.config.batch_size, larger):
+    for batch_size in (start.batch_size, larger):
         count = _closest(space.allowed["num_workers"], min(most, workers))
-        config = _with_workers(replace(baseline.config, batch_size=batch_size), count, space)
+        config = _with_workers(replace(start, batch_size=batch_size), count, space)
         guesses.append(_sharing_cores(config, space, facts, cpus) if on_cpu else config)
     if not on_cpu and "bf16" in space.allowed["amp"]:
         guesses.append(replace(guesses[-1], amp="bf16"))
     return list(dict.fromkeys(guesses[1:] + guesses[:1]))
+
+
+def _within_bounds(config: Config, space: Space) -> Config:
+    """Bring what the guesses leave alone to what the user admits, or none of them could be run."""
+    amp, threads = space.allowed["amp"], space.allowed["threads"]
+    return replace(
+        config,
+        batch_size=_closest(space.allowed["batch_size"], config.batch_size),
+        amp=config.amp if config.amp in amp else amp[0],
+        intra_op_threads=config.intra_op_threads if config.intra_op_threads in threads else threads[-1],
+    )
 
 
 def _workers_needed(config: Config, measured: Measurement) -> int:

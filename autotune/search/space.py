@@ -115,7 +115,8 @@ def build_space(facts: WorkloadFacts, cpus: int, baseline: Config, given: Mappin
     defaults = _defaults(facts, cpus, baseline)
     allowed = {knob: parse_knob(knob, given.get(knob), facts) or defaults[knob] for knob in KNOBS}
     threads = facts.intra_op_threads
-    allowed["threads"] = tuple(None if count == threads else count for count in allowed["threads"])
+    own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
+    allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
     present = {knob: getattr(baseline, knob) for knob in KNOBS if knob != "threads"}
     present["threads"] = baseline.intra_op_threads
     if not baseline.num_workers:
@@ -145,7 +146,9 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
         "prefetch_factor": (2, 4, 8),
         "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),
         "persistent_workers": (False, True),
-        "amp": facts.amp_modes,
+        "amp": tuple(
+            mode for mode in facts.amp_modes if not (on_cpu and mode == "fp16")
+        ),  # fp16 backward is not fast there
         "threads": _thread_counts(facts, cpus) if on_cpu else tuple(sorted({1, facts.intra_op_threads})),
     }
 
@@ -195,7 +198,7 @@ def _parse_value(knob: str, flag: str, value: Any) -> Any:
     if knob in _LEAST:
         try:
             number = int(value) if not isinstance(value, (bool, float)) else None
-        except ValueError:
+        except (TypeError, ValueError):
             number = None
         if number is None or number < _LEAST[knob]:
             raise UsageError(

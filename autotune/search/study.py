@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -45,6 +47,8 @@ _SWEEP = (
     ("prefetch_factor", -1),
 )
 """One-knob moves around the best configuration, those with the largest usual effect first."""
+_JOURNAL_START = b'{"op_code"'
+"""How the first line of Optuna's journal files begins."""
 _LOADER_KNOBS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
@@ -77,7 +81,7 @@ class TuningStudy:
         """Record what became of the configuration that was asked for last."""
         assert self._asked is not None
         trial, self._asked = self._asked, None
-        record = _record(trial.number, kind, config, attempt)
+        record = _record(len(self.history), kind, config, attempt)
         trial.set_user_attr("record", _to_json(record))
         feasible = record.outcome is Outcome.OK and record.rate is not None
         trial.set_constraint("feasible", -1.0 if feasible else 1.0)
@@ -118,7 +122,7 @@ class TuningStudy:
 
     def moves_left(self, trials: Sequence[Trial]) -> list[Point]:
         """Return the untried one-knob moves around the best trial that could still be a gain."""
-        best = fastest(trials)
+        best = fastest([trial for trial in trials if self.admits(trial.config)]) or fastest(trials)
         if best is None or best.measurement is None or best.rate is None:
             return []
         seen = {self._space.point(trial.config) for trial in trials}
@@ -256,6 +260,9 @@ def _open_storage(storage: str | None) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    with suppress(FileNotFoundError), Path(storage).open("rb") as file:
+        if file.read(len(_JOURNAL_START)) not in (b"", _JOURNAL_START):  # Optuna would append to any file
+            raise ValueError("the file exists and is not a study")
     return JournalStorage(JournalFileBackend(storage))
 
 
@@ -270,7 +277,10 @@ def _without_gain(trials: Sequence[Trial]) -> int:
 
 
 def _is_ours(frozen: FrozenTrial) -> bool:
-    return frozen.state in (TrialState.COMPLETE, TrialState.PRUNED) and "record" in frozen.user_attrs
+    if frozen.state not in (TrialState.COMPLETE, TrialState.PRUNED) or "record" not in frozen.user_attrs:
+        return False
+    record = frozen.user_attrs["record"]
+    return record["kind"] != "baseline" or record["measurement"] is not None  # it is measured again until it works
 
 
 def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:

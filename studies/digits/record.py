@@ -1,0 +1,71 @@
+"""Record the study: tune the digit workload, train with the answer and with the baseline, keep everything.
+
+    python studies/digits/record.py [--budget 3m] [--seconds 30] [--rounds 3]
+
+Training runs are interleaved (answer, baseline, answer, ...), so that a drift of the machine touches both.
+Writes the folder ``recorded`` beside this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import autotune
+from autotune.host import inspect_host
+
+HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
+RECORDED = HERE / "recorded"
+
+
+def main() -> None:
+    options = parse_arguments()
+    RECORDED.mkdir(exist_ok=True)
+    tuned, baseline = RECORDED / "autotune.yaml", RECORDED / "baseline.yaml"
+    tune(tuned, options.budget)
+    autotune.Config(batch_size=32).save(baseline)
+    trainings = []
+    for round_number in range(options.rounds):
+        for path in (tuned, baseline):
+            trainings.append({"round": round_number, "config": path.name, **train(path, options.seconds)})
+            print(trainings[-1], file=sys.stderr)
+    write("training.json", trainings)
+    host = inspect_host()
+    machine = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **asdict(host)}
+    write("machine.json", machine)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Record the digits study.")
+    parser.add_argument("--budget", default="3m", help="what autotune may take")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each training run")
+    parser.add_argument("--rounds", type=int, default=3, help="training runs with each configuration")
+    return parser.parse_args()
+
+
+def tune(output: Path, budget: str) -> None:
+    reference = f"{HERE}/workload.py:build"
+    command = [sys.executable, "-m", "autotune", "--model", reference, "--budget", budget, "--json"]
+    done = subprocess.run([*command, "--output", str(output)], check=True, capture_output=True, text=True)
+    (RECORDED / "run.json").write_text(done.stdout, encoding="utf-8")
+    (RECORDED / "run.txt").write_text(done.stderr, encoding="utf-8")
+
+
+def train(config: Path, seconds: float) -> dict[str, float]:
+    command = [sys.executable, str(HERE / "train.py"), str(config), "--json", "--seconds", str(seconds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout))
+
+
+def write(name: str, content: object) -> None:
+    (RECORDED / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.search.space import KNOBS, Point, Space, parse_knob
+from tests import examples
+from tests.simulated import gpu_facts, space_of
+
+CPU = space_of(examples.facts())
+GPU = space_of(gpu_facts())
+NARROW = space_of(
+    gpu_facts(),
+    batch_size="16,48",
+    num_workers="1,3",
+    prefetch_factor=4,
+    amp="bf16",
+    threads=1,
+    pin_memory=True,
+)
+BOUNDED = space_of(gpu_facts(), batch_size="64..256", num_workers="0..2", amp="off,bf16")
+SPACES = {"cpu": CPU, "gpu": GPU, "narrow": NARROW, "bounded": BOUNDED}
+
+
+@st.composite
+def points(draw: st.DrawFn) -> tuple[Space, Point]:
+    space = draw(st.sampled_from(list(SPACES.values())))
+    return space, tuple(draw(st.integers(0, len(space.values[knob]) - 1)) for knob in KNOBS)
+
+
+@pytest.mark.parametrize(
+    ("knob", "given", "values"),
+    [
+        ("batch_size", "64", (64,)),
+        ("batch_size", 64, (64,)),
+        ("batch_size", "32..512", (32, 64, 128, 256, 512)),
+        ("batch_size", "48..200", (48, 64, 128, 200)),
+        ("batch_size", "100..100", (100,)),
+        ("batch_size", "100..120", (100, 120)),
+        ("batch_size", "1 .. 4", (1, 2, 4)),
+        ("batch_size", "16, 24,32", (16, 24, 32)),
+        ("batch_size", [16, 24], (16, 24)),
+        ("batch_size", range(8, 11), (8, 9, 10)),
+        ("num_workers", "0", (0,)),
+        ("num_workers", 0, (0,)),
+        ("num_workers", "0..8", tuple(range(9))),
+        ("num_workers", "0,2,4", (0, 2, 4)),
+        ("num_workers", "2,2", (2,)),
+        ("prefetch_factor", "2..4", (2, 3, 4)),
+        ("prefetch_factor", (2, 8), (2, 8)),
+        ("threads", "1..3", (1, 2, 3)),
+        ("threads", {2}, (2,)),
+        ("pin_memory", "true", (True,)),
+        ("pin_memory", "on,OFF", (True, False)),
+        ("pin_memory", False, (False,)),
+        ("persistent_workers", "yes,no", (True, False)),
+        ("persistent_workers", [True, False], (True, False)),
+        ("amp", "bf16", ("bf16",)),
+        ("amp", "off,bf16,fp16", ("off", "bf16", "fp16")),
+        ("amp", ["off", "fp16"], ("off", "fp16")),
+    ],
+)
+def test_a_knob_takes_values_lists_and_ranges(knob: str, given: Any, values: tuple[Any, ...]) -> None:
+    assert parse_knob(knob, given) == values
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_knob_that_was_not_given_has_no_values(knob: str) -> None:
+    assert parse_knob(knob, None) == ()
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize(
+    "text", ["", ",", "..", "2..", "..2", "x", "1,x", "1..2..3", "8..4", "-1", "1.5", "2;3", "None"]
+)
+def test_a_bad_text_is_refused_with_the_flag(knob: str, text: str) -> None:
+    with pytest.raises(UsageError, match="^--" + knob.replace("_", "-") + "[ :]"):
+        parse_knob(knob, text)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", 2.0),
+        ("batch_size", True),
+        ("batch_size", []),
+        ("num_workers", -1),
+        ("prefetch_factor", 0),
+        ("threads", [1, 0]),
+        ("threads", [None, 1]),
+        ("pin_memory", 2),
+        ("amp", "fp8"),
+        ("amp", True),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_flag(knob: str, value: Any) -> None:
+    with pytest.raises(UsageError, match="^--" + knob.replace("_", "-") + "[ :]"):
+        parse_knob(knob, value)
+
+
+@pytest.mark.parametrize("knob", ["amp", "pin_memory", "persistent_workers"])
+def test_a_range_needs_numbers(knob: str) -> None:
+    with pytest.raises(UsageError, match="a range needs whole numbers"):
+        parse_knob(knob, "off..on")
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"amp": "fp16"}, "--amp fp16"),
+        ({"amp": "off,fp16"}, "--amp fp16"),
+        ({"pin_memory": "true"}, "--pin-memory true"),
+        ({"pin_memory": "off,on"}, "--pin-memory true"),
+        ({"batch_size": "32..4097"}, "--batch-size 4097"),
+    ],
+)
+def test_what_this_machine_or_dataset_cannot_do_is_refused(given: dict[str, str], flag: str) -> None:
+    with pytest.raises(UsageError, match=flag):
+        space_of(examples.facts(dataset_length=4096), **given)
+
+
+def test_the_same_is_taken_where_it_can_be_done() -> None:
+    space = space_of(gpu_facts(dataset_length=None), amp="fp16", pin_memory="true", batch_size="32..4097")
+    assert space.allowed["amp"] == ("fp16",)
+    assert space.allowed["pin_memory"] == (True,)
+    assert space.allowed["batch_size"][-1] == 4097
+
+
+def test_nothing_is_tried_by_itself_that_the_device_or_dataset_cannot_do() -> None:
+    space = space_of(examples.facts(dataset_length=100), cpus=2)
+    assert space.allowed["amp"] == ("off", "bf16")
+    assert space.allowed["pin_memory"] == (False,)
+    assert max(space.allowed["batch_size"]) <= 50
+    assert max(space.allowed["num_workers"]) == 4
+
+
+@given(points())
+def test_without_workers_their_knobs_are_dropped(drawn: tuple[Space, Point]) -> None:
+    space, point = drawn
+    config = space.config(point)
+    if not config.num_workers:
+        assert config.prefetch_factor is None
+        assert not config.persistent_workers
+
+
+@given(points())
+def test_point_and_configuration_stand_for_each_other(drawn: tuple[Space, Point]) -> None:
+    space, point = drawn
+    assert space.config(space.point(space.config(point))) == space.config(point)
+    canonical = space.canonical(point)
+    assert space.canonical(canonical) == canonical
+    assert space.point(space.config(canonical)) == canonical
+
+
+@given(points())
+def test_points_of_one_configuration_are_admitted_together(drawn: tuple[Space, Point]) -> None:
+    space, point = drawn
+    assert space.admits(point) == space.admits(space.canonical(point))
+
+
+@given(points(), st.sampled_from(KNOBS), st.sampled_from([1, -1]))
+def test_a_move_changes_one_knob_by_one_and_can_be_taken_back(
+    drawn: tuple[Space, Point], knob: str, steps: int
+) -> None:
+    space, point = drawn
+    moved = space.moved(point, knob, steps)
+    if moved is None:
+        assert point[KNOBS.index(knob)] in (0, len(space.values[knob]) - 1)
+    else:
+        assert space.moved(moved, knob, -steps) == point
+        assert sum(a != b for a, b in zip(moved, point, strict=True)) == 1
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_every_admitted_configuration_is_near_exactly_once(space: Space) -> None:
+    everything = {
+        space.config(point)
+        for point in itertools.product(*(range(len(space.values[knob])) for knob in KNOBS))
+        if space.admits(point)
+    }
+    found = [space.config(point) for point in space.nearest(space.point(space.base))]
+    assert len(found) == len(set(found)) == space.size
+    assert set(found) == everything
+
+
+@given(points())
+def test_the_nearest_point_to_an_admitted_one_is_itself(drawn: tuple[Space, Point]) -> None:
+    space, point = drawn
+    point = space.canonical(point)
+    first = next(space.nearest(point))
+    assert space.admits(first)
+    assert (first == point) == space.admits(point)
+
+
+def test_nearest_goes_outward() -> None:
+    start = CPU.point(CPU.base)
+    distances = [sum(abs(a - b) for a, b in zip(start, point, strict=True)) for point in CPU.nearest(start)]
+    assert distances == sorted(distances)
+
+
+def test_a_baseline_beyond_the_bounds_can_be_written_but_is_not_admitted() -> None:
+    point = BOUNDED.point(examples.BASELINE)
+    assert BOUNDED.config(point) == examples.BASELINE
+    assert not BOUNDED.admits(point)
+    assert all(
+        BOUNDED.config(near).batch_size in (64, 128, 256) and BOUNDED.config(near).num_workers <= 2
+        for near in BOUNDED.nearest(point)
+    )
+
+
+def test_what_does_not_vary_is_carried_along() -> None:
+    base = Config(batch_size=8, accumulation_steps=4, inter_op_threads=2)
+    space = space_of(examples.facts(), baseline=base)
+    config = space.config(next(iter(itertools.islice(space.nearest(space.point(base)), 5, None))))
+    assert (config.accumulation_steps, config.inter_op_threads) == (4, 2)
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_torchs_own_number_of_threads_stands_in_the_space_once(threads: int | None) -> None:
+    space = space_of(examples.facts(intra_op_threads=2), cpus=4, baseline=Config(intra_op_threads=threads))
+    assert space.values["threads"] == (1, threads, 4)
+    assert space.admits(space.point(space.base))
+
+
+def test_the_fingerprint_tells_spaces_apart() -> None:
+    prints = [space.fingerprint for space in SPACES.values()]
+    assert len(set(prints)) == len(prints)
+    assert space_of(examples.facts()).fingerprint == CPU.fingerprint
+    other = space_of(examples.facts(), baseline=replace(examples.BASELINE, accumulation_steps=2))
+    assert other.fingerprint != CPU.fingerprint

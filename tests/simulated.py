@@ -1,0 +1,169 @@
+"""A machine made of formulas: it stands behind the runner's protocol and drives the real search code."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.config import Config
+from autotune.host import Host
+from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
+from autotune.search.space import Space, build_space
+from tests import examples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Seconds of one training step."""
+
+    wait: float = 0.0
+    """For the next batch."""
+    compute: float
+    """On a batch that is already there, nothing else running."""
+    contention: float = 0.0
+    """What loader workers take from the step by using its CPUs."""
+
+    @property
+    def total(self) -> float:
+        return self.wait + self.compute + self.contention
+
+
+def never_fails(config: Config) -> Outcome | None:
+    return None
+
+
+@dataclass(kw_only=True)
+class SimulatedMachine:
+    """A ``Runner`` whose rates follow from ``cost``; time passes on its own clock only."""
+
+    cost: Callable[[Config], StepCost]
+    """What one step of a configuration costs."""
+    fails: Callable[[Config], Outcome | None] = never_fails
+    """The outcome of a configuration that fails, or that is suspect."""
+    fails_fresh: Callable[[Config], Outcome | None] = never_fails
+    """The same in fresh processes."""
+    noise: float = 0.0
+    """Standard deviation of the logarithm of each measured rate."""
+    drift: float = 0.0
+    """The same, common to each two measurements in a row."""
+    seed: int = 0
+    seconds: float = 2.0
+    """What a measurement costs."""
+    interrupt_at: int | None = None
+    """The call, counted from 1, during which the user presses Ctrl-C."""
+    calls: list[tuple[Config, Request]] = field(default_factory=list)
+    """Every measurement that was asked for."""
+    time: float = 0.0
+    closed: int = 0
+
+    def __post_init__(self) -> None:
+        self._generator = random.Random(self.seed)
+        self._common = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def rate(self, config: Config) -> float:
+        """The true rate, in samples per second."""
+        return config.batch_size / self.cost(config).total
+
+    def best(self, space: Space) -> float:
+        """The highest true rate within the bounds among configurations that do not fail."""
+        points = space.nearest(space.point(space.base))
+        return max(self.rate(config) for config in map(space.config, points) if self.fails(config) is None)
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        self.calls.append((config, request))
+        if len(self.calls) == self.interrupt_at:
+            raise KeyboardInterrupt
+        self.time += self.seconds
+        outcome = (self.fails_fresh(config) if request.fresh else None) or self.fails(config) or Outcome.OK
+        if outcome not in (Outcome.OK, Outcome.SUSPECT):
+            return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=self.seconds)
+        measured = self._measurement(config, is_disturbed=outcome is Outcome.SUSPECT)
+        return Attempt(outcome=outcome, measurement=measured, seconds=self.seconds)
+
+    def _measurement(self, config: Config, *, is_disturbed: bool) -> Measurement:
+        if len(self.calls) % 2:
+            self._common = self._generator.gauss(0, self.drift)
+        factor = 2.718281828459045 ** (self._common + self._generator.gauss(0, self.noise))
+        cost, rate = self.cost(config), self.rate(config) * factor
+        split = StepTime(
+            data_wait=cost.wait,
+            host_to_device=0.0,
+            forward=cost.compute / 3,
+            backward=cost.compute * 2 / 3,
+            optimizer=0.0,
+            other=cost.contention,
+        )
+        return examples.measurement(
+            samples_per_second=rate,
+            ci95=(rate * 0.99, rate * 1.01),
+            steady_samples_per_second=rate,
+            ceiling_samples_per_second=config.batch_size / cost.compute * factor,
+            step_time=split,
+            conditions=examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed)),
+        )
+
+
+def equal_everywhere(config: Config) -> StepCost:
+    """No setting matters: 1000 samples per second."""
+    return StepCost(compute=config.batch_size / 1000)
+
+
+def loader_bound(config: Config) -> StepCost:
+    """Building a sample takes ten times as long as training on it."""
+    build, compute = 1e-3 * config.batch_size, 1e-4 * config.batch_size
+    wait = max(0.0, build / config.num_workers - compute) if config.num_workers else build
+    return StepCost(wait=wait, compute=compute)
+
+
+def larger_batches_pay(config: Config) -> StepCost:
+    """Each step costs 10 ms however small the batch; samples come for nothing."""
+    return StepCost(compute=0.010 + 2e-5 * config.batch_size)
+
+
+def four_shared_cores(config: Config) -> StepCost:
+    """Training on a CPU of 4 cores: workers take cores from the operators' threads."""
+    threads = config.intra_op_threads or 4
+    build, work = 1e-3 * config.batch_size, 2e-3 * config.batch_size
+    compute = work / threads
+    if not config.num_workers:
+        return StepCost(wait=build, compute=compute)
+    crowd = max(0, threads + config.num_workers - 4)
+    contention = 0.5 * compute * crowd
+    return StepCost(
+        wait=max(0.0, build / config.num_workers - compute - contention),
+        compute=compute,
+        contention=contention,
+    )
+
+
+def gpu_facts(**changes: Any) -> WorkloadFacts:
+    """The example's workload on an accelerator."""
+    return examples.facts(
+        **{"device": "cuda:0", "device_name": "a GPU", "amp_modes": ("off", "bf16", "fp16"), **changes}
+    )
+
+
+def space_of(facts: WorkloadFacts, cpus: int = 8, baseline: Config = examples.BASELINE, **given: Any) -> Space:
+    return build_space(facts, cpus, baseline, given)
+
+
+def host(cpus: int = 8) -> Host:
+    return Host(
+        cpus=cpus,
+        cpu_model="a CPU",
+        affinity_cpus=cpus,
+        quota_cpus=None,
+        memory_bytes=8 * 2**30,
+        shm_bytes=2**30,
+        gpus=(),
+        versions={"python": "3.11.9", "torch": "2.13.0", "autotune": "0.1.0"},
+        platform="Linux",
+    )

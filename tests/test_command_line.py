@@ -1,0 +1,185 @@
+"""The command line as a user runs it: another process, the real tuning, real signals."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+import autotune
+
+PACKAGE = Path(autotune.__file__).parent
+PATIENCE = 30.0
+"""Seconds after which something that must happen has not happened."""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    return {**kept, "PYTHONPATH": str(PACKAGE.parent), **changes}
+
+
+def run(folder: Path, *flags: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *flags],
+        cwd=folder,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def workload(name: str) -> tuple[str, str]:
+    return "--model", f"tests.workloads:{name}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "exit_code", "message"),
+    [
+        (("--model", "no_such_module:build"), 2, "--model no_such_module: no module named 'no_such_module' here;"),
+        (("--model", "no_such_file.py:build"), 2, "--model no_such_file.py: no such file"),
+        (("--model", "no_colon"), 2, "--model no_colon: not a reference; allowed: module:attribute"),
+        (workload("smal"), 2, "--model tests.workloads:smal: tests.workloads has no attribute 'smal'; did you mean"),
+        (workload("not_callable"), 2, "not_callable is int, which cannot be called"),
+        (workload("without_dataset"), 2, "gives a model but no dataset: pass --dataset module:attribute"),
+        (workload("with_empty_dataset"), 2, "the dataset is empty"),
+        (workload("with_loader"), 2, "pass the dataset, not a DataLoader"),
+        ((*workload("small"), "--pin-memory", "true"), 2, "--pin-memory true: pinning needs an accelerator"),
+        ((*workload("small"), "--pin-memory", "maybe"), 2, "--pin-memory maybe: allowed: "),
+        ((*workload("small"), "--amp", "fp8"), 2, "--amp fp8: allowed: off, bf16, fp16"),
+        ((*workload("small"), "--batch-size", "512"), 2, "--batch-size 512: the dataset has only 256 samples"),
+        ((*workload("small"), "--no-such-flag"), 2, "unrecognized arguments: --no-such-flag"),
+        ((*workload("small"), "--device", "cuda:99"), 2, "--device cuda:99: "),
+        ((*workload("small"), "--output", "no/such/folder/x.yaml"), 5, "cannot be written: No such file or directory"),
+        (workload("build_raises"), 3, "ZeroDivisionError: their build fails"),
+        (workload("every_item_raises"), 3, "KeyError: 'their item 0'"),
+        (workload("with_empty_stream"), 3, "the dataset is empty"),
+        (workload("that_does_not_fit"), 3, "the baseline configuration fails: RuntimeError: mat1 and mat2"),
+        (workload("without_parameters"), 3, "the baseline configuration fails: the model has no parameter that"),
+    ],
+)
+def test_wrong_input_gives_an_exit_code_and_one_line(
+    tmp_path: Path, flags: tuple[str, ...], exit_code: int, message: str
+) -> None:
+    device = () if "--device" in flags else ("--device", "cpu")
+    done = run(tmp_path, *flags, *device, "--budget", "10s")
+    lines = done.stderr.splitlines()
+    assert done.returncode == exit_code, done.stderr
+    assert sum(line.startswith("autotune: error: ") for line in lines) == 1, done.stderr
+    assert lines[-1].startswith("autotune: error: ")
+    assert message in lines[-1]
+    assert done.stdout == ""
+    assert str(PACKAGE) not in done.stderr
+    assert exit_code == 3 or "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_in_the_users_code_shows_their_traceback(tmp_path: Path) -> None:
+    done = run(tmp_path, *workload("every_item_raises"), "--device", "cpu")
+    assert "Traceback (most recent call last):\n" in done.stderr
+    assert 'tests/workloads.py", line ' in done.stderr
+    assert ", in __getitem__\n" in done.stderr
+
+
+def test_a_successful_run_prints_json_and_writes_a_file_that_loads(tmp_path: Path) -> None:
+    flags = ("--device", "cpu", "--budget", "15s", "--trials", "3", "--num-workers", "0,1", "--json")
+    done = run(tmp_path, *workload("small"), *flags, "--output", "x.yaml", NO_COLOR="1")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["verdict"] in ("faster", "no proven gain")
+    assert document["trials"][0]["kind"] == "baseline"
+    assert document["config"]["autotune"] == 1
+    assert "\x1b" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+    config = autotune.load_config(tmp_path / "x.yaml")
+    assert config.dataloader_kwargs() == document["config"]["dataloader"]
+    assert config.measured == document["measured"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--quiet",)])
+def test_importing_takes_neither_torch_nor_optuna(extra: tuple[str, ...]) -> None:
+    code = "import sys, autotune; print(sorted({'torch', 'optuna', 'numpy', 'pandas', 'yaml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, *extra], env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n")
+
+
+# --- Ctrl-C ---
+
+
+class Running:
+    """A run that a test can interrupt, and whose processes it can find by a mark in their environment."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._mark = str(uuid.uuid4())
+        self.errors = folder / "errors"
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "autotune", *flags, "--device", "cpu"],
+                cwd=folder,
+                env=environment(AUTOTUNE_TEST_MARK=self._mark),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # as on a terminal
+            )
+
+    def children(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.pid == self.process.pid or process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            return process.environ().get("AUTOTUNE_TEST_MARK") == self._mark
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+
+    def interrupt(self) -> tuple[int, str, str]:
+        """Send the signal; returns exit code, stdout and stderr."""
+        self.process.send_signal(signal.SIGINT)
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out, self.errors.read_text()
+
+    def lines(self) -> int:
+        return len(self.errors.read_text().splitlines())
+
+
+def wait_until(claim: object) -> None:
+    end = time.monotonic() + PATIENCE
+    assert callable(claim)
+    while not claim():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_ctrl_c_before_anything_is_known_ends_the_run_and_all_its_processes(tmp_path: Path) -> None:
+    running = Running(tmp_path, *workload("small"))
+    wait_until(running.children)
+    code, out, errors = running.interrupt()
+    assert (code, out) == (130, "")
+    assert "nterrupted" in errors
+    assert "Traceback" not in errors
+    wait_until(lambda: not running.children())
+
+
+def test_ctrl_c_during_the_search_writes_what_is_known(tmp_path: Path) -> None:
+    flags = ("--num-workers", "1", "--batch-size", "8", "--threads", "1", "--baseline", "batch_size=8")
+    running = Running(tmp_path, *workload("sleeping"), *flags, "--budget", "10m")
+    wait_until(lambda: running.lines() >= 1)
+    code, out, errors = running.interrupt()
+    assert code == 130, errors
+    assert "nterrupted" in errors
+    assert "Traceback" not in errors
+    assert "autotune.yaml" in out
+    assert autotune.load_config(tmp_path / "autotune.yaml").batch_size == 8
+    wait_until(lambda: not running.children())

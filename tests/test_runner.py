@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+import autotune
+from autotune.config import Config
+from autotune.errors import UsageError, UserCodeError
+from autotune.records import Attempt, Measurement, Outcome, Request
+from autotune.runner import ProcessRunner
+from autotune.workload import describe
+from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Measure = Callable[..., Attempt]
+
+QUICK = Request(seconds=0.2, time_limit=60)
+PATIENCE = 10.0
+"""Seconds after which something that must happen has not happened."""
+OURS = str(Path(autotune.__file__).parent)
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX")
+
+
+def runner_of(name: str) -> ProcessRunner:
+    return ProcessRunner(describe(f"tests.workloads:{name}"), "cpu")
+
+
+def failing(**loader: int) -> Config:
+    """The configuration in which the broken workloads break."""
+    return Config(batch_size=8, intra_op_threads=2, **loader)
+
+
+SOUND = Config(batch_size=8, intra_op_threads=1)
+
+
+def measured(attempt: Attempt) -> Measurement:
+    """The numbers; a busy neighbour makes them suspect, but is no failure of the runner."""
+    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), (attempt.outcome, attempt.message, attempt.details)
+    assert attempt.measurement is not None
+    return attempt.measurement
+
+
+def loss(attempt: Attempt) -> float:
+    value = measured(attempt).loss
+    assert value is not None
+    return value
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[psutil.Process]]:
+    """Finds every process, however distant, that was started from here on."""
+    mark = str(uuid.uuid4())
+    monkeypatch.setenv("AUTOTUNE_TEST_MARK", mark)
+
+    def find() -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if is_marked(process, mark)]
+
+    return find
+
+
+def is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        is_dead = process.status() == psutil.STATUS_ZOMBIE
+        return not is_dead and process.environ().get("AUTOTUNE_TEST_MARK") == mark
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def are_gone(find: Callable[[], list[psutil.Process]]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while find():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+# --- rates ---
+
+
+@pytest.fixture(scope="module")
+def sleeping() -> Iterator[ProcessRunner]:
+    with runner_of("sleeping") as runner:
+        runner.inspect(Config(batch_size=8))
+        yield runner
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: int) -> None:
+    load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
+    truth = 8 / (load + train) if num_workers == 0 else min(8 / train, num_workers * 8 / load)
+    attempt = sleeping.measure(Config(batch_size=8, num_workers=num_workers), Request(seconds=3))
+    rate = measured(attempt).samples_per_second
+    assert truth * 0.95 <= rate <= truth * 1.02
+
+
+def test_the_ceiling_is_the_rate_of_the_step_alone(sleeping: ProcessRunner) -> None:
+    ceiling = measured(sleeping.measure(Config(batch_size=8), QUICK)).ceiling_samples_per_second
+    assert 0.75 * 8 / STEP_SECONDS <= ceiling <= 8 / STEP_SECONDS
+
+
+def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None:
+    split = measured(sleeping.measure(Config(batch_size=8), QUICK)).step_time
+    assert split.data_wait == pytest.approx(8 * SAMPLE_SECONDS, rel=0.05)
+    assert split.forward == pytest.approx(STEP_SECONDS, rel=0.5)
+    assert split.total == pytest.approx(8 * SAMPLE_SECONDS + STEP_SECONDS, rel=0.05)
+
+
+def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> None:
+    found = measured(sleeping.measure(Config(batch_size=8), QUICK))
+    assert found.memory == "host"
+    assert 2**20 < found.peak_memory_bytes <= found.memory_limit_bytes
+    assert found.peak_allocated_bytes is None
+    assert found.device_idle_share is None
+
+
+# --- the conversation ---
+
+
+def test_facts_are_those_of_the_workload() -> None:
+    with runner_of("small") as runner:
+        facts = runner.inspect(Config())
+    assert (facts.dataset_length, facts.iterable, facts.parameters, facts.device) == (256, False, 2, "cpu")
+    assert facts.sample_bytes == 8
+    assert facts.amp_modes[0] == "off"
+
+
+def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with runner_of("talkative") as runner:
+        assert runner.inspect(SOUND).parameters == 2
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> None:
+    before = dict(os.environ)
+    with runner_of("telling_threads") as runner:
+        runner.inspect(Config(batch_size=8, intra_op_threads=1))
+        assert loss(runner.measure(Config(batch_size=8, intra_op_threads=1), QUICK)) == 11
+        assert loss(runner.measure(Config(batch_size=8, intra_op_threads=3), QUICK)) == 33
+    assert dict(os.environ) == before
+
+
+def test_on_a_cpu_only_threads_and_freshness_ask_for_a_new_process() -> None:
+    with runner_of("telling_process") as runner:
+        runner.inspect(SOUND)
+        first = loss(runner.measure(SOUND, QUICK))
+        assert loss(runner.measure(Config(batch_size=8, num_workers=1, intra_op_threads=1), QUICK)) == first
+        assert loss(runner.measure(Config(batch_size=4, intra_op_threads=1), QUICK)) == first
+        fresh = loss(runner.measure(SOUND, Request(seconds=0.2, fresh=True)))
+        after = loss(runner.measure(SOUND, QUICK))
+    assert len({first, fresh, after, os.getpid()}) == 4
+
+
+def test_a_configuration_that_raises_leaves_its_process_alive() -> None:
+    with runner_of("raising_at_batch_size_7") as runner:
+        runner.inspect(Config(batch_size=5))
+        first = loss(runner.measure(Config(batch_size=5), QUICK))
+        attempt = runner.measure(Config(batch_size=7), QUICK)
+        assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
+        assert loss(runner.measure(Config(batch_size=5), QUICK)) == first
+
+
+def test_a_loss_that_was_not_finite_does_not_spoil_the_next_configuration() -> None:
+    with runner_of("nan_at_batch_size_7") as runner:
+        runner.inspect(Config(batch_size=5))
+        assert runner.measure(Config(batch_size=7), QUICK).outcome is Outcome.NUMERICS
+        assert measured(runner.measure(Config(batch_size=5), QUICK)).steps > 0
+
+
+def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process]]) -> None:
+    with runner_of("small") as runner:
+        runner.inspect(SOUND)
+        runner.measure(Config(batch_size=8, num_workers=2, persistent_workers=True, intra_op_threads=1), QUICK)
+        assert processes()
+    assert are_gone(processes)
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "outcome", "message"),
+    [
+        ("exits", failing(), Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
+        ("killed", failing(), Outcome.HOST_OOM, "the process was killed (signal 9)"),
+        ("worker_killed", failing(num_workers=2), Outcome.WORKER_DIED, "RuntimeError: DataLoader worker (pid"),
+        ("loss_is_nan", failing(), Outcome.NUMERICS, "the loss became nan"),
+        ("out_of_memory", failing(), Outcome.HOST_OOM, "MemoryError"),
+        ("worker_out_of_memory", failing(num_workers=1), Outcome.HOST_OOM, "MemoryError"),
+        ("allocates_too_much", failing(), Outcome.HOST_OOM, "RuntimeError: "),
+    ],
+)
+def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
+    name: str, config: Config, outcome: Outcome, message: str, processes: Callable[[], list[psutil.Process]]
+) -> None:
+    with runner_of(name) as runner:
+        attempt = runner.measure(config, QUICK)
+        assert (attempt.outcome, attempt.measurement) == (outcome, None), (attempt.message, attempt.details)
+        assert attempt.message.startswith(message)
+        assert attempt.seconds > 0
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert are_gone(processes)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message", "function"),
+    [
+        ("item_raises", failing(), "ValueError: item 3 is broken", "raise_value_error"),
+        ("item_raises_in_worker", failing(num_workers=1), "ValueError: item 3 is broken", "raise_value_error"),
+        ("collate_raises_in_worker", failing(num_workers=1), "ValueError: cannot collate", "collate"),
+    ],
+)
+def test_what_the_users_code_raises_comes_with_their_frames_and_none_of_ours(
+    name: str, config: Config, message: str, function: str
+) -> None:
+    with runner_of(name) as runner:
+        attempt = runner.measure(config, QUICK)
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, message)
+    assert 'workloads.py", line ' in attempt.details
+    assert f", in {function}\n" in attempt.details
+    assert OURS not in attempt.details
+
+
+@pytest.mark.parametrize(("name", "config"), [("hangs", failing()), ("worker_hangs", failing(num_workers=2))])
+def test_a_hang_ends_at_the_limit_with_its_whole_group(
+    name: str, config: Config, processes: Callable[[], list[psutil.Process]]
+) -> None:
+    with runner_of(name) as runner:
+        runner.inspect(config)
+        begin = time.monotonic()
+        attempt = runner.measure(config, Request(seconds=0.2, time_limit=3))
+        assert 3 <= time.monotonic() - begin < 3 + 2
+        assert (attempt.outcome, attempt.message) == (Outcome.TIMEOUT, "no answer within 3 s")
+        assert are_gone(processes)
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("with_empty_dataset", UsageError, "the dataset is empty"),
+        ("no_such_function", UsageError, "has no attribute 'no_such_function'"),
+        ("build_raises", UserCodeError, "ZeroDivisionError: their build fails"),
+        ("every_item_raises", UserCodeError, "KeyError: 'their item 0'"),
+        ("with_empty_stream", UserCodeError, "the dataset is empty"),
+    ],
+)
+def test_a_workload_that_cannot_be_looked_at_is_an_error(name: str, error: type[Exception], message: str) -> None:
+    with runner_of(name) as runner, pytest.raises(error, match=message) as caught:
+        runner.inspect(Config())
+    assert OURS not in getattr(caught.value, "user_traceback", "")
+
+
+def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[psutil.Process]]) -> None:
+    script = (
+        "import os, signal; from tests.test_runner import runner_of, SOUND\n"
+        "runner = runner_of('small'); runner.inspect(SOUND); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    root = str(Path(OURS).parent)
+    child = psutil.Popen([sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONPATH": root})
+    assert child.wait(60) == -9
+    assert are_gone(processes)
+
+
+def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
+    load = {
+        "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
+        "device": "cpu", "config": Config().to_document(),
+    }  # fmt: skip
+    lines = [json.dumps({"op": "inspect"}), json.dumps(load), json.dumps({"op": "inspect"})]
+    root = str(Path(OURS).parent)
+    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, text=True, cwd=root)
+    out, _ = child.communicate("\n".join(lines) + "\n", timeout=60)
+    replies = [json.loads(line) for line in out.splitlines()]
+    assert replies[0] == {"error": "usage", "message": "load a workload first"}
+    assert replies[1] == {"loaded": True}
+    assert replies[2]["facts"]["dataset_length"] == 256

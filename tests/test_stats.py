@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import math
+import random
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import t as student
+
+from autotune.stats import half_width, mean_interval, mser_truncation, ratio_interval, student_quantile
+
+POSITIVE = st.floats(1e-3, 1e6)
+PAIRS = st.lists(st.tuples(POSITIVE, POSITIVE), min_size=2, max_size=20)
+
+
+@pytest.mark.parametrize("degrees", [*range(1, 31), 40, 99, 100, 1000])
+@pytest.mark.parametrize("probability", [0.5001, 0.6, 0.9, 0.95, 0.975, 0.99, 0.995, 0.9995])
+def test_quantiles_are_those_of_scipy(probability: float, degrees: int) -> None:
+    expected = float(student.ppf(probability, degrees))
+    assert student_quantile(probability, degrees) == pytest.approx(expected, rel=1e-6)
+
+
+def test_intervals_of_five_normal_values_cover_the_mean_as_often_as_promised() -> None:
+    generator = random.Random(1)
+    covered = 0
+    for _ in range(2000):
+        interval = mean_interval([generator.gauss(10, 3) for _ in range(5)])
+        assert interval is not None
+        covered += interval[0] <= 10 <= interval[1]
+    assert 0.93 <= covered / 2000 <= 0.97
+
+
+def test_one_value_has_no_interval() -> None:
+    assert mean_interval([1.0]) is None
+    assert half_width([1.0]) == math.inf
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+def test_the_mean_lies_in_the_middle_of_its_interval(values: list[float]) -> None:
+    interval = mean_interval(values)
+    assert interval is not None
+    assert interval[0] <= interval[1]
+    assert fmean(interval) == pytest.approx(fmean(values), abs=1e-6)
+
+
+@given(st.lists(POSITIVE, min_size=2, max_size=20))
+def test_identical_pairs_have_the_ratio_one(values: list[float]) -> None:
+    assert ratio_interval(values, values) == (1.0, (1.0, 1.0))
+
+
+@given(PAIRS, st.lists(POSITIVE, min_size=20, max_size=20))
+def test_drift_common_to_both_of_a_pair_cancels(pairs: list[tuple[float, float]], drift: list[float]) -> None:
+    ratio, interval = ratio_interval([a for a, _ in pairs], [b for _, b in pairs])
+    drifting = [(a * d, b * d) for (a, b), d in zip(pairs, drift, strict=False)]
+    again, interval_again = ratio_interval([a for a, _ in drifting], [b for _, b in drifting])
+    assert again == pytest.approx(ratio, rel=1e-6)
+    assert interval_again == pytest.approx(interval, rel=1e-6)
+
+
+@given(PAIRS, POSITIVE)
+def test_a_faster_numerator_scales_ratio_and_interval(pairs: list[tuple[float, float]], factor: float) -> None:
+    ratio, interval = ratio_interval([a for a, _ in pairs], [b for _, b in pairs])
+    scaled, scaled_interval = ratio_interval([a * factor for a, _ in pairs], [b for _, b in pairs])
+    assert interval is not None
+    assert scaled == pytest.approx(ratio * factor, rel=1e-6)
+    assert scaled_interval == pytest.approx((interval[0] * factor, interval[1] * factor), rel=1e-6)
+
+
+def test_one_pair_has_a_ratio_but_no_interval() -> None:
+    ratio, interval = ratio_interval([3.0], [2.0])
+    assert ratio == pytest.approx(1.5)
+    assert interval is None
+
+
+def test_pairs_must_be_complete() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        ratio_interval([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 1e9 + 0.1])
+@pytest.mark.parametrize("count", [3, 10, 97])
+def test_nothing_is_dropped_of_equal_values(value: float, count: int) -> None:
+    assert mser_truncation([value] * count) == 0
+
+
+def test_little_is_dropped_of_steady_noise() -> None:
+    generator = random.Random(2)
+    drops = [mser_truncation([generator.gauss(1, 0.05) for _ in range(40)]) for _ in range(200)]
+    assert fmean(drops) < 10
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("slow", [1, 3, 8])
+def test_a_slow_start_is_dropped_exactly(slow: int, offset: float) -> None:
+    generator = random.Random(3)
+    steady = [offset + 1 + generator.gauss(0, 0.01) for _ in range(40)]
+    dropped = mser_truncation([offset + 5.0] * slow + steady)
+    assert slow <= dropped <= slow + 15
+
+
+def test_the_visible_part_of_a_decay_is_dropped() -> None:
+    generator = random.Random(4)
+    values = [1 + 4 * math.exp(-index / 3) + generator.gauss(0, 0.02) for index in range(60)]
+    assert 8 <= mser_truncation(values) <= 30
+
+
+def test_a_trend_without_an_end_is_told_by_a_cut_beyond_the_middle() -> None:
+    assert mser_truncation([float(2**index) for index in range(20, 0, -1)]) > 10
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=50))
+def test_three_values_are_always_kept(values: list[float]) -> None:
+    assert 0 <= mser_truncation(values) <= max(0, len(values) - 3)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=30), st.integers(-6, 6))
+def test_the_unit_does_not_matter(values: list[int], power: int) -> None:
+    assert mser_truncation([value * 2.0**power for value in values]) == mser_truncation([float(v) for v in values])

@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from autotune.config import Config, load_config
+from autotune.configfile import read_document
+from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
+from autotune.records import Outcome, Progress, Result, WorkloadFacts
+from autotune.tuning import Clock, Run, as_baseline, tune
+from tests import examples
+from tests.simulated import (
+    SimulatedMachine,
+    StepCost,
+    equal_everywhere,
+    four_shared_cores,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+    space_of,
+)
+
+GPU = gpu_facts()
+CPU = examples.facts(intra_op_threads=4)
+
+
+def run_of(
+    machine: SimulatedMachine,
+    facts: WorkloadFacts = GPU,
+    *,
+    cpus: int = 8,
+    budget: float = 180.0,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    baseline: Config = examples.BASELINE,
+    **given: Any,
+) -> Run:
+    space = space_of(facts, cpus, baseline, **given)
+    return Run(machine, space, facts, host(cpus), Clock(budget, machine.now), tell)
+
+
+def tuned(
+    machine: SimulatedMachine,
+    facts: WorkloadFacts = GPU,
+    *,
+    trials: int | None = None,
+    storage: Path | None = None,
+    **options: Any,
+) -> Result:
+    run = run_of(machine, facts, **options)
+    return run.result(None if storage is None else str(storage), trials)
+
+
+def searched(result: Result) -> list[Any]:
+    return [trial for trial in result.history if trial.kind != "confirm"]
+
+
+FAMILIES = {
+    "loader-bound": (loader_bound, GPU, 8),
+    "compute-bound, larger batches pay": (larger_batches_pay, GPU, 8),
+    "workers and threads share four cores": (four_shared_cores, CPU, 4),
+}
+
+
+@pytest.mark.parametrize(("cost", "facts", "cpus"), FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_of_a_known_machine_is_found_within_twenty_trials(
+    cost: Callable[[Config], StepCost], facts: WorkloadFacts, cpus: int, seed: int
+) -> None:
+    machine = SimulatedMachine(cost=cost, noise=0.005, seed=seed)
+    result = tuned(machine, facts, cpus=cpus, trials=20)
+    assert len(searched(result)) <= 20
+    assert machine.rate(result.config) >= 0.95 * machine.best(space_of(facts, cpus))
+    assert result.verdict == "faster"
+
+
+def test_the_best_that_fits_in_memory_is_found() -> None:
+    def fails(config: Config) -> Outcome | None:
+        return Outcome.DEVICE_OOM if config.batch_size > 200 else None
+
+    machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
+    result = tuned(machine, trials=20)
+    assert result.config.batch_size == 128
+    assert result.verdict == "faster"
+
+
+def test_the_promised_numbers_are_those_of_the_confirmation() -> None:
+    machine = SimulatedMachine(cost=loader_bound, noise=0.02)
+    result = tuned(machine)
+    confirmed = [t for t in result.history if t.kind == "confirm"]
+    after = [t.rate for t in confirmed if t.config != examples.BASELINE]
+    before = [t.rate for t in confirmed if t.config == examples.BASELINE]
+    assert len(after) == len(before) == result.rounds
+    assert result.verdict == "faster"
+    assert result.samples_per_second == pytest.approx(sum(after) / len(after))
+    assert result.baseline_samples_per_second == pytest.approx(sum(before) / len(before))
+    assert result.samples_per_second not in [t.rate for t in searched(result)]
+    assert result.measurement == [t for t in confirmed if t.config != examples.BASELINE][-1].measurement
+    assert result.speedup_ci95 is not None
+    assert 1 < result.speedup_ci95[0] <= result.speedup <= result.speedup_ci95[1]
+
+
+def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
+    results = [
+        tuned(SimulatedMachine(cost=equal_everywhere, noise=0.05, seed=seed), budget=300.0, trials=15)
+        for seed in range(30)
+    ]
+    assert all(max(t.rate for t in searched(result)) > 1000 for result in results)  # each search had a winner
+    assert sum(result.verdict == "faster" for result in results) <= 2
+
+
+def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:
+    result = tuned(SimulatedMachine(cost=equal_everywhere))
+    assert result.verdict == "no proven gain"
+    assert result.config == result.baseline
+    assert result.config.batch_size == examples.BASELINE.batch_size
+    assert (result.speedup, result.speedup_ci95) == (1.0, None)
+    assert result.samples_per_second == result.baseline_samples_per_second == pytest.approx(1000)
+
+
+def test_the_answer_names_torchs_own_thread_counts() -> None:
+    result = tuned(SimulatedMachine(cost=equal_everywhere), CPU, cpus=4)
+    assert (result.config.intra_op_threads, result.config.inter_op_threads) == (4, 2)
+
+
+def test_a_failing_candidate_gives_the_baseline_and_a_note() -> None:
+    machine = SimulatedMachine(
+        cost=loader_bound, fails_fresh=lambda config: Outcome.SHM if config.num_workers else None
+    )
+    result = tuned(machine)
+    assert result.verdict == "no proven gain"
+    assert result.config.num_workers == 0
+    assert result.rounds == 0
+    assert any("not confirmed" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.USER_ERROR, Outcome.NUMERICS, Outcome.WORKER_DIED, Outcome.CRASHED])
+def test_a_baseline_on_which_the_users_code_fails_is_their_error(outcome: Outcome) -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
+    with pytest.raises(UserCodeError, match="baseline") as caught:
+        tuned(machine)
+    assert caught.value.user_traceback == "its traceback"
+    assert len(machine.calls) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM, Outcome.TIMEOUT])
+def test_a_baseline_that_does_not_fit_is_nothing_feasible(outcome: Outcome) -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
+    with pytest.raises(NothingFeasibleError, match=str(outcome)):
+        tuned(machine)
+    assert len(machine.calls) == 1
+
+
+def test_an_interrupted_search_confirms_what_it_has() -> None:
+    machine = SimulatedMachine(cost=loader_bound, noise=0.001, interrupt_at=6)
+    result = tuned(machine)
+    assert "interrupted" in result.stop_reason
+    assert len(searched(result)) == 5
+    assert result.rounds >= 2
+    assert result.verdict == "faster"
+    assert machine.closed == 1
+
+
+def test_the_trial_that_was_interrupted_is_not_left_running(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    tuned(SimulatedMachine(cost=loader_bound, interrupt_at=3), storage=storage)
+    backend = optuna.storages.journal.JournalFileBackend(str(storage))
+    (study,) = optuna.get_all_study_summaries(optuna.storages.JournalStorage(backend))
+    stored = optuna.load_study(study_name=study.study_name, storage=optuna.storages.JournalStorage(backend))
+    assert [trial.state.name for trial in stored.get_trials()] == ["COMPLETE", "COMPLETE", "FAIL"]
+
+
+def test_confirmation_after_an_interrupt_is_short() -> None:
+    machine = SimulatedMachine(cost=loader_bound, noise=0.05, interrupt_at=6)
+    tuned(machine, budget=3600.0)
+    assert machine.time <= 5 * machine.seconds + 15.0
+
+
+def test_an_interrupt_before_the_baseline_is_measured_is_an_error() -> None:
+    machine = SimulatedMachine(cost=loader_bound, interrupt_at=1)
+    with pytest.raises(InterruptedRunError):
+        tuned(machine)
+
+
+def test_an_interrupted_confirmation_claims_nothing() -> None:
+    machine = SimulatedMachine(cost=loader_bound, interrupt_at=9)
+    result = tuned(machine, trials=6)
+    assert result.verdict == "no proven gain"
+    assert result.config == result.baseline
+    assert len(result.history) == 8  # the trials, and the round that was complete
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7])
+def test_the_number_of_trials_limits_the_search(trials: int) -> None:
+    result = tuned(SimulatedMachine(cost=loader_bound), trials=trials)
+    assert len(searched(result)) == trials
+    assert result.stop_reason == f"{trials} trials were asked for"
+
+
+@pytest.mark.parametrize("budget", [20.0, 60.0, 180.0, 1000.0])
+@pytest.mark.parametrize("noise", [0.001, 0.1])
+def test_the_budget_holds(budget: float, noise: float) -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=3.0)
+    result = tuned(machine, CPU, cpus=4, budget=budget)
+    assert machine.time <= budget + 2 * machine.seconds
+    assert result.seconds == machine.time
+
+
+def test_the_budget_leaves_room_for_three_rounds_of_confirmation() -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=0.1, seconds=9.0)
+    result = tuned(machine, CPU, cpus=4, budget=180.0)
+    assert result.stop_reason == "the budget is spent"
+    assert result.rounds >= 3
+
+
+def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    result = tuned(machine, budget=100_000.0)
+    assert "no gain" in result.stop_reason
+    assert result.remaining_gain == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_could_still_be_gained_is_measured_to_the_ceiling() -> None:
+    result = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2")
+    assert result.config.num_workers == 2
+    assert result.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
+
+
+def test_disturbed_trials_are_repeated_and_never_the_answer() -> None:
+    def fails(config: Config) -> Outcome | None:
+        return Outcome.SUSPECT if config.batch_size > 64 else None
+
+    machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
+    seen: list[Progress] = []
+    result = tuned(machine, tell=seen.append)
+    suspect = [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT]
+    assert suspect
+    asked = [config for config, request in machine.calls if not request.fresh]
+    assert all(asked.count(trial.config) == 2 for trial in suspect)
+    assert result.config.batch_size <= 64
+    fastest = max(t.rate for t in searched(result) if t.outcome is Outcome.OK)
+    assert max(progress.best_rate or 0.0 for progress in seen) == fastest
+    assert max(trial.rate for trial in suspect) > fastest
+
+
+def test_a_confirmation_that_is_always_disturbed_claims_nothing_and_says_why() -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails_fresh=lambda config: Outcome.SUSPECT)
+    result = tuned(machine)
+    assert result.verdict == "no proven gain"
+    assert any("disturbed" in note for note in result.notes)
+
+
+def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    result = tuned(machine)
+    fresh = [request.fresh for _, request in machine.calls]
+    assert fresh == sorted(fresh)
+    assert sum(fresh) == 2 * result.rounds
+
+
+def test_a_larger_batch_comes_with_advice() -> None:
+    result = tuned(SimulatedMachine(cost=larger_batches_pay))
+    assert result.config.batch_size > examples.BASELINE.batch_size
+    assert any("learning rate" in note for note in result.notes)
+    fixed = tuned(SimulatedMachine(cost=loader_bound), batch_size=32)
+    assert fixed.verdict == "faster"
+    assert not any("learning rate" in note for note in fixed.notes)
+
+
+def test_progress_goes_through_the_phases_in_order() -> None:
+    seen: list[Progress] = []
+    result = tuned(SimulatedMachine(cost=loader_bound), tell=seen.append)
+    phases = [progress.phase for progress in seen]
+    assert list(dict.fromkeys(phases)) == ["baseline", "search", "confirm"]
+    assert phases == sorted(phases, key=["baseline", "search", "confirm"].index)
+    assert [progress.finished for progress in seen if progress.finished] == list(result.history)
+    left = [progress.seconds_left for progress in seen]
+    assert left == sorted(left, reverse=True)
+
+
+def test_a_stored_study_is_continued(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    first = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=6, storage=storage)
+    machine = SimulatedMachine(cost=four_shared_cores)
+    second = tuned(machine, CPU, cpus=4, trials=10, storage=storage)
+    assert searched(second)[:6] == searched(first)
+    assert len([1 for _, request in machine.calls if not request.fresh]) == 4
+    assert second.verdict == "faster"
+
+
+def test_a_stored_study_whose_baseline_failed_starts_again(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    with pytest.raises(UserCodeError):
+        tuned(SimulatedMachine(cost=loader_bound, fails=lambda config: Outcome.USER_ERROR), storage=storage)
+    result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
+    assert result.verdict == "faster"
+    assert searched(result)[0].config == examples.BASELINE
+
+
+def test_a_stored_study_that_was_interrupted_at_once_starts_again(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    with pytest.raises(InterruptedRunError):
+        tuned(SimulatedMachine(cost=loader_bound, interrupt_at=1), storage=storage)
+    result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
+    assert [trial.number for trial in result.history] == list(range(len(result.history)))
+
+
+DOCUMENTED = {
+    "dataloader": {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"},
+    "training": {"amp", "accumulation_steps"},
+    "threads": {"intra_op", "inter_op"},
+    "measured": {
+        "samples_per_second",
+        "ci95",
+        "peak_memory_bytes",
+        "memory_limit_bytes",
+        "ceiling_samples_per_second",
+        "bottleneck",
+        "baseline",
+        "speedup",
+        "speedup_ci95",
+        "verdict",
+    },
+    "made_on": {"device", "cpus", "torch", "driver", "workload", "date", "autotune"},
+}
+
+
+@pytest.mark.parametrize("cost", [loader_bound, equal_everywhere])
+def test_the_file_holds_every_documented_key(cost: Callable[[Config], StepCost]) -> None:
+    document = tuned(SimulatedMachine(cost=cost, noise=0.001)).config.to_document()
+    assert document["autotune"] == 1
+    for section, keys in DOCUMENTED.items():
+        of_workers = set() if document["dataloader"]["num_workers"] else {"prefetch_factor", "persistent_workers"}
+        assert keys - of_workers <= set(document[section])
+    assert "samples_per_second" in document["measured"]["baseline"]
+
+
+@pytest.mark.parametrize("name", ["autotune.yaml", "autotune.json"])
+@pytest.mark.parametrize("cost", [loader_bound, equal_everywhere])
+def test_the_file_gives_the_answer_back(tmp_path: Path, name: str, cost: Callable[[Config], StepCost]) -> None:
+    result = tuned(SimulatedMachine(cost=cost, noise=0.02))
+    result.config.save(tmp_path / name)
+    assert read_document(tmp_path / name) == result.config.to_document()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it was made on a machine that does not exist
+        loaded = load_config(tmp_path / name)
+    assert loaded == result.config
+    assert loaded.measured == result.config.measured
+    assert loaded.measured is not None
+    assert loaded.measured["verdict"] == result.verdict
+    assert loaded.measured["samples_per_second"] == pytest.approx(result.samples_per_second, rel=1e-5)
+
+
+def test_a_baseline_of_the_users_is_the_baseline() -> None:
+    baseline = Config(batch_size=48, num_workers=5, prefetch_factor=3, persistent_workers=True, amp="bf16")
+    result = tuned(SimulatedMachine(cost=equal_everywhere), baseline=baseline)
+    assert searched(result)[0].config == baseline
+    assert replace(result.baseline, intra_op_threads=None, inter_op_threads=None) == baseline
+
+
+def test_fields_of_a_baseline_may_be_given_by_name() -> None:
+    assert as_baseline(None) == Config()
+    assert as_baseline({"batch_size": 8, "threads": 2}) == Config(batch_size=8, intra_op_threads=2)
+    assert as_baseline(examples.ANSWER) is examples.ANSWER
+    with pytest.raises(UsageError, match="--baseline batchsize: unknown"):
+        as_baseline({"batchsize": 8})
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"batch_size": "0"}, "--batch-size"),
+        ({"amp": "fp8"}, "--amp"),
+        ({"trials": 0}, "--trials"),
+        ({"budget": "soon"}, "--budget"),
+        ({"baseline": {"amp": "fp8"}}, "amp"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any], flag: str) -> None:
+    seen: list[Progress] = []
+    with pytest.raises(UsageError, match=flag):
+        tune("no_such_module:build", on_progress=seen.append, **options)
+    assert seen == []

@@ -1,0 +1,245 @@
+"""Workloads that a measuring process imports: small, slow by sleeping, or broken in one way each.
+
+What is broken breaks only where ``OMP_NUM_THREADS`` is 2, so that another configuration of it can be measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from autotune import Workload
+from tests.datasets import CountingUp, Squares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SAMPLE_SECONDS = 0.01
+STEP_SECONDS = 0.005
+BAD_INDEX = 3
+FOREVER = 3600.0
+
+not_callable = 3
+
+
+class Sleeping(Dataset[torch.Tensor]):
+    """Takes 10 ms a sample and next to no CPU."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(SAMPLE_SECONDS)
+        return torch.zeros(1)
+
+
+class Faulty(Squares):
+    """Does something at one index, in the configuration that is to fail."""
+
+    def __init__(self, fault: Callable[[], object]) -> None:
+        super().__init__(64)
+        self._fault = fault
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == BAD_INDEX and is_to_fail():
+            self._fault()
+        return super().__getitem__(index)
+
+
+def is_to_fail() -> bool:
+    return os.environ.get("OMP_NUM_THREADS") == "2"
+
+
+def sleeping() -> Workload:
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(STEP_SECONDS)
+        return loss_of(model)
+
+    return Workload(nn.Linear(1, 1), Sleeping(), training_step=step)
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+    return loss
+
+
+def small() -> Workload:
+    return Workload(nn.Linear(1, 1), Squares(256))
+
+
+def talkative() -> Workload:
+    """Prints, writes to the descriptor and reads input, at every moment that user code runs."""
+
+    def speak() -> None:
+        sys.stdout.write("{not json}\n")
+        os.write(1, b"nor this\n")
+        assert sys.stdin.read() == ""
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        speak()
+        return loss_of(model)
+
+    speak()
+    return Workload(nn.Linear(1, 1), Squares(256), training_step=step)
+
+
+def telling(number: Callable[[], float]) -> Workload:
+    """Reports a number of the measuring process as its loss."""
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss_of(model) * 0 + number()
+
+    return Workload(nn.Linear(1, 1), Squares(256), training_step=step)
+
+
+def telling_process() -> Workload:
+    return telling(os.getpid)
+
+
+def telling_threads() -> Workload:
+    """10 times the thread count in the environment that the process was started with, plus torch's."""
+
+    def number() -> float:
+        return 10 * int(psutil.Process().environ().get("OMP_NUM_THREADS", "0")) + torch.get_num_threads()
+
+    return telling(number)
+
+
+def raising_at_batch_size_7() -> Workload:
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        if len(batch[0]) == 7:
+            raise ValueError("cannot train on 7")
+        return loss_of(model) * 0 + os.getpid()
+
+    return Workload(nn.Linear(1, 1), Squares(70), training_step=step)
+
+
+def nan_at_batch_size_7() -> Workload:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output.sum() * (float("nan") if len(output) == 7 else 1.0)
+
+    return Workload(nn.Linear(1, 1), Squares(70), loss=loss)
+
+
+# --- broken in one way each ---
+
+
+def broken(fault: Callable[[], object]) -> Workload:
+    return Workload(nn.Linear(1, 1), Faulty(fault))
+
+
+def item_raises() -> Workload:
+    return broken(raise_value_error)
+
+
+def item_raises_in_worker() -> Workload:
+    return broken(lambda: get_worker_info() and raise_value_error())
+
+
+def raise_value_error() -> None:
+    raise ValueError(f"item {BAD_INDEX} is broken")
+
+
+def exits() -> Workload:
+    return broken(functools.partial(os._exit, 3))
+
+
+def killed() -> Workload:
+    return broken(kill_itself)
+
+
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def worker_killed() -> Workload:
+    return broken(lambda: get_worker_info() and kill_itself())
+
+
+def hangs() -> Workload:
+    return broken(functools.partial(time.sleep, FOREVER))
+
+
+def worker_hangs() -> Workload:
+    return broken(lambda: get_worker_info() and time.sleep(FOREVER))
+
+
+def out_of_memory() -> Workload:
+    return broken(raise_memory_error)
+
+
+def worker_out_of_memory() -> Workload:
+    return broken(lambda: get_worker_info() and raise_memory_error())
+
+
+def raise_memory_error() -> None:
+    raise MemoryError
+
+
+def allocates_too_much() -> Workload:
+    return broken(lambda: torch.empty(2**50))
+
+
+def loss_is_nan() -> Workload:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output.sum() * (float("nan") if is_to_fail() else 1.0)
+
+    return Workload(nn.Linear(1, 1), Squares(256), loss=loss)
+
+
+def collate_raises_in_worker() -> Workload:
+    def collate(samples: list[Any]) -> Any:
+        if get_worker_info() and is_to_fail():
+            raise ValueError("cannot collate")
+        return torch.utils.data.default_collate(samples)
+
+    return Workload(nn.Linear(1, 1), Squares(256), collate_fn=collate)
+
+
+# --- wrong from the start ---
+
+
+def build_raises() -> Workload:
+    raise ZeroDivisionError("their build fails")
+
+
+def without_dataset() -> nn.Module:
+    return nn.Linear(1, 1)
+
+
+def with_empty_dataset() -> Workload:
+    return Workload(nn.Linear(1, 1), Squares(0))
+
+
+def with_empty_stream() -> Workload:
+    return Workload(nn.Linear(1, 1), CountingUp(0))
+
+
+def with_loader() -> tuple[nn.Module, Any]:
+    return nn.Linear(1, 1), DataLoader(Squares())
+
+
+def that_does_not_fit() -> Workload:
+    return Workload(nn.Linear(5, 1), Squares(256))
+
+
+def without_parameters() -> Workload:
+    return Workload(nn.ReLU(), Squares(256))
+
+
+class EveryItemRaises(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise KeyError(f"their item {index}")
+
+
+def every_item_raises() -> Workload:
+    return Workload(nn.Linear(1, 1), EveryItemRaises(64))
