@@ -62,15 +62,16 @@ def best_config(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     training_step: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
     sampler: Sampler[Any] | None = None,
+    batch_sampler: Callable[[int], Sampler[list[int]]] | None = None,
     **options: Any,
 ) -> Config:
     """Return the fastest configuration that was proven for this model and dataset on this machine.
 
     Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
-    arguments up to ``sampler`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
+    arguments up to ``batch_sampler`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
     proven, the baseline is returned; ``.measured`` holds the evidence. Raises ``AutotuneError``.
     """
-    workload = Workload(model, dataset, loss, optimizer, collate_fn, training_step, sampler)
+    workload = Workload(model, dataset, loss, optimizer, collate_fn, training_step, sampler, batch_sampler)
     return tune(workload, **options).config
 
 

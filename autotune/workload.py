@@ -49,6 +49,8 @@ class Workload:
     """``training_step(model, batch) -> loss`` replaces the call of the model and the loss."""
     sampler: Sampler[Any] | None = None
     """As for a DataLoader; without it a map-style dataset is shuffled."""
+    batch_sampler: Callable[[int], Sampler[list[int]]] | None = None
+    """``batch_sampler(batch_size)`` returns what a DataLoader takes under that name, for example length buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

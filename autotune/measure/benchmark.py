@@ -90,7 +90,9 @@ class Window:
 def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
     """Build the loader exactly as a training script would, with counting around its collate function."""
     arguments: dict[str, Any] = {"collate_fn": counter}
-    if workload.sampler is not None:
+    if workload.batch_sampler is not None:
+        arguments["batch_sampler"] = workload.batch_sampler(config.batch_size)
+    elif workload.sampler is not None:
         arguments["sampler"] = workload.sampler
     elif not isinstance(workload.dataset, IterableDataset):
         arguments["shuffle"] = True
@@ -247,6 +249,7 @@ def _report(run: _Run, window: Window, cell: Cell) -> Measurement:
     conditions = conditions_between(window.counters, snapshot(), run.gpu)
     summary = summarise(_rows(run, window), window.ready, run.block, whole_epochs=window.whole_epochs)
     rate, epoch_samples = _rate_over_epochs(run, window, summary)
+    rate *= run.stream.unique_share
     width = summary.relative_half_width
     peaks, loss = run.device.peaks(), run.step.loss
     host_bytes = peak_host_bytes()
@@ -299,4 +302,9 @@ def _notes(run: _Run, summary: WindowSummary, conditions: Conditions) -> tuple[s
         notes.append("the queue of prefetched batches was still filling or draining when the window began")
     if not summary.is_steady:
         notes.append("step times never settled within the window")
+    if run.stream.unique_share < 1:
+        notes.append(
+            f"only {run.stream.unique_share:.0%} of the samples are counted: the workers yield the same ones; "
+            "divide the dataset among them with torch.utils.data.get_worker_info()"
+        )
     return (*notes, *conditions.disturbances)

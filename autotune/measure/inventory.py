@@ -7,6 +7,7 @@ before the clock started.
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,28 +15,62 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from autotune.errors import UserCodeError
+from autotune.measure.step import tensors_in
 
 __all__ = ["BatchStream", "CountingCollate"]
 
 
 class CountingCollate:
-    """A collate function that also counts the batches each worker builds, in memory shared with the parent."""
+    """A collate function that also counts the batches each worker builds, in memory shared with the parent.
+
+    It notes what each worker's first two batches held, because workers of an iterable dataset that does not
+    divide itself among them all yield the same samples, and those must not count twice.
+    """
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int) -> None:
         self._collate = collate_fn or default_collate
         self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
+        self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64).share_memory_()
 
     def __call__(self, samples: list[Any]) -> Any:
         """Collate, then count: a batch is ready only when it is built."""
         batch = self._collate(samples)
         worker = get_worker_info()
-        self._slots[worker.id if worker else 0] += 1
+        number = worker.id if worker else 0
+        built = int(self._slots[number])
+        if built < 2:
+            self._digests[number, built] = _digest(batch)
+        self._slots[number] = built + 1
         return batch
 
     @property
     def produced(self) -> int:
         """Batches built so far by all workers together."""
         return int(self._slots.sum())
+
+    @property
+    def unique_share(self) -> float:
+        """Share of the workers whose first batches differ; 1 where the batches' content tells nothing."""
+        firsts = [first for first, second in self._digests.tolist() if first and second and first != second]
+        return len(set(firsts)) / len(firsts) if firsts else 1.0
+
+
+def _length(sized: Any) -> int | None:
+    """Return a length, ``None`` for a sampler without end."""
+    try:
+        return len(sized)
+    except TypeError:
+        return None
+
+
+def _digest(batch: Any) -> int:
+    """Return a number that tells the tensors of one batch from those of another; 0 where there are none."""
+    checksum = 0
+    for tensor in tensors_in(batch):
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            continue
+        checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), checksum)
+    return checksum
 
 
 class BatchStream:
@@ -58,7 +93,7 @@ class BatchStream:
         self.start_seconds: list[float] = []
         """Seconds from asking for an iterator to its first batch, for each epoch."""
         if not isinstance(loader.dataset, IterableDataset):
-            self.epoch_batches = len(loader)
+            self.epoch_batches = _length(loader)
 
     def __next__(self) -> Any:
         """Return the next batch, of the next epoch where this one has ended."""
@@ -94,15 +129,20 @@ class BatchStream:
 
     @property
     def epoch_samples(self) -> int | None:
-        """Samples in an epoch of a map-style dataset."""
-        if isinstance(self._loader.dataset, IterableDataset):
+        """Samples in an epoch of a map-style dataset, where its sampler says."""
+        if isinstance(self._loader.dataset, IterableDataset) or self._loader.batch_size is None:
             return None
-        return len(self._loader.sampler)  # type: ignore[arg-type]  # every sampler of a map-style loader is sized
+        return _length(self._loader.sampler)
 
     @property
     def ready(self) -> int:
         """Batches built and not yet handed out."""
         return self._counter.produced - self.consumed
+
+    @property
+    def unique_share(self) -> float:
+        """Share of the batches that are not the same ones from another worker; 1 for a map-style dataset."""
+        return self._counter.unique_share if isinstance(self._loader.dataset, IterableDataset) else 1.0
 
     def close(self) -> None:
         """Let the workers go.
@@ -110,7 +150,8 @@ class BatchStream:
         Left to the garbage collector after an exception, whose traceback holds the iterator in a cycle, this takes
         torch's limit of five seconds, and a dead worker is reported once more, from wherever the collector runs.
         """
-        iterator = self._iterator or self._loader._iterator  # a persistent one keeps its workers after an epoch
+        # a persistent iterator keeps its workers after an epoch; iterators may have no length, so no truth either
+        iterator = self._iterator if self._iterator is not None else self._loader._iterator
         self._iterator = self._loader._iterator = None
         shut_down: Callable[[], None] | None = getattr(iterator, "_shutdown_workers", None)
         if shut_down:

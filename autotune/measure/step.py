@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -100,37 +100,31 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
 
 def sample_count(batch: Any, batch_size: int) -> int:
     """Return the number of samples in a collated batch: the length of its first tensor, at most the batch size."""
-    first = _first_tensor(batch)
+    first = next(tensors_in(batch), None)
     if first is None or first.ndim == 0:
         return batch_size
     return min(int(first.shape[0]), batch_size)
 
 
-def _first_tensor(batch: Any) -> torch.Tensor | None:
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch in order, wherever they sit."""
     if isinstance(batch, torch.Tensor):
-        return batch
-    parts: Any = ()
+        yield batch
+        return
+    parts: Iterable[Any] = ()
     if isinstance(batch, Mapping):
         parts = batch.values()
     elif isinstance(batch, (tuple, list)):
         parts = batch
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        parts = [getattr(batch, f.name) for f in dataclasses.fields(batch)]
-    found = (_first_tensor(part) for part in parts)
-    return next((tensor for tensor in found if tensor is not None), None)
+        parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    for part in parts:
+        yield from tensors_in(part)
 
 
 def tensor_bytes(batch: Any) -> int:
     """Return the bytes of all tensors in a batch."""
-    if isinstance(batch, torch.Tensor):
-        return batch.numel() * batch.element_size()
-    if isinstance(batch, Mapping):
-        return sum(map(tensor_bytes, batch.values()))
-    if isinstance(batch, (tuple, list)):
-        return sum(map(tensor_bytes, batch))
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return sum(tensor_bytes(getattr(batch, f.name)) for f in dataclasses.fields(batch))
-    return 0
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
 
 
 def _default_forward(

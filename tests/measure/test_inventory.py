@@ -112,8 +112,10 @@ def test_an_iterable_epoch_is_what_all_workers_yield() -> None:
     ],
 )
 def test_an_epoch_without_batches_is_the_users_error(stream: Callable[[], BatchStream]) -> None:
+    opened = stream()
     with pytest.raises(UserCodeError, match="yields no batch"):
-        next(stream())
+        next(opened)
+    opened.close()
 
 
 def test_without_workers_nothing_is_ready_in_advance() -> None:
@@ -154,6 +156,7 @@ def raise_in_worker(samples: list[Any]) -> Any:
 
 
 def test_closing_after_an_error_in_a_worker_takes_no_time() -> None:
+    gc.collect()  # what earlier tests have left
     stream = stream_of(Squares(), num_workers=1, collate_fn=raise_in_worker)
     begin = time.monotonic()
     with pytest.raises(ValueError, match="cannot collate"):
