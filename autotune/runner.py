@@ -74,8 +74,8 @@ class ProcessRunner:
             self._stop()
             details = getattr(error, "user_traceback", "")
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
-        if request.fresh:
-            self._stop()
+        if request.fresh or attempt.measurement is None:
+            self._stop()  # a failure may have left weights, memory or the device in a state of its own
         return replace(attempt, seconds=time.monotonic() - begin)
 
     def close(self) -> None:

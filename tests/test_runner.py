@@ -46,7 +46,11 @@ SOUND = Config(batch_size=8, intra_op_threads=1)
 
 def measured(attempt: Attempt) -> Measurement:
     """The numbers; a busy neighbour makes them suspect, but is no failure of the runner."""
-    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), (attempt.outcome, attempt.message, attempt.details)
+    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), (
+        attempt.outcome,
+        attempt.message,
+        attempt.details,
+    )
     assert attempt.measurement is not None
     return attempt.measurement
 
@@ -163,13 +167,13 @@ def test_on_a_cpu_only_threads_and_freshness_ask_for_a_new_process() -> None:
     assert len({first, fresh, after, os.getpid()}) == 4
 
 
-def test_a_configuration_that_raises_leaves_its_process_alive() -> None:
+def test_a_configuration_that_raises_ends_its_process_and_the_next_gets_a_clean_one() -> None:
     with runner_of("raising_at_batch_size_7") as runner:
         runner.inspect(Config(batch_size=5))
         first = loss(runner.measure(Config(batch_size=5), QUICK))
         attempt = runner.measure(Config(batch_size=7), QUICK)
         assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
-        assert loss(runner.measure(Config(batch_size=5), QUICK)) == first
+        assert loss(runner.measure(Config(batch_size=5), QUICK)) != first
 
 
 def test_a_loss_that_was_not_finite_does_not_spoil_the_next_configuration() -> None:
@@ -195,7 +199,12 @@ def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process
     [
         ("exits", failing(), Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
         ("killed", failing(), Outcome.HOST_OOM, "the process was killed (signal 9)"),
-        ("worker_killed", failing(num_workers=2), Outcome.WORKER_DIED, "RuntimeError: DataLoader worker (pid"),
+        (
+            "worker_killed",
+            failing(num_workers=2),
+            Outcome.WORKER_DIED,
+            "RuntimeError: DataLoader worker (pid",
+        ),
         ("loss_is_nan", failing(), Outcome.NUMERICS, "the loss became nan"),
         ("out_of_memory", failing(), Outcome.HOST_OOM, "MemoryError"),
         ("worker_out_of_memory", failing(num_workers=1), Outcome.HOST_OOM, "MemoryError"),
@@ -218,7 +227,12 @@ def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
     ("name", "config", "message", "function"),
     [
         ("item_raises", failing(), "ValueError: item 3 is broken", "raise_value_error"),
-        ("item_raises_in_worker", failing(num_workers=1), "ValueError: item 3 is broken", "raise_value_error"),
+        (
+            "item_raises_in_worker",
+            failing(num_workers=1),
+            "ValueError: item 3 is broken",
+            "raise_value_error",
+        ),
         ("collate_raises_in_worker", failing(num_workers=1), "ValueError: cannot collate", "collate"),
     ],
 )

@@ -217,7 +217,10 @@ def test_a_file_that_gives_model_and_dataset_runs_once(folder: Path, name: str) 
 
 def test_files_of_one_name_are_kept_apart(folder: Path) -> None:
     for name in ("one", "two", "three"):
-        write(folder / name / "same_name.py", f"from mine import Net\nfrom tests.datasets import Squares as {name}")
+        write(
+            folder / name / "same_name.py",
+            f"from mine import Net\nfrom tests.datasets import Squares as {name}",
+        )
     for name in ("one", "two", "three", "one"):
         assert names(loaded("mine:Net", f"{name}/same_name.py:{name}")) == ("Net", "Squares")
 
@@ -277,12 +280,32 @@ NOT_A_DATASET = (
             None,
             "mine:net gives a model but no dataset: pass --dataset module:attribute, or return (model, dataset)",
         ),
-        ("mine:build_without_data", None, f"mine:build_without_data: the dataset is NoneType; {NOT_A_DATASET}"),
+        (
+            "mine:build_without_data",
+            None,
+            f"mine:build_without_data: the dataset is NoneType; {NOT_A_DATASET}",
+        ),
         ("mine:build_empty", None, "mine:build_empty: the dataset is empty (its length is 0)"),
-        ("mine:build_with_loader", None, f"mine:build_with_loader: the dataset is DataLoader; {NOT_A_DATASET}"),
-        ("mine:build_without_length", None, f"mine:build_without_length: the dataset is NoLength; {NOT_A_DATASET}"),
-        ("mine:net", "no_such_module:data", "--dataset no_such_module: no module named 'no_such_module' here"),
-        ("mine:net", "mine:dataa", "--dataset mine:dataa: mine has no attribute 'dataa'; did you mean 'data'?"),
+        (
+            "mine:build_with_loader",
+            None,
+            f"mine:build_with_loader: the dataset is DataLoader; {NOT_A_DATASET}",
+        ),
+        (
+            "mine:build_without_length",
+            None,
+            f"mine:build_without_length: the dataset is NoLength; {NOT_A_DATASET}",
+        ),
+        (
+            "mine:net",
+            "no_such_module:data",
+            "--dataset no_such_module: no module named 'no_such_module' here",
+        ),
+        (
+            "mine:net",
+            "mine:dataa",
+            "--dataset mine:dataa: mine has no attribute 'dataa'; did you mean 'data'?",
+        ),
         ("mine:net", "mine:number", "--dataset mine:number: number is int, which cannot be called"),
         ("mine:net", "mine:loader", "--dataset mine:loader: loader is DataLoader, which cannot be called"),
         ("mine:net", "mine:build_nothing", f"mine:build_nothing: the dataset is NoneType; {NOT_A_DATASET}"),
@@ -347,8 +370,14 @@ def test_an_optimizer_arrives_bound_to_the_model_that_arrives() -> None:
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
-        (lambda: Workload(nn.Linear(1, 1), Squares(0)), "the workload: the dataset is empty (its length is 0)"),
-        (lambda: Workload(nn.Linear(1, 1), DataLoader(Squares())), "the workload: the dataset is DataLoader; allowed"),  # type: ignore[arg-type]
+        (
+            lambda: Workload(nn.Linear(1, 1), Squares(0)),
+            "the workload: the dataset is empty (its length is 0)",
+        ),
+        (
+            lambda: Workload(nn.Linear(1, 1), DataLoader(Squares())),
+            "the workload: the dataset is DataLoader; allowed",
+        ),  # type: ignore[arg-type]
         (lambda: Workload(3, Squares()), "the workload: the model is int, not a torch.nn.Module"),  # type: ignore[arg-type]
         (lambda: "a model", None),
     ],

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import json
 import math
 import os
+import re
 import signal
 import sys
 import traceback
@@ -58,8 +58,6 @@ class Session:
                 outcome = Outcome.SUSPECT if measurement.conditions.disturbances else Outcome.OK
                 return Attempt(outcome=outcome, measurement=measurement, message="; ".join(measurement.notes))
             outcome, message, details = Outcome.NUMERICS, f"the loss became {measurement.loss}", ""
-        self._key = self._cell = None
-        gc.collect()  # the traceback has kept the tensors of the failed step alive until here
         return Attempt(outcome=outcome, message=message, details=details)
 
     def _open_cell(self, config: Config) -> Any:
@@ -80,7 +78,7 @@ def classify(error: BaseException) -> tuple[Outcome, str, str]:
     import torch
 
     text = str(error)
-    line = f"{type(error).__name__}: {text.strip().splitlines()[-1] if text.strip() else ''}".rstrip(": ")
+    line = _one_line(error)
     if isinstance(error, torch.OutOfMemoryError):
         return Outcome.DEVICE_OOM, line, ""
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
@@ -97,6 +95,13 @@ def classify(error: BaseException) -> tuple[Outcome, str, str]:
     return Outcome.USER_ERROR, line, user_traceback(error)
 
 
+def _one_line(error: BaseException) -> str:
+    """Return type and last line of an error; what a loader worker raised ends in its own type and message."""
+    name, lines = type(error).__name__, str(error).strip().splitlines()
+    last = lines[-1].strip() if lines else ""
+    return last if last.startswith(f"{name}:") else f"{name}: {last}".rstrip(": ")
+
+
 _SHM_SIGNS = ("unable to allocate shared memory", "unable to mmap", "bus error", "insufficient shared memory")
 _DEVICE_OOM_SIGNS = (
     "CUDA error: out of memory",
@@ -110,16 +115,30 @@ _DEVICE_OOM_SIGNS = (
 def user_traceback(error: BaseException) -> str:
     """Format a traceback without the frames of autotune and of the import system.
 
-    What a loader worker raised arrives as text inside the message, and stays there.
+    What a loader worker raised comes as text inside the message; its frames are treated alike.
     """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not os.path.abspath(frame.filename).startswith(package) and "<frozen importlib" not in frame.filename
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return "".join([*lines, *traceback.format_exception_only(error)])
+    return "".join(lines) + _without_our_frames("".join(traceback.format_exception_only(error)))
+
+
+def _is_ours(filename: str) -> bool:
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.path.abspath(filename).startswith(package + os.sep) or "<frozen importlib" in filename
+
+
+def _without_our_frames(text: str) -> str:
+    """Drop from a formatted traceback the frames of autotune, each with the source lines below it."""
+    kept, is_dropping = [], False
+    for line in text.splitlines(keepends=True):
+        frame = re.match(r'  File "(.+?)", line ', line)
+        if frame:
+            is_dropping = _is_ours(frame[1])
+        elif not line.startswith("    "):
+            is_dropping = False
+        if not is_dropping:
+            kept.append(line)
+    return "".join(kept)
 
 
 def main() -> None:

@@ -114,7 +114,12 @@ def test_dictionaries_move_whatever_they_hold() -> None:
 def test_dataclasses_move_nested_and_frozen_ones_too() -> None:
     batch = Outer(Inner(torch.zeros(1)), torch.zeros(2))
     there = moved(batch)
-    assert (there.inner.values.device, there.mask.device, there.label, there.size) == (ELSEWHERE, ELSEWHERE, "a", 7)
+    assert (there.inner.values.device, there.mask.device, there.label, there.size) == (
+        ELSEWHERE,
+        ELSEWHERE,
+        "a",
+        7,
+    )
     assert batch.inner.values.device.type == "cpu"
 
 
@@ -157,7 +162,12 @@ def test_samples_are_never_more_than_the_batch_size(batch: Any) -> None:
 
 
 def test_bytes_are_those_of_every_tensor() -> None:
-    batch = (torch.zeros(5), {"x": torch.zeros(2, dtype=torch.int64)}, [Inner(torch.zeros(1, dtype=torch.bool))], "a")
+    batch = (
+        torch.zeros(5),
+        {"x": torch.zeros(2, dtype=torch.int64)},
+        [Inner(torch.zeros(1, dtype=torch.bool))],
+        "a",
+    )
     assert tensor_bytes(batch) == 20 + 16 + 1
 
 
@@ -412,7 +422,10 @@ def test_the_users_training_step_replaces_model_call_and_loss() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [pytest.param(lambda _: SGD, id="factory"), pytest.param(lambda model: SGD(model.parameters()), id="instance")],
+    [
+        pytest.param(lambda _: SGD, id="factory"),
+        pytest.param(lambda model: SGD(model.parameters()), id="instance"),
+    ],
 )
 def test_the_users_optimizer_takes_the_step(make: Callable[[nn.Module], Any]) -> None:
     model, by_hand = classifier(), classifier()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
