@@ -25,6 +25,7 @@ from autotune.records import (
 )
 from autotune.runner import ProcessRunner
 from autotune.search.attempt import measure_undisturbed
+from autotune.search.confirm import MAX_ROUNDS, MIN_ROUNDS, Confirmation, confirm
 from autotune.search.guess import first_guesses
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
-    from autotune.search.confirm import Confirmation
     from autotune.search.study import TuningStudy
 
 __all__ = ["best_config", "tune"]
@@ -41,12 +41,8 @@ __all__ = ["best_config", "tune"]
 INTERRUPTED = "interrupted by the user"
 CONFIRM_SHARE = 0.4
 """Share of the budget that confirmation may take."""
-CONFIRM_ROUNDS = 3
-"""Rounds that are planned for; with fewer than three the interval is very wide."""
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
-CONFIRM_WINDOWS = 2.0
-"""Longest window of a confirmation, in those of the search: its numbers are the ones that are promised."""
 GRACE = 10.0
 """Seconds after the end of the budget in which a confirmation that has begun may end."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
@@ -232,33 +228,32 @@ class Run:
 
     @property
     def _longest_window(self) -> float:
-        return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 40))
+        return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 60))
 
     def _search_left(self, study: TuningStudy) -> float:
         """Return the seconds left before confirmation must begin."""
-        reserve = CONFIRM_ROUNDS * 2 * _fresh_cost(study.trials[0])
+        reserve = MAX_ROUNDS * 2 * _fresh_cost(study.trials[0])
         return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
 
     def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
         """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
-        from autotune.search.confirm import MIN_ROUNDS, confirm
-
         baseline, best = study.trials[0], study.best
         candidate = (best or baseline).config
         if candidate == baseline.config:
             return None, candidate, interrupted
-        cost = 2 * _fresh_cost(baseline)
+        begin = self.clock.spent
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         interruptions: list[bool] = [interrupted]
 
         def has_time(rounds: int) -> bool:
             if rounds < MIN_ROUNDS and not interrupted:
                 return self.clock.spent < self.clock.budget
+            cost = (self.clock.spent - begin) / rounds if rounds else 2 * _fresh_cost(baseline)
             return self.clock.spent + cost <= end
 
         def next_request() -> Request:
             limit = max(10.0, end + GRACE - self.clock.spent)
-            return Request(seconds=CONFIRM_WINDOWS * self._longest_window, time_limit=limit, fresh=True)
+            return Request(seconds=self._longest_window, time_limit=limit, fresh=True)
 
         def on_attempt(config: Config, attempt: Attempt) -> None:
             self.confirmations.append(study.confirmed(attempt, config))

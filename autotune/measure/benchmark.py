@@ -160,9 +160,12 @@ class _Run:
             log.ends.append(clock())
 
     def settle(self) -> None:
-        """Run until the inventory of ready batches stands still."""
+        """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
         begin = time.perf_counter()
+        turnover = 2 * (self._in_flight + self.config.num_workers)
         while not is_stationary(self.log.ready, self.block, self.config.num_workers):
+            if len(self.log.ends) >= turnover:
+                return
             if time.perf_counter() - begin > self.request.seconds:
                 self.has_settled = False
                 return
@@ -224,9 +227,13 @@ class _Run:
 
     def _nears_epoch_end(self) -> bool:
         """Tell whether the workers are about to run out of work, which says nothing about their speed."""
-        in_flight = self.config.num_workers * (self.config.prefetch_factor or 0)
         left = self.stream.steps_left
-        return left is not None and left <= in_flight + self.block
+        return left is not None and left <= self._in_flight + self.block
+
+    @property
+    def _in_flight(self) -> int:
+        """Batches that the loader has asked its workers for ahead of time, at most."""
+        return self.config.num_workers * (self.config.prefetch_factor or 0)
 
     def _step_seconds(self) -> float:
         ends = self.log.ends

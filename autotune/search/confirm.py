@@ -18,7 +18,7 @@ __all__ = ["Confirmation", "confirm"]
 CLAIM = 1.02
 """Smallest speed-up that is claimed."""
 MIN_ROUNDS = 2
-MAX_ROUNDS = 5
+MAX_ROUNDS = 8
 NARROW = 0.02
 """Half-width of the speed-up's interval, relative to it, at which no further round is needed."""
 Interval = tuple[float, float]

@@ -1,9 +1,10 @@
-"""Record the study: tune the digit workload, train with the answer and with the baseline, keep everything.
+"""Record the study: tune the digit workload, train with the answer, keep everything.
 
-    python studies/digits/record.py [--budget 3m] [--seconds 30] [--rounds 3]
+    python studies/digits/record.py [--budget 3m] [--seconds 20] [--rounds 4]
 
-Training runs are interleaved (answer, baseline, answer, ...), so that a drift of the machine touches both.
-Writes the folder ``recorded`` beside this script.
+A shared machine changes its speed from minute to minute, so each training run stands between two measurements
+of the same configuration by autotune, and what counts is their ratio. Training with the baseline runs in the same
+rounds. Writes the folder ``recorded`` beside this script.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pathlib import Path
 
 import autotune
 from autotune.host import inspect_host
+from autotune.records import Request
+from autotune.runner import ProcessRunner
+from autotune.workload import describe
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 RECORDED = HERE / "recorded"
@@ -30,22 +34,35 @@ def main() -> None:
     tuned, baseline = RECORDED / "autotune.yaml", RECORDED / "baseline.yaml"
     tune(tuned, options.budget)
     autotune.Config(batch_size=32).save(baseline)
-    trainings = []
-    for round_number in range(options.rounds):
-        for path in (tuned, baseline):
-            trainings.append({"round": round_number, "config": path.name, **train(path, options.seconds)})
-            print(trainings[-1], file=sys.stderr)
-    write("training.json", trainings)
-    host = inspect_host()
-    machine = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **asdict(host)}
+    rounds = []
+    for _ in range(options.rounds):
+        rounds.append(
+            {
+                "measured_before": measure(tuned),
+                "training": train(tuned, options.seconds),
+                "measured_after": measure(tuned),
+                "training_with_baseline": train(baseline, options.seconds),
+            }
+        )
+        print(json.dumps(rounds[-1]), file=sys.stderr)
+    write("training.json", rounds)
+    machine = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **asdict(inspect_host())}
     write("machine.json", machine)
+
+
+def measure(path: Path) -> float:
+    """Return the rate that autotune measures for a file's configuration now, in a fresh process."""
+    with ProcessRunner(describe(f"{HERE}/workload.py:build")) as runner:
+        attempt = runner.measure(autotune.load_config(path), Request(seconds=4.0, fresh=True))
+    assert attempt.measurement is not None, attempt.message
+    return attempt.measurement.samples_per_second
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Record the digits study.")
     parser.add_argument("--budget", default="3m", help="what autotune may take")
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of each training run")
-    parser.add_argument("--rounds", type=int, default=3, help="training runs with each configuration")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each training run")
+    parser.add_argument("--rounds", type=int, default=4, help="training runs with each configuration")
     return parser.parse_args()
 
 
