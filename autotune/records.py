@@ -320,9 +320,9 @@ class Result:
     facts: WorkloadFacts
     """The workload."""
     measurement: Measurement
-    """The last confirmed measurement of the answer."""
+    """The typical one of the answer's confirmed measurements."""
     baseline_measurement: Measurement
-    """The last confirmed measurement of the baseline."""
+    """The same for the baseline."""
     history: tuple[Trial, ...]
     """Every trial in order, confirmation included."""
     seconds: float

@@ -281,8 +281,8 @@ class Run:
         baseline = study.trials[0]
         assert baseline.measurement is not None
         faster = confirmation is not None and confirmation.verdict == "faster"
-        before = confirmation.last[0] if confirmation else baseline.measurement
-        answer = confirmation.last[1] if confirmation and faster else before
+        before = confirmation.typical(0) if confirmation else baseline.measurement
+        answer = confirmation.typical(1) if confirmation and faster else before
         rate_before, interval_before = confirmation.rate(0) if confirmation else (_rate(baseline), before.ci95)
         rate, interval = confirmation.rate(1) if confirmation and faster else (rate_before, interval_before)
         result = Result(
@@ -364,7 +364,7 @@ class Run:
                 "learning rate (linear or square-root rule), or fix it with --batch-size"
             )
         if confirmation is not None:
-            notes += confirmation.last[1 if faster else 0].notes
+            notes += confirmation.typical(1 if faster else 0).notes
         return tuple(notes)
 
     def _report(

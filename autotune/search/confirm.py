@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -30,25 +30,34 @@ Pair = tuple[Measurement, Measurement]
 class Confirmation:
     """What complete rounds of fresh processes gave; index 0 is the baseline, 1 the candidate."""
 
-    rates: tuple[tuple[float, ...], tuple[float, ...]]
-    """Samples per second of each, round by round."""
-    last: tuple[Measurement, Measurement]
-    """The last measurement of each."""
+    pairs: tuple[Pair, ...]
+    """The two measurements of each round, at least one round."""
 
     @property
     def rounds(self) -> int:
         """Complete rounds."""
-        return len(self.rates[0])
+        return len(self.pairs)
+
+    def rates(self, index: int) -> tuple[float, ...]:
+        """Return the samples per second of one of the two, round by round."""
+        return tuple(pair[index].samples_per_second for pair in self.pairs)
+
+    def typical(self, index: int) -> Measurement:
+        """Return the measurement with the median rate, its ceiling replaced by the mean one, no less than the rate."""
+        measurements = sorted((pair[index] for pair in self.pairs), key=lambda each: each.samples_per_second)
+        middle = measurements[len(measurements) // 2]
+        ceiling = fmean(each.ceiling_samples_per_second for each in measurements)
+        return replace(middle, ceiling_samples_per_second=max(ceiling, self.rate(index)[0]))
 
     @property
     def speedup(self) -> float:
         """Geometric mean of the paired ratios."""
-        return ratio_interval(self.rates[1], self.rates[0])[0]
+        return ratio_interval(self.rates(1), self.rates(0))[0]
 
     @property
     def speedup_ci95(self) -> Interval | None:
         """Its 95 % t-interval; ``None`` after a single round."""
-        return ratio_interval(self.rates[1], self.rates[0])[1]
+        return ratio_interval(self.rates(1), self.rates(0))[1]
 
     @property
     def verdict(self) -> Literal["faster", "no proven gain"]:
@@ -59,7 +68,7 @@ class Confirmation:
 
     def rate(self, index: int) -> tuple[float, Interval | None]:
         """Return the mean rate over processes and its 95 % interval."""
-        return fmean(self.rates[index]), mean_interval(self.rates[index])
+        return fmean(self.rates(index)), mean_interval(self.rates(index))
 
 
 def confirm(
@@ -113,10 +122,7 @@ def _counted(found: dict[int, Attempt]) -> list[Pair]:
 
 
 def _gather(done: Sequence[Pair]) -> Confirmation | None:
-    if not done:
-        return None
-    rates = tuple(tuple(pair[index].samples_per_second for pair in done) for index in (0, 1))
-    return Confirmation(rates=(rates[0], rates[1]), last=done[-1])
+    return Confirmation(pairs=tuple(done)) if done else None
 
 
 def _is_clear(done: Sequence[Pair]) -> bool:

@@ -46,8 +46,9 @@ def main() -> None:
         )
         print(json.dumps(rounds[-1]), file=sys.stderr)
     write("training.json", rounds)
-    machine = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **asdict(inspect_host())}
-    write("machine.json", machine)
+    facts = ("cpus", "cpu_model", "memory_bytes", "gpus", "versions")
+    host = asdict(inspect_host())
+    write("machine.json", {"date": datetime.now(UTC).isoformat(timespec="seconds")} | {key: host[key] for key in facts})
 
 
 def measure(path: Path) -> float:
