@@ -150,13 +150,13 @@ class Measurement:
     peak_memory_bytes: int
     """Peak on the memory that limits this run, see ``memory``."""
     memory: Literal["device", "host"]
-    """Which memory ``peak_memory_bytes`` counts: device (reserved), or host (PSS of the process tree)."""
+    """Which memory ``peak_memory_bytes`` counts: device (reserved), or host."""
     memory_limit_bytes: int
     """How much of that memory this machine gives."""
     peak_allocated_bytes: int | None
     """Peak of live tensors on the device; ``None`` on CPU."""
     host_memory_bytes: int
-    """Host memory of the process tree, shared pages counted once (PSS), shared memory included."""
+    """Peak host memory of the training process and its loader workers, shared pages counted once."""
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions

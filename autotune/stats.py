@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-__all__ = ["mean_interval", "mser_truncation", "ratio_interval", "student_quantile"]
+__all__ = ["geometric_interval", "mean_interval", "mser_truncation", "ratio_interval", "student_quantile"]
 
 Interval = tuple[float, float]
 
@@ -66,17 +66,21 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     return centre - width, centre + width
 
 
+def geometric_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, Interval | None]:
+    """Return the geometric mean of positive values and its t-interval on the logarithms, ``None`` for a single one."""
+    logarithms = [math.log(value) for value in values]
+    interval = mean_interval(logarithms, confidence)
+    return math.exp(fmean(logarithms)), interval and (math.exp(interval[0]), math.exp(interval[1]))
+
+
 def ratio_interval(
     numerators: Sequence[float], denominators: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, Interval | None]:
-    """Return the geometric mean of paired ratios and its t-interval on the logarithms.
+    """Return the geometric mean of paired ratios and its t-interval.
 
-    Pairs must have been taken side by side: what disturbs both cancels. The interval is ``None`` with fewer
-    than two pairs.
+    Pairs must have been taken side by side: what disturbs both cancels.
     """
-    logarithms = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
-    interval = mean_interval(logarithms, confidence)
-    return math.exp(fmean(logarithms)), interval and (math.exp(interval[0]), math.exp(interval[1]))
+    return geometric_interval([a / b for a, b in zip(numerators, denominators, strict=True)], confidence)
 
 
 def mser_truncation(values: Sequence[float]) -> int:

@@ -294,11 +294,13 @@ def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
         "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
         "device": "cpu", "config": Config().to_document(),
     }  # fmt: skip
-    lines = [json.dumps({"op": "inspect"}), json.dumps(load), json.dumps({"op": "inspect"})]
+    lines = [json.dumps(line) for line in ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})]
     root = str(Path(OURS).parent)
     child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, text=True, cwd=root)
     out, _ = child.communicate("\n".join(lines) + "\n", timeout=60)
     replies = [json.loads(line) for line in out.splitlines()]
-    assert replies[0] == {"error": "usage", "message": "load a workload first"}
-    assert replies[1] == {"loaded": True}
-    assert replies[2]["facts"]["dataset_length"] == 256
+    assert replies[0] == {"opened": True}
+    assert replies[1] == {"error": "usage", "message": "load a workload first"}
+    assert replies[2] == {"loaded": True}
+    assert replies[3]["facts"]["dataset_length"] == 256
+    assert replies[4:] == [{"closed": 0}]

@@ -142,12 +142,45 @@ def _without_our_frames(text: str) -> str:
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
+    """Answer requests until standard input ends; where it is safe, each session in a fork of its own.
+
+    On Linux this process imports what every session needs and stays single: nothing is loaded or computed here.
+    """
     _die_with_parent()
     requests, replies = _take_channels()
+    for line in requests:
+        assert json.loads(line) == {"op": "open"}, "a session must be opened first"
+        if not sys.platform.startswith("linux"):
+            _serve(requests, replies)
+            _send(replies, {"closed": 0})
+            return
+        _import_everything()
+        session = os.fork()
+        if session == 0:
+            _die_with_parent()
+            _serve(requests, replies)
+            return
+        _send(replies, {"closed": os.waitstatus_to_exitcode(os.waitpid(session, 0)[1])})
+
+
+def _import_everything() -> None:
+    """Import what each session would."""
+    import torch
+
+    import autotune.measure.benchmark
+    import autotune.measure.inspect  # noqa: F401
+
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
+
+
+def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer the requests of one session."""
+    _send(replies, {"opened": True})
     session: Session | None = None
     for line in requests:
         message = json.loads(line)
+        if message["op"] == "close":
+            return
         try:
             if message["op"] == "load":
                 session = _load(message, requests)
@@ -165,14 +198,18 @@ def main() -> None:
             reply = {"error": "user", "message": str(error), "details": error.user_traceback}
         except Exception as error:
             reply = {"error": "user", "message": classify(error)[1], "details": user_traceback(error)}
-        replies.write(json.dumps(reply).encode() + b"\n")
-        replies.flush()
+        _send(replies, reply)
+
+
+def _send(replies: BinaryIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply).encode() + b"\n")
+    replies.flush()
 
 
 def _load(message: dict[str, Any], requests: BinaryIO) -> Session:
     from autotune.workload import load
 
-    blob = requests.read(message["blob_bytes"])
+    blob = _read(requests, message["blob_bytes"])
     path = tuple(message["path"])
     source: WorkloadSource
     if message["model"] is None:
@@ -183,9 +220,17 @@ def _load(message: dict[str, Any], requests: BinaryIO) -> Session:
     return Session(load(source), message["device"])
 
 
+def _read(requests: BinaryIO, count: int) -> bytes:
+    """Read so many bytes; an unbuffered pipe gives them in pieces."""
+    content = bytearray()
+    while len(content) < count and (piece := requests.read(count - len(content))):
+        content += piece
+    return bytes(content)
+
+
 def _take_channels() -> tuple[BinaryIO, BinaryIO]:
     """Keep standard input and output for the conversation, and give the user's code harmless ones."""
-    requests = os.fdopen(os.dup(0), "rb")
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)  # what is read ahead before a fork would be read twice
     replies = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

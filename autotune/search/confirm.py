@@ -11,7 +11,7 @@ from typing import Literal
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner
 from autotune.search.attempt import measure_undisturbed
-from autotune.stats import mean_interval, ratio_interval
+from autotune.stats import geometric_interval, ratio_interval
 
 __all__ = ["Confirmation", "confirm"]
 
@@ -67,8 +67,8 @@ class Confirmation:
         return "faster" if proven else "no proven gain"
 
     def rate(self, index: int) -> tuple[float, Interval | None]:
-        """Return the mean rate over processes and its 95 % interval."""
-        return fmean(self.rates(index)), mean_interval(self.rates(index))
+        """Return the geometric mean of the rate over processes and its 95 % interval."""
+        return geometric_interval(self.rates(index))
 
 
 def confirm(

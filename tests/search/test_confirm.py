@@ -92,12 +92,12 @@ def test_it_stops_when_the_time_is_over(rounds: int) -> None:
     assert (found.rounds if found else 0) == rounds
 
 
-def test_rates_and_last_measurements_belong_to_baseline_and_candidate() -> None:
+def test_rates_and_typical_measurements_belong_to_baseline_and_candidate() -> None:
     found = confirmed(machine(0.5))
     assert found is not None
     assert found.rate(0)[0] == pytest.approx(1000)
     assert found.rate(1)[0] == pytest.approx(1500)
-    assert [measured.samples_per_second for measured in found.last] == pytest.approx([1000, 1500])
+    assert [found.typical(index).samples_per_second for index in (0, 1)] == pytest.approx([1000, 1500])
     assert found.speedup == pytest.approx(1.5)
 
 
