@@ -237,7 +237,7 @@ class Run:
 
     def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
         """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
-        baseline, best = study.trials[0], study.best
+        baseline, best = study.trials[0], study.finalist
         candidate = (best or baseline).config
         if candidate == baseline.config:
             return None, candidate, interrupted

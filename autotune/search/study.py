@@ -71,6 +71,15 @@ class TuningStudy:
         """The fastest feasible trial."""
         return fastest(self.trials)
 
+    @property
+    def finalist(self) -> Trial | None:
+        """The cheapest of the trials that are as fast as the fastest, within what counts as a gain."""
+        best = self.best
+        if best is None or best.rate is None:
+            return None
+        least = best.rate / (1 + GAIN)
+        return min((t for t in self.trials if t.outcome is Outcome.OK and (t.rate or 0.0) >= least), key=_cost)
+
     def ask(self) -> tuple[Config, Kind]:
         """Return the next configuration to measure, never one that was measured before."""
         self._asked = trial = self._study.ask(self._distributions())
@@ -252,6 +261,13 @@ def fastest(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial with the highest rate among the feasible ones."""
     feasible = [trial for trial in trials if trial.outcome is Outcome.OK and trial.rate is not None]
     return max(feasible, key=lambda trial: trial.rate or 0.0, default=None)
+
+
+def _cost(trial: Trial) -> tuple[Any, ...]:
+    """Order configurations of equal speed: what takes less of the machine, and changes less, comes first."""
+    config, measured = trial.config, trial.measurement
+    peak = measured.peak_memory_bytes if measured else 0
+    return config.num_workers, config.prefetch_factor or 0, config.pin_memory, config.amp != "off", peak
 
 
 def _open_storage(storage: str | None) -> Any:

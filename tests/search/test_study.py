@@ -250,6 +250,31 @@ def test_a_failed_or_disturbed_trial_is_never_the_best() -> None:
     assert study.best.config.batch_size <= 32
 
 
+@pytest.mark.parametrize(
+    ("rate_of_cheaper", "is_chosen"), [(1000.0, True), (985.0, True), (975.0, False)], ids=["equal", "tie", "slower"]
+)
+@pytest.mark.parametrize(
+    ("dear", "cheap"),
+    [
+        (Config(num_workers=4), Config(num_workers=2)),
+        (Config(num_workers=2, prefetch_factor=8), Config(num_workers=2, prefetch_factor=2)),
+        (Config(pin_memory=True), Config(pin_memory=False)),
+        (Config(amp="bf16"), Config(batch_size=128, amp="off")),
+    ],
+    ids=["workers", "prefetch", "pinning", "precision"],
+)
+def test_among_equally_fast_configurations_the_cheapest_is_the_finalist(
+    dear: Config, cheap: Config, rate_of_cheaper: float, is_chosen: bool
+) -> None:
+    study = opened(space_of(gpu_facts()))
+    for config, rate in ((Config(batch_size=512), 100.0), (dear, 1000.0), (cheap, rate_of_cheaper)):
+        study.ask()
+        measured = examples.measurement(samples_per_second=rate)
+        study.tell(Attempt(outcome=Outcome.OK, measurement=measured), config, "sweep")
+    assert study.finalist is not None
+    assert study.finalist.config == (cheap if is_chosen else dear)
+
+
 def test_without_any_number_there_is_no_best_but_a_next_proposal() -> None:
     study = opened(space_of(gpu_facts()))
     trials = run(study, SimulatedMachine(cost=loader_bound, fails=lambda config: Outcome.SUSPECT), 10)
