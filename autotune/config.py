@@ -6,6 +6,7 @@ The trial that was timed and the training script use the very same methods: ther
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,10 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 """Read by the native thread pools when they are first loaded."""
+LATE_THREADS = (
+    "apply_threads() came after torch was imported, so some thread pools keep their size; call it before the import, "
+    "or set OMP_NUM_THREADS={threads} before Python starts"
+)
 
 WORKER_OPTIONS = ("prefetch_factor", "persistent_workers")
 """DataLoader arguments that it accepts with workers only."""
@@ -131,17 +136,25 @@ class Config:
         return torch.amp.GradScaler(torch.device(device).type, enabled=self.amp == "fp16")
 
     def apply_threads(self) -> None:
-        """Set torch's thread counts in this process; call it before the first operator runs.
+        """Set the thread counts of this process; call it before torch is imported.
 
-        Thread pools that later child processes load follow through the environment. The number of inter-op
-        threads can be set once per process; where torch has already fixed it, it stays as it is.
+        Native thread pools read the environment when they are first loaded, and torch sets only its own counts
+        later: set before the import, one thread trained some 6 % faster than set after it (studies/digits). Warns
+        (``UserWarning``) where it comes too late to be the same. The number of inter-op threads can be set once
+        per process; where torch has already fixed it, it stays as it is.
         """
+        variables = self.thread_environment()
+        comes_late = "torch" in sys.modules and os.environ.get(THREAD_VARIABLES[0]) != variables.get(
+            THREAD_VARIABLES[0]
+        )
+        os.environ.update(variables)
         import torch
 
-        if self.intra_op_threads is not None:
-            os.environ.update(self.thread_environment())
+        if self.intra_op_threads is not None and self.intra_op_threads != torch.get_num_threads():
             torch.set_num_threads(self.intra_op_threads)
-        if self.inter_op_threads not in (None, torch.get_num_interop_threads()):
+            if comes_late:
+                warnings.warn(LATE_THREADS.format(threads=self.intra_op_threads), stacklevel=2)
+        if self.inter_op_threads is not None and self.inter_op_threads != torch.get_num_interop_threads():
             with suppress(RuntimeError):  # torch allows it once, before parallel work has started
                 torch.set_num_interop_threads(self.inter_op_threads)
 

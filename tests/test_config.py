@@ -132,6 +132,25 @@ def test_apply_threads_reaches_later_children_through_the_environment() -> None:
     assert run_python(code) == "{'3'}"
 
 
+@pytest.mark.parametrize(
+    ("before", "variable", "warns"),
+    [("import torch", "", True), ("", "", False), ("import torch", "OMP_NUM_THREADS=3", False)],
+    ids=["after torch", "before torch", "set by the caller"],
+)
+def test_apply_threads_warns_where_it_comes_after_torch(before: str, variable: str, warns: bool) -> None:
+    code = (
+        f"import os, warnings; os.environ.update(dict(pair.split('=') for pair in {variable!r}.split()))\n"
+        f"{before}\n"
+        "from autotune.config import Config\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    Config(intra_op_threads=3).apply_threads()\n"
+        "import torch\n"
+        "print(['apply_threads()' in str(warning.message) for warning in caught], torch.get_num_threads())"
+    )
+    assert run_python(code) == f"{[True] if warns else []} 3"
+
+
 def test_apply_threads_without_counts_changes_nothing() -> None:
     code = (
         "import os, torch; from autotune.config import Config\n"

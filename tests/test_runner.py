@@ -194,6 +194,7 @@ def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process
 # --- what goes wrong ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "config", "outcome", "message"),
     [
@@ -248,6 +249,7 @@ def test_what_the_users_code_raises_comes_with_their_frames_and_none_of_ours(
     assert OURS not in attempt.details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "config"), [("hangs", failing()), ("worker_hangs", failing(num_workers=2))])
 def test_a_hang_ends_at_the_limit_with_its_whole_group(
     name: str, config: Config, processes: Callable[[], list[psutil.Process]]

@@ -165,7 +165,7 @@ def snippet(result: Result, path: str) -> str:
 import autotune
 
 config = autotune.load_config({quoted})
-config.apply_threads()  # before the first tensor is computed
+config.apply_threads()  # before torch is imported
 scaler = config.grad_scaler("{device}")  # does nothing unless amp is fp16
 for batch in config.dataloader(dataset{shuffle}):
     with config.autocast("{device}"):  # around forward and loss, never backward

@@ -12,19 +12,24 @@ import json
 import math
 import time
 
+import autotune
+
+if __name__ == "__main__":  # threads first: native thread pools take their size when torch is imported
+    options = argparse.ArgumentParser(description="Train the digit classifier as a config file says.")
+    options.add_argument("config", help="the file that autotune wrote")
+    options.add_argument("--seconds", type=float, default=30.0, help="train whole epochs until these have passed")
+    options.add_argument("--json", action="store_true", help="print the result as a JSON object")
+    OPTIONS = options.parse_args()
+    CONFIG = autotune.load_config(OPTIONS.config)
+    CONFIG.apply_threads()
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from workload import build, validation
 
-import autotune
 
-
-def main() -> None:
-    options = parse_arguments()
-    config = autotune.load_config(options.config)
-    config.apply_threads()
-
+def main(options: argparse.Namespace, config: autotune.Config) -> None:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, dataset = build()
@@ -40,14 +45,6 @@ def main() -> None:
         epochs += 1
     rate = epochs * len(dataset) / (time.perf_counter() - start)
     show(summary(rate, epochs, accuracy(model, device), config), as_json=options.json)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train the digit classifier as a config file says.")
-    parser.add_argument("config", help="the file that autotune wrote")
-    parser.add_argument("--seconds", type=float, default=30.0, help="train whole epochs until these have passed")
-    parser.add_argument("--json", action="store_true", help="print the result as a JSON object")
-    return parser.parse_args()
 
 
 def learning_rate(config: autotune.Config) -> float:
@@ -108,4 +105,4 @@ def show(result: dict[str, float], *, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(OPTIONS, CONFIG)
