@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.conclusion import conclude
 from autotune.config import Config
 from autotune.duration import parse_duration
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
@@ -177,7 +177,17 @@ class Run:
         )
         reason = self._search(study, max_trials)
         confirmation, candidate, was_interrupted = self._confirm(study, interrupted=reason == INTERRUPTED)
-        return self._conclude(study, confirmation, candidate, INTERRUPTED if was_interrupted else reason)
+        return conclude(
+            study.trials,
+            confirmation,
+            candidate,
+            facts=self.facts,
+            host=self.host,
+            history=study.history,
+            confirmations=self.confirmations,
+            stop_reason=INTERRUPTED if was_interrupted else reason,
+            seconds=self.clock.spent,
+        )
 
     def _search(self, study: TuningStudy, max_trials: int | None) -> str:
         """Measure until a stopping rule holds, and return which."""
@@ -275,98 +285,6 @@ class Run:
         )
         return found, candidate, any(interruptions)
 
-    def _conclude(
-        self, study: TuningStudy, confirmation: Confirmation | None, candidate: Config, reason: str
-    ) -> Result:
-        baseline = study.trials[0]
-        assert baseline.measurement is not None
-        faster = confirmation is not None and confirmation.verdict == "faster"
-        before = confirmation.typical(0) if confirmation else baseline.measurement
-        answer = confirmation.typical(1) if confirmation and faster else before
-        rate_before, interval_before = confirmation.rate(0) if confirmation else (_rate(baseline), before.ci95)
-        rate, interval = confirmation.rate(1) if confirmation and faster else (rate_before, interval_before)
-        result = Result(
-            config=self._resolved(candidate if faster else baseline.config),
-            baseline=self._resolved(baseline.config),
-            samples_per_second=rate,
-            ci95=interval,
-            baseline_samples_per_second=rate_before,
-            baseline_ci95=interval_before,
-            rounds=confirmation.rounds if confirmation else 0,
-            speedup=confirmation.speedup if confirmation and faster else 1.0,
-            speedup_ci95=confirmation.speedup_ci95 if confirmation and faster else None,
-            verdict="faster" if faster else "no proven gain",
-            stop_reason=reason,
-            remaining_gain=_remaining_gain(study.trials, rate),
-            facts=self.facts,
-            measurement=answer,
-            baseline_measurement=before,
-            history=study.history,
-            seconds=self.clock.spent,
-            notes=self._notes(confirmation, candidate, faster),
-        )
-        return replace(result, config=self._with_evidence(result))
-
-    def _resolved(self, config: Config) -> Config:
-        """Replace torch's own thread counts by the numbers that they were."""
-        return replace(
-            config,
-            intra_op_threads=config.intra_op_threads or self.facts.intra_op_threads,
-            inter_op_threads=config.inter_op_threads or self.facts.inter_op_threads,
-        )
-
-    def _with_evidence(self, result: Result) -> Config:
-        """Attach the file's ``measured`` and ``made_on`` sections to the answer."""
-        answer = result.measurement
-        baseline = {
-            **_plain(result.baseline),
-            "samples_per_second": _rounded(result.baseline_samples_per_second),
-        }
-        measured = {
-            "samples_per_second": _rounded(result.samples_per_second),
-            "ci95": _rounded_interval(result.ci95),
-            "peak_memory_bytes": answer.peak_memory_bytes,
-            "memory": answer.memory,
-            "memory_limit_bytes": answer.memory_limit_bytes,
-            "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
-            "bottleneck": answer.bottleneck,
-            "baseline": baseline,
-            "speedup": _rounded(result.speedup),
-            "speedup_ci95": _rounded_interval(result.speedup_ci95),
-            "verdict": result.verdict,
-        }
-        made_on = {
-            "device": self.facts.device_name,
-            "cpus": self.host.cpus,
-            "torch": self.facts.versions["torch"],
-            "driver": self.facts.versions.get("driver"),
-            "workload": self.facts.fingerprint,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "autotune": self.host.versions.get("autotune", "unknown"),
-        }
-        return replace(result.config, measured=measured, made_on=made_on)
-
-    def _notes(self, confirmation: Confirmation | None, candidate: Config, faster: bool) -> tuple[str, ...]:
-        notes = []
-        disturbed = [trial for trial in self.confirmations if trial.outcome is Outcome.SUSPECT]
-        if disturbed:
-            notes.append(
-                f"the machine was disturbed during confirmation ({disturbed[-1].message}); those rounds do "
-                "not count. Close what else is running and try again"
-            )
-        if confirmation is None and candidate != self.space.base:
-            notes.append("the fastest trial was not confirmed in a fresh process, so nothing is claimed")
-        elif confirmation is not None and confirmation.rounds == 1:
-            notes.append("there was time for one round only, which proves nothing; give a larger --budget")
-        if faster and candidate.batch_size != self.space.base.batch_size:
-            notes.append(
-                f"the batch size changes from {self.space.base.batch_size} to {candidate.batch_size}: adapt the "
-                "learning rate (linear or square-root rule), or fix it with --batch-size"
-            )
-        if confirmation is not None:
-            notes += confirmation.typical(1 if faster else 0).notes
-        return tuple(notes)
-
     def _report(
         self,
         phase: Any,
@@ -438,34 +356,6 @@ def _typical_cost(trials: tuple[Trial, ...]) -> float:
 def _fresh_cost(baseline: Trial) -> float:
     """Return the seconds that a measurement in a fresh process takes, about."""
     return baseline.seconds + 3.0
-
-
-def _rate(trial: Trial) -> float:
-    assert trial.rate is not None
-    return trial.rate
-
-
-def _remaining_gain(trials: tuple[Trial, ...], rate: float) -> float:
-    sound = [trial.measurement for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
-    ceilings = [measurement.ceiling_samples_per_second for measurement in sound]
-    return max(0.0, max(ceilings, default=rate) / rate - 1)
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    return {
-        **config.dataloader_kwargs(),
-        "amp": config.amp,
-        "accumulation_steps": config.accumulation_steps,
-        "intra_op_threads": config.intra_op_threads,
-    }
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-def _rounded_interval(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else [max(0.0, _rounded(end)) for end in interval]
 
 
 def _storage_path(storage: str | Path | None) -> str | None:
