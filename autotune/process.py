@@ -70,6 +70,7 @@ class MeasuringProcess:
         """
         reply = self._exchange(message, limit, blob)
         if "closed" in reply:
+            self._is_busy = True  # what the dead session has started may still run: the group is to be killed
             raise self._describe(reply["closed"])
         return reply
 

@@ -22,11 +22,11 @@ MAX_PROCESSES = 3
 
 
 class ProcessRunner:
-    """Measures on this machine, in a process of its own for each set of threads.
+    """Measures on this machine, in sessions: processes that have loaded the workload.
 
-    On a CPU configurations that differ in the loader, batch size or precision share a process; on an
+    On a CPU configurations that differ in the loader, batch size or precision share a session; on an
     accelerator only those that differ in the loader do, because memory fragments and kernels are chosen per
-    process. ``request.fresh`` always starts a new one.
+    process. ``request.fresh`` always opens a new one, and a failure ends the one it happened in.
     """
 
     def __init__(self, source: WorkloadSource, device: str = "auto") -> None:
@@ -62,7 +62,7 @@ class ProcessRunner:
             details = getattr(error, "user_traceback", "")
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
         if request.fresh or attempt.measurement is None:
-            self._end_session()  # a failure may have left weights, memory or the device in a state of its own
+            self._end_session()  # a failure may have left weights, memory or the device in any state
         return replace(attempt, seconds=time.monotonic() - begin)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-__all__ = ["geometric_interval", "mean_interval", "mser_truncation", "ratio_interval", "student_quantile"]
+__all__ = ["Interval", "geometric_interval", "mean_interval", "mser_truncation", "ratio_interval", "student_quantile"]
 
 Interval = tuple[float, float]
 

@@ -1,8 +1,9 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
 Reads requests from its standard input, one JSON object a line (``load`` may be followed by pickled bytes), and
-answers each with one JSON object on its standard output. The user's own output goes to standard error, and the
-user's code reads an empty standard input, so neither can disturb the conversation. It can be run by hand.
+answers each with one JSON object on its standard output: ``open`` begins a session, ``load``, ``inspect`` and
+``measure`` are for it, ``close`` ends it. The user's own output goes to standard error, and the user's code reads an
+empty standard input, so neither can disturb the conversation. It can be run by hand.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Literal
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner
 from autotune.search.attempt import measure_undisturbed
-from autotune.stats import geometric_interval, ratio_interval
+from autotune.stats import Interval, geometric_interval, ratio_interval
 
 __all__ = ["Confirmation", "confirm"]
 
@@ -21,7 +21,6 @@ MIN_ROUNDS = 2
 MAX_ROUNDS = 8
 NARROW = 0.02
 """Half-width of the speed-up's interval, relative to it, at which no further round is needed."""
-Interval = tuple[float, float]
 Pair = tuple[Measurement, Measurement]
 """Baseline and candidate of one round."""
 
