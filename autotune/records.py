@@ -101,6 +101,8 @@ class Conditions:
     """Share of the window in which some process on the machine waited for a CPU (PSI)."""
     storage_share: float | None
     """Share of the bytes read that came from storage and not from the page cache; network file systems do not show."""
+    worker_threads: int | None
+    """Most threads that one loader worker computed in; torch limits only its own to one."""
     gpu_utilisation: float | None
     """Share of the last moments of the window in which a kernel ran (NVML)."""
     gpu_clock_mhz: int | None
@@ -109,6 +111,13 @@ class Conditions:
     """Device memory of the process, context and libraries included (NVML)."""
     gpu_slowdowns: tuple[str, ...]
     """Faults or heat that kept the clocks down."""
+
+    @property
+    def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:
+        """Whether the data came from storage, from memory, or from both; ``None`` where the system does not say."""
+        if self.storage_share is None:
+            return None
+        return "cold" if self.storage_share > 0.9 else "mixed" if self.storage_share > 0.05 else "warm"
 
     @property
     def disturbances(self) -> tuple[str, ...]:
@@ -133,6 +142,8 @@ class Measurement:
     """Rate of the same step on a batch that is already on the device: no loader can be faster."""
     steps: int
     """Steps in the measured window."""
+    settling_steps: int
+    """Steps on the loader before the measured window; they are not counted."""
     samples: int
     """Samples in the measured window; a short last batch counts what it holds."""
     seconds: float
@@ -145,6 +156,9 @@ class Measurement:
     """From asking a new loader for an iterator to its first batch."""
     restart_seconds: float | None
     """The same at the start of a later epoch; ``None`` when no epoch ended in the window."""
+    persistence_gain: float | None
+    """What keeping the workers alive between epochs gains over new ones for each, as a share of the rate; ``None``
+    without workers or a known length of an epoch."""
     epoch_samples: int | None
     """Samples in one epoch; ``None`` when the dataset does not say."""
     peak_memory_bytes: int
@@ -157,6 +171,13 @@ class Measurement:
     """Peak of live tensors on the device; ``None`` on CPU."""
     host_memory_bytes: int
     """Peak host memory of the training process and its loader workers, shared pages counted once."""
+    shared_memory_bytes: int
+    """The part of it in batches that workers had built and training had not received when the window ended."""
+    worker_growth_bytes_per_batch: float | None
+    """How fast the memory of all workers together grew, by copies of shared pages and by what they keep; ``None``
+    without workers that lived through the measurement."""
+    epoch_host_memory_bytes: int | None
+    """What ``host_memory_bytes`` would be at the end of an epoch, at most, if that growth goes on."""
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions
@@ -187,6 +208,8 @@ class WorkloadFacts:
     """Samples in the dataset; ``None`` for an iterable dataset without a length."""
     iterable: bool
     """Whether the dataset is iterable rather than indexed."""
+    sets_epoch: bool
+    """Whether the dataset has ``set_epoch``, which workers that live on between epochs do not see."""
     parameters: int
     """Parameters of the model."""
     device: str

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations, pairwise
 from statistics import fmean, stdev
 
-__all__ = ["Interval", "geometric_interval", "mean_interval", "mser_truncation", "ratio_interval", "student_quantile"]
+__all__ = [
+    "Interval",
+    "autocorrelated_half_width",
+    "geometric_interval",
+    "mean_interval",
+    "mser_truncation",
+    "ratio_interval",
+    "student_quantile",
+]
 
 Interval = tuple[float, float]
 
@@ -50,12 +59,42 @@ def student_quantile(probability: float, degrees: int) -> float:
     return high
 
 
+MAX_AUTOCORRELATION = 0.98
+EQUAL = 1e-9
+"""Differences below this share of the mean come from rounding."""
+
+
 def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
     """Return the half-width of the t-interval of the mean; infinite with fewer than two values."""
     if len(values) < 2:
         return math.inf
     quantile = student_quantile(0.5 + confidence / 2, len(values) - 1)
     return quantile * stdev(values) / math.sqrt(len(values))
+
+
+def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Return the half-width of the t-interval of the mean of a series whose neighbours resemble each other.
+
+    Takes the series for a first-order autoregression: ``n`` values are worth ``n * (1 - r) / (1 + r)`` independent
+    ones, where ``r`` is the lag-1 autocorrelation, corrected for its bias of ``-(1 + 3 r) / n`` (Marriott and Pope,
+    Biometrika 41, 1954) and, to be on the safe side, raised by half its standard error. Infinite where the values
+    are worth fewer than two.
+    """
+    count = len(values)
+    if count < 3:
+        return math.inf
+    mean = fmean(values)
+    deviations = [value - mean for value in values]
+    squares = sum(deviation * deviation for deviation in deviations)
+    if squares <= count * (EQUAL * mean) ** 2:
+        return 0.0
+    r = sum(a * b for a, b in pairwise(deviations)) / squares
+    r = min(MAX_AUTOCORRELATION, max(0.0, r + (1 + 3 * r) / count + 0.5 / math.sqrt(count)))
+    worth = count * (1 - r) / (1 + r)
+    if worth < 2:
+        return math.inf
+    variance = squares / (count - 1) / (1 - (count / worth - 1) / (count - 1))
+    return student_quantile(0.5 + confidence / 2, int(worth) - 1) * math.sqrt(variance / worth)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
@@ -83,13 +122,14 @@ def ratio_interval(
     return geometric_interval([a / b for a, b in zip(numerators, denominators, strict=True)], confidence)
 
 
-def mser_truncation(values: Sequence[float]) -> int:
-    """Return how many leading values to drop so that the mean of the rest is known best.
+def mser_truncation(values: Sequence[float], most: int | None = None) -> int:
+    """Return how many leading values to drop, ``most`` at most, so that the mean of the rest is known best.
 
     The rule is MSER (White, Simulation 69(6), 1997): drop the ``d`` that minimises
     ``sum((x[d:] - mean)**2) / (n - d)**2``. Apply it to block means, not to single steps. A result above half
     the length means that no steady state was reached.
     """
+    last = len(values) if most is None else most
     best, best_score = 0, math.inf
     mean = squares = 0.0
     for start in range(len(values) - 1, -1, -1):
@@ -97,9 +137,22 @@ def mser_truncation(values: Sequence[float]) -> int:
         deviation = values[start] - mean
         mean += deviation / count
         squares += deviation * (values[start] - mean)  # Welford: exactly 0 for equal values, no cancellation
-        if count < 3:  # the spread of two values says nothing
+        if count < 3 or start > last:  # the spread of two values says nothing
             continue
-        score = squares / count**2
+        score = max(squares, count * (EQUAL * mean) ** 2) / count**2
         if score <= best_score:
             best, best_score = start, score
     return best
+
+
+def trend(values: Sequence[float]) -> float:
+    """Return how far a series rises (positive) or falls, in standard deviations of what chance would give.
+
+    This is Kendall's rank correlation with the order, in its normal approximation (Kendall, Rank Correlation Methods,
+    1948): the number of rising pairs less that of falling ones, over ``sqrt(n (n - 1) (2 n + 5) / 18)``.
+    """
+    count = len(values)
+    if count < 2:
+        return 0.0
+    score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
+    return score / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)

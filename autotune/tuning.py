@@ -248,7 +248,7 @@ class Run:
     def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
         """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
         baseline, best = study.trials[0], study.finalist
-        candidate = (best or baseline).config
+        candidate = self.space.with_persistence(best) if best and best is not baseline else baseline.config
         if candidate == baseline.config:
             return None, candidate, interrupted
         begin = self.clock.spent

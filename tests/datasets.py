@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +35,56 @@ class CountingUp(IterableDataset[torch.Tensor]):
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (torch.tensor([float(index)]) for index in range(self._length))
+
+
+class Divided(CountingUp):
+    """Yields each number in one worker only."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        numbers = super().__iter__()
+        return itertools.islice(numbers, worker.id, None, worker.num_workers) if worker else numbers
+
+
+class OneShard(CountingUp):
+    """Yields everything in the first worker and nothing in the others."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        return iter(()) if worker and worker.id else super().__iter__()
+
+
+class SlowToOpen(Squares):
+    """Each process that reads it sleeps before its first item, as one that opens files or an archive."""
+
+    def __init__(self, length: int, seconds: float) -> None:
+        super().__init__(length)
+        self._seconds = seconds
+        self._opened_by: int | None = None
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._opened_by != os.getpid():
+            time.sleep(self._seconds)
+            self._opened_by = os.getpid()
+        return super().__getitem__(index)
+
+
+class Ragged(Dataset[torch.Tensor]):
+    """Sequences of 1 to 17 ones."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(1 + index % 17)
+
+
+class HoldsALambda(Squares):
+    """Cannot be sent to a worker that is not forked."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.transform = lambda x: x
 
 
 def first_elements(samples: list[Any]) -> dict[str, torch.Tensor]:

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from autotune.stats import half_width, mean_interval, mser_truncation, ratio_interval, student_quantile
+from autotune.stats import (
+    autocorrelated_half_width,
+    half_width,
+    mean_interval,
+    mser_truncation,
+    ratio_interval,
+    student_quantile,
+)
 
 POSITIVE = st.floats(1e-3, 1e6)
 PAIRS = st.lists(st.tuples(POSITIVE, POSITIVE), min_size=2, max_size=20)
@@ -43,6 +50,75 @@ def test_the_mean_lies_in_the_middle_of_its_interval(values: list[float]) -> Non
     assert interval is not None
     assert interval[0] <= interval[1]
     assert fmean(interval) == pytest.approx(fmean(values), abs=1e-6)
+
+
+def resembling(seed: int, count: int, phi: float) -> list[float]:
+    """A series of mean 10 and standard deviation 1 that forgets the share ``1 - phi`` with each value."""
+    generator = random.Random(seed)
+    values, deviation = [], generator.gauss(0, 1)
+    for _ in range(count):
+        values.append(10 + deviation)
+        deviation = phi * deviation + math.sqrt(1 - phi * phi) * generator.gauss(0, 1)
+    return values
+
+
+def test_independent_values_have_about_the_same_width_autocorrelated_or_not() -> None:
+    series = [resembling(seed, 200, phi=0.0) for seed in range(200)]
+    ratios = [autocorrelated_half_width(values) / half_width(values) for values in series]
+    assert min(ratios) >= 1 - 1e-9
+    assert max(ratios) <= 1.4
+    assert sum(ratio > 1 for ratio in ratios) >= 0.5 * len(ratios)  # on the safe side
+    assert fmean(ratios) <= 1.1
+
+
+def test_the_width_of_resembling_values_covers_their_mean_where_the_plain_one_does_not() -> None:
+    series = [resembling(seed, 100, phi=0.8) for seed in range(400)]
+    errors = [abs(fmean(values) - 10) for values in series]
+    plain = sum(error <= half_width(values) for error, values in zip(errors, series, strict=True))
+    covered = sum(error <= autocorrelated_half_width(values) for error, values in zip(errors, series, strict=True))
+    assert plain < 0.7 * 400
+    assert covered >= 0.88 * 400
+
+
+def test_the_more_the_values_resemble_their_neighbours_the_wider() -> None:
+    widths = [
+        fmean(autocorrelated_half_width(resembling(seed, 1000, phi)) for seed in range(20))
+        for phi in (0.0, 0.3, 0.6, 0.9)
+    ]
+    assert widths == sorted(widths)
+    expected = half_width(resembling(0, 1000, 0.0)) * math.sqrt((1 + 0.9) / (1 - 0.9))  # what infinitely many need
+    assert expected * 0.8 <= widths[-1] <= expected * 1.5
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 1.0]])
+def test_fewer_than_three_values_say_nothing_of_their_resemblance(values: list[float]) -> None:
+    assert autocorrelated_half_width(values) == math.inf
+
+
+@pytest.mark.parametrize("count", [3, 5, 12])
+def test_values_on_a_line_are_worth_fewer_than_two(count: int) -> None:
+    assert autocorrelated_half_width([float(index) for index in range(count)]) == math.inf
+
+
+@given(st.floats(-1e9, 1e9), st.integers(3, 50))
+def test_equal_values_have_no_width(value: float, count: int) -> None:
+    assert autocorrelated_half_width([value] * count) == 0
+
+
+SIXTEEN = st.lists(st.integers(-1000, 1000), min_size=16, max_size=16)
+"""Their mean is a fraction that a float holds, so that shifting and scaling are exact."""
+
+
+@given(SIXTEEN, st.integers(-6, 6), st.integers(-(10**6), 10**6))
+def test_the_width_scales_with_the_values_and_does_not_see_a_shift(values: list[int], power: int, shift: int) -> None:
+    width = autocorrelated_half_width([float(value) for value in values])
+    assert autocorrelated_half_width([value * 2.0**power for value in values]) == width * 2.0**power
+    assert autocorrelated_half_width([float(value + shift) for value in values]) == width
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=50))
+def test_resemblance_never_narrows_the_width(values: list[float]) -> None:
+    assert autocorrelated_half_width(values) >= half_width(values) * (1 - 1e-6) - 1e-9
 
 
 @given(st.lists(POSITIVE, min_size=2, max_size=20))

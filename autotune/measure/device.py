@@ -23,6 +23,8 @@ class Device(Protocol):
     torch_device: torch.device
     is_asynchronous: bool
     """Whether operators return before they have run, so that the host runs ahead."""
+    steps_ahead: int
+    """How many steps the host may run ahead of it."""
     gpu: NvmlGpu | None
     """What NVML knows of it; ``None`` where it knows nothing."""
 
@@ -44,8 +46,11 @@ class Device(Protocol):
     def mark(self) -> Mark:
         """Mark this point in the stream of work, without waiting."""
 
+    def wait(self, mark: Mark) -> None:
+        """Wait until the device has come to a mark; work asked for later goes on."""
+
     def seconds(self, earlier: Mark, later: Mark) -> float:
-        """Return the seconds between two marks; on an accelerator only after ``synchronize``."""
+        """Return the seconds between two marks that the device has come to."""
 
     def peaks(self) -> tuple[int, int] | None:
         """Return peak allocated and peak reserved bytes since the start, or ``None`` on CPU."""
@@ -56,6 +61,7 @@ class CpuDevice:
 
     torch_device = torch.device("cpu")
     is_asynchronous = False
+    steps_ahead = 0
     gpu: NvmlGpu | None = None
 
     def __init__(self) -> None:
@@ -83,6 +89,9 @@ class CpuDevice:
         """Read the clock."""
         return time.perf_counter()
 
+    def wait(self, mark: Mark) -> None:
+        """Do nothing: what was marked has been done."""
+
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Subtract two clock readings."""
         return float(later - earlier)
@@ -96,6 +105,7 @@ class AcceleratorDevice:
     """Training on an accelerator: the host runs ahead, so time is taken from events."""
 
     is_asynchronous = True
+    steps_ahead = 8  # enough to keep the device busy, few enough to end a window in time
 
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
@@ -132,6 +142,10 @@ class AcceleratorDevice:
         event = self._module.Event(enable_timing=True)
         event.record()
         return event
+
+    def wait(self, mark: Mark) -> None:
+        """Wait for an event."""
+        mark.synchronize()
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Return the seconds between two recorded events."""

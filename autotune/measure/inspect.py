@@ -32,6 +32,7 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
     return WorkloadFacts(
         dataset_length=length,
         iterable=isinstance(dataset, IterableDataset),
+        sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
         device=str(device.torch_device),
         device_name=device.name,

@@ -6,6 +6,7 @@ before the clock started.
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,30 +24,52 @@ __all__ = ["BatchStream", "CountingCollate"]
 class CountingCollate:
     """A collate function that also counts the batches each worker builds, in memory shared with the parent.
 
-    It notes what each worker's first two batches held, because workers of an iterable dataset that does not
-    divide itself among them all yield the same samples, and those must not count twice.
+    A batch travels with the number of its samples, which its shape does not always tell. What each worker's first
+    batch held is noted, because workers of an iterable dataset that does not divide itself among them all yield the
+    same samples, and those must not count twice.
     """
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int) -> None:
         self._collate = collate_fn or default_collate
         self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
+        self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
         self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64).share_memory_()
 
-    def __call__(self, samples: list[Any]) -> Any:
+    def __call__(self, samples: list[Any]) -> tuple[Any, int]:
         """Collate, then count: a batch is ready only when it is built."""
         batch = self._collate(samples)
         worker = get_worker_info()
         number = worker.id if worker else 0
         built = int(self._slots[number])
         if built < 2:
-            self._digests[number, built] = _digest(batch)
+            self._note(number, built, samples, batch)
+        if worker:
+            self._pids[number] = os.getpid()
         self._slots[number] = built + 1
-        return batch
+        return batch, len(samples)
+
+    def _note(self, worker: int, built: int, samples: list[Any], batch: Any) -> None:
+        """Note a worker's first batch, and something that differs from it where contents differ at all."""
+        if built == 0:
+            self._digests[worker, 0] = _digest(batch)
+            self._digests[worker, 1] = int(_digest(samples[0]) != _digest(samples[-1]))
+        elif not self._digests[worker, 1]:
+            self._digests[worker, 1] = _digest(batch)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Process numbers of the workers that have built a batch."""
+        return tuple(pid for pid in self._pids.tolist() if pid)
 
     @property
     def produced(self) -> int:
         """Batches built so far by all workers together."""
         return int(self._slots.sum())
+
+    @property
+    def empty_workers(self) -> int:
+        """Workers that have built nothing so far."""
+        return int((self._slots == 0).sum())
 
     @property
     def unique_share(self) -> float:
@@ -84,6 +107,8 @@ class BatchStream:
         self._counter = counter
         self._iterator: Iterator[Any] | None = None
         self._position = 0
+        self.samples = 0
+        """Samples in the batch handed out last."""
         self.consumed = 0
         """Batches handed out so far."""
         self.epochs = 0
@@ -117,7 +142,8 @@ class BatchStream:
         self._position = 0
         return self._count(batch)
 
-    def _count(self, batch: Any) -> Any:
+    def _count(self, counted: tuple[Any, int]) -> Any:
+        batch, self.samples = counted
         self.consumed += 1
         self._position += 1
         return batch
@@ -138,6 +164,27 @@ class BatchStream:
     def ready(self) -> int:
         """Batches built and not yet handed out."""
         return self._counter.produced - self.consumed
+
+    @property
+    def produced(self) -> int:
+        """Batches built so far."""
+        return self._counter.produced
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Process numbers of the loader's workers; empty without any."""
+        return self._counter.workers
+
+    @property
+    def freezes_epoch(self) -> bool:
+        """Whether workers live on with their own copy of a dataset whose epoch is set from outside."""
+        return self._loader.persistent_workers and hasattr(self._loader.dataset, "set_epoch")
+
+    @property
+    def idle_workers(self) -> int:
+        """Workers of an iterable dataset that have built nothing although each had its turn more than once."""
+        had_their_turn = self.consumed > 2 * self._loader.num_workers
+        return self._counter.empty_workers if had_their_turn and self._loader.num_workers else 0
 
     @property
     def unique_share(self) -> float:

@@ -22,6 +22,8 @@ __all__ = ["Snapshot", "conditions_between", "snapshot"]
 
 FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
+LEAST_THREAD_SECONDS = 0.03
+"""CPU time below which a thread has not computed; the kernel counts in hundredths."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 
@@ -44,6 +46,8 @@ class Snapshot:
     """Seconds in which some process on the machine waited for a CPU (PSI)."""
     read: dict[int, tuple[int, int]]
     """Per live process: bytes read in all, and bytes of them that came from storage."""
+    threads: dict[int, dict[int, float]]
+    """Per loader worker: CPU seconds of each of its threads."""
 
 
 def snapshot(root: Path = Path("/")) -> Snapshot:
@@ -56,6 +60,7 @@ def snapshot(root: Path = Path("/")) -> Snapshot:
         throttled=throttled_seconds(root),
         pressure=_pressure_seconds(root),
         read=_bytes_read(),
+        threads=_thread_seconds(),
         clock=time.perf_counter(),
     )
 
@@ -75,6 +80,7 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         throttled_share=_share(begin.throttled, end.throttled, seconds),
         cpu_pressure_share=_share(begin.pressure, end.pressure, seconds),
         storage_share=_storage_share(begin.read, end.read),
+        worker_threads=_computing_threads(begin.threads, end.threads),
         gpu_utilisation=gpu.utilisation if gpu else None,
         gpu_clock_mhz=gpu.clock_mhz if gpu else None,
         gpu_process_bytes=gpu.process_bytes if gpu else None,
@@ -91,6 +97,15 @@ def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, 
     deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
     total = sum(delta[0] for delta in deltas)
     return min(1.0, sum(delta[1] for delta in deltas) / total) if total > 0 else None
+
+
+def _computing_threads(begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]]) -> int | None:
+    """Return the most threads that one worker computed in: those that used a tenth of what its busiest used."""
+    counts = []
+    for pid in begin.keys() & end.keys():
+        used = [seconds - begin[pid].get(thread, 0.0) for thread, seconds in end[pid].items()]
+        counts.append(sum(seconds >= max(LEAST_THREAD_SECONDS, 0.1 * max(used)) for seconds in used))
+    return max(counts, default=None)
 
 
 def _busy(times: object) -> float:
@@ -120,6 +135,14 @@ def _bytes_read() -> dict[int, tuple[int, int]]:
         with contextlib.suppress(psutil.Error, AttributeError, OSError):  # not every system counts this
             counters = process.io_counters()
             found[process.pid] = (counters.read_chars, counters.read_bytes)
+    return found
+
+
+def _thread_seconds() -> dict[int, dict[int, float]]:
+    found: dict[int, dict[int, float]] = {}
+    for worker in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            found[worker.pid] = {thread.id: thread.user_time + thread.system_time for thread in worker.threads()}
     return found
 
 

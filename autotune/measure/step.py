@@ -14,7 +14,7 @@ from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
 from autotune.workload import Workload
 
-__all__ = ["StepMarks", "TrainingStep", "move", "sample_count"]
+__all__ = ["StepMarks", "TrainingStep", "move"]
 
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after backward, after the optimizer."""
@@ -96,14 +96,6 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
     if isinstance(batch, Mapping):
         return {key: again(part) for key, part in batch.items()}
     return batch
-
-
-def sample_count(batch: Any, batch_size: int) -> int:
-    """Return the number of samples in a collated batch: the length of its first tensor, at most the batch size."""
-    first = next(tensors_in(batch), None)
-    if first is None or first.ndim == 0:
-        return batch_size
-    return min(int(first.shape[0]), batch_size)
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:

@@ -6,15 +6,24 @@ eight loader workers batches come in bursts, and the median reads 2.7 times too 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
 from autotune.records import StepTime
-from autotune.stats import half_width, mser_truncation
+from autotune.stats import autocorrelated_half_width, half_width, mser_truncation, trend
 
-__all__ = ["StepRow", "WindowSummary", "block_steps", "is_stationary", "relative_half_width", "summarise"]
+__all__ = [
+    "StepRow",
+    "WindowSummary",
+    "block_steps",
+    "is_balanced",
+    "is_stationary",
+    "relative_half_width",
+    "summarise",
+]
 
 MIN_BLOCKS = 5
 """Fewest blocks that may decide; t-intervals on 5 to 10 block means cover 92 to 95 % (autocorrelation up to 0.8)."""
@@ -67,8 +76,10 @@ class WindowSummary:
     """Share of the window before batches came."""
     ready: float
     """Mean inventory."""
-    dropped_blocks: int
-    """Blocks dropped at the start because the steps had not settled."""
+    early_share: float
+    """Share of the steps whose batches were built before the window and are not credited."""
+    dropped_steps: int
+    """Steps dropped at the start because they had not settled."""
     is_steady: bool
     """Whether a steady state was reached within the first half."""
 
@@ -96,16 +107,38 @@ def is_stationary(ready: Sequence[int], block: int, num_workers: int) -> bool:
     return abs(now - before) <= tolerance and abs(before - earlier) <= tolerance
 
 
-def relative_half_width(ends: Sequence[float], start: float, block: int) -> float:
-    """Return the relative half-width of the 95 % interval of the mean time per block.
+UNSETTLED = 0.02
+"""Blocks that are faster or slower than others by less than this share have settled."""
+CERTAIN_TREND = 2.3
+"""Standard deviations of a trend beyond which chance explains it in 2 of 100 windows."""
+COUNTING_NOISE = 1
+"""Batches by which the inventory at two like moments differs although nothing drains."""
+IMBALANCE = 0.005
+"""Difference between batches built and consumed in a window, as a share of its steps, that does not matter."""
 
-    ``ends`` are the times at which the steps of the window ended; blocks are merged to at most ten.
+
+def is_balanced(ready_before: float, ready_after: float, steps: int) -> bool:
+    """Tell whether a window of so many steps built as many batches as it consumed."""
+    return abs(ready_after - ready_before) <= max(COUNTING_NOISE / 2, IMBALANCE * steps)
+
+
+def relative_half_width(ends: Sequence[float], start: float, block: int, num_workers: int) -> float:
+    """Return the relative half-width of the 95 % interval of the mean step time: the wider of two estimates.
+
+    ``ends`` are the times at which the steps of the window ended. One estimate takes at most ten blocks for
+    independent, the other lets each burst of steps resemble the one before it.
     """
-    times = _block_seconds(ends, start, block)
-    return half_width(times) / fmean(times) if len(times) > 1 else float("inf")
+    blocks = _lengths(ends, start, _merged(len(ends), block))
+    if len(blocks) < 2:
+        return math.inf
+    bursts = _lengths(ends, start, max(1, num_workers))
+    of_bursts = autocorrelated_half_width(bursts) / fmean(bursts) if len(bursts) >= MIN_BLOCKS else 0.0
+    return max(half_width(blocks) / fmean(blocks), of_bursts)
 
 
-def summarise(rows: Sequence[StepRow], ready_before: int, block: int, *, whole_epochs: bool) -> WindowSummary:
+def summarise(
+    rows: Sequence[StepRow], ready_before: float, block: int, num_workers: int, *, whole_epochs: bool
+) -> WindowSummary:
     """Summarise a window that starts at time 0 with ``ready_before`` batches in the inventory.
 
     Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise leading blocks are
@@ -114,23 +147,26 @@ def summarise(rows: Sequence[StepRow], ready_before: int, block: int, *, whole_e
     """
     ends = [row.end for row in rows]
     size = _merged(len(ends), block)
-    dropped, is_steady = (0, True) if whole_epochs else _settling_blocks(_block_seconds(ends, 0.0, block))
+    dropped, is_steady = (0, True) if whole_epochs else _settling_blocks(_lengths(ends, 0.0, size))
     first = dropped * size
-    start, ready_start = (rows[first - 1].end, rows[first - 1].ready) if first else (0.0, ready_before)
+    burst = max(1, num_workers)
+    start = rows[first - 1].end if first else 0.0
+    ready_start = fmean(row.ready for row in rows[max(0, first - burst) : first]) if first else ready_before
     kept = rows[first:]
     seconds, samples = kept[-1].end - start, sum(row.samples for row in kept)
-    early = 0 if whole_epochs else max(0, ready_start - kept[-1].ready)
-    credited = samples * max(0.0, 1 - early / len(kept))
+    early = 0.0 if whole_epochs else ready_start - fmean(row.ready for row in kept[-burst:])
+    early_share = min(1.0, early / len(kept)) if early > COUNTING_NOISE else 0.0
     return WindowSummary(
-        samples_per_second=credited / seconds,
-        relative_half_width=relative_half_width(ends[first:], start, block),
+        samples_per_second=samples * (1 - early_share) / seconds,
+        relative_half_width=relative_half_width(ends[first:], start, block, num_workers),
         steps=len(kept),
         samples=samples,
         seconds=seconds,
         step_time=_split(kept, start),
         waiting_share=sum(row.there - row.begin for row in kept) / seconds,
         ready=fmean(row.ready for row in kept),
-        dropped_blocks=dropped,
+        early_share=early_share,
+        dropped_steps=first,
         is_steady=is_steady,
     )
 
@@ -152,14 +188,27 @@ def _merged(steps: int, block: int) -> int:
     return block * max(1, -(-(steps // block) // MAX_BLOCKS))
 
 
-def _block_seconds(ends: Sequence[float], start: float, block: int) -> list[float]:
-    size = _merged(len(ends), block)
-    edges = [start, *ends[size - 1 :: size]]
+def _lengths(ends: Sequence[float], start: float, steps: int) -> list[float]:
+    """Return the seconds of each so many steps; what is left at the end belongs to none."""
+    edges = [start, *ends[steps - 1 :: steps]]
     return [later - earlier for earlier, later in pairwise(edges)]
 
 
 def _settling_blocks(times: Sequence[float]) -> tuple[int, bool]:
-    if len(times) < 2 * MIN_BLOCKS - 2:
+    """Return how many leading blocks had not settled, and whether the rest had.
+
+    MSER alone also drops blocks that were slow by chance, and with them a part of the truth: what is dropped
+    must differ from the rest by more than the rest differs within itself. The rest is unsteady where it rises or
+    falls from block to block.
+    """
+    if len(times) < MIN_BLOCKS:
         return 0, True
-    dropped = mser_truncation(times)
-    return (dropped, True) if dropped <= len(times) // 2 else (0, False)
+    dropped = mser_truncation(times, len(times) // 2)
+    kept = times[dropped:]
+    difference = abs(fmean(times[:dropped]) - fmean(kept)) if dropped else 0.0
+    if difference <= max(max(kept) - min(kept), UNSETTLED * fmean(kept)):
+        dropped = 0
+    rest = times[dropped:] if len(times) - dropped >= MIN_BLOCKS else times
+    half = len(rest) // 2
+    change = abs(fmean(rest[:half]) / fmean(rest[-half:]) - 1)
+    return dropped, not (abs(trend(rest)) > CERTAIN_TREND and change > UNSETTLED)

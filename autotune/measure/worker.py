@@ -22,7 +22,8 @@ from typing import Any, BinaryIO
 
 from autotune.config import Config
 from autotune.errors import AutotuneError, UsageError, UserCodeError
-from autotune.records import Attempt, Outcome, Request
+from autotune.host import inspect_host
+from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, WorkloadSource
 
 __all__ = ["main"]
@@ -55,10 +56,11 @@ class Session:
         except Exception as error:
             outcome, message, details = classify(error)
         else:
-            if measurement.loss is None or math.isfinite(measurement.loss):
+            reason = _reason_against(measurement)
+            if reason is None:
                 outcome = Outcome.SUSPECT if measurement.conditions.disturbances else Outcome.OK
                 return Attempt(outcome=outcome, measurement=measurement, message="; ".join(measurement.notes))
-            outcome, message, details = Outcome.NUMERICS, f"the loss became {measurement.loss}", ""
+            (outcome, message), details = reason, ""
         return Attempt(outcome=outcome, message=message, details=details)
 
     def _open_cell(self, config: Config) -> Any:
@@ -74,6 +76,19 @@ class Session:
         return self._cell
 
 
+def _reason_against(measurement: Measurement) -> tuple[Outcome, str] | None:
+    """Return why a configuration that could be timed cannot be used all the same."""
+    if measurement.loss is not None and not math.isfinite(measurement.loss):
+        return Outcome.NUMERICS, f"the loss became {measurement.loss}"
+    needed, limit = measurement.epoch_host_memory_bytes, inspect_host().memory_bytes
+    if needed is not None and needed > limit:
+        return Outcome.HOST_OOM, (
+            f"the loader workers' memory grows: by the end of an epoch {needed / 2**30:.1f} of {limit / 2**30:.1f} GiB "
+            "would be needed; keep large data in arrays or tensors, of which workers do not make copies"
+        )
+    return None
+
+
 def classify(error: BaseException) -> tuple[Outcome, str, str]:
     """Return outcome, one line and the user's traceback for what a measurement raised: by type first, then by text."""
     import torch
@@ -85,7 +100,7 @@ def classify(error: BaseException) -> tuple[Outcome, str, str]:
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
         return Outcome.HOST_OOM, line, ""
     if isinstance(error, RuntimeError):
-        if any(sign in text for sign in _SHM_SIGNS):
+        if any(sign in f"{text} {error.__cause__}".lower() for sign in _SHM_SIGNS):
             return Outcome.SHM, line, ""
         if any(sign in text for sign in _DEVICE_OOM_SIGNS):
             return Outcome.DEVICE_OOM, line, ""
@@ -97,10 +112,11 @@ def classify(error: BaseException) -> tuple[Outcome, str, str]:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return type and last line of an error; what a loader worker raised ends in its own type and message."""
-    name, lines = type(error).__name__, str(error).strip().splitlines()
-    last = lines[-1].strip() if lines else ""
-    return last if last.startswith(f"{name}:") else f"{name}: {last}".rstrip(": ")
+    """Return type and first line of an error; what a loader worker raised ends in its own type and message."""
+    name, lines = type(error).__name__, str(error).strip().splitlines() or [""]
+    if lines[0].startswith("Caught ") and lines[-1].startswith(f"{name}:"):
+        return lines[-1].strip()
+    return f"{name}: {lines[0].strip()}".rstrip(": ")
 
 
 _SHM_SIGNS = ("unable to allocate shared memory", "unable to mmap", "bus error", "insufficient shared memory")

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.config import AMP_MODES, Config
 from autotune.errors import UsageError
-from autotune.records import WorkloadFacts
+from autotune.records import Trial, WorkloadFacts
 
 __all__ = ["KNOBS", "Point", "Space", "build_space", "parse_knob"]
 
@@ -28,6 +28,8 @@ _LEAST = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "threads": 1}
 _WORKER_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MAX_BATCH_SIZE = 1024
 """Largest batch size that is tried unless the user asks for more: beyond it training itself changes."""
+PERSISTENCE_GAIN = 0.01
+"""Share of the rate from which keeping the workers alive between epochs pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Space:
     """Those that the user's bounds admit."""
     base: Config
     """Carries what does not vary: accumulation and inter-op threads."""
+    decides_persistence: bool = False
+    """Whether keeping the workers alive between epochs is decided from measured starts instead of tried."""
 
     def config(self, point: Point) -> Config:
         """Return the configuration at a point; without workers their knobs are dropped."""
@@ -55,6 +59,18 @@ class Space:
         if not config.num_workers:
             wanted |= {name: self.values[name][0] for name in ("prefetch_factor", "persistent_workers")}
         return tuple(self.values[name].index(wanted[name]) for name in KNOBS)
+
+    def with_persistence(self, trial: Trial) -> Config:
+        """Return a trial's configuration, with workers that live on only where its measurement says that it pays.
+
+        Workers that live on keep their copy of the dataset, and hold its memory, so they have to earn it; where the
+        baseline keeps its workers, they stay.
+        """
+        config, measured = trial.config, trial.measurement
+        if not self.decides_persistence or not config.num_workers or measured is None:
+            return config
+        keeps = self.base.persistent_workers or (measured.persistence_gain or 0.0) >= PERSISTENCE_GAIN
+        return replace(config, persistent_workers=keeps)
 
     def canonical(self, point: Point) -> Point:
         """Return the one point that stands for all those with the same configuration."""
@@ -122,7 +138,8 @@ def build_space(facts: WorkloadFacts, cpus: int, baseline: Config, given: Mappin
     if not baseline.num_workers:
         del present["prefetch_factor"], present["persistent_workers"]
     values = {knob: _ordered({*allowed[knob], *_present(present, knob)}, threads) for knob in KNOBS}
-    return Space(values, {knob: tuple(allowed[knob]) for knob in KNOBS}, baseline)
+    decides = given.get("persistent_workers") is None and not facts.sets_epoch
+    return Space(values, {knob: tuple(allowed[knob]) for knob in KNOBS}, baseline, decides)
 
 
 def _present(present: Mapping[str, Any], knob: str) -> tuple[Any, ...]:
@@ -145,7 +162,7 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
         "num_workers": workers,
         "prefetch_factor": (2, 4, 8),
         "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),
-        "persistent_workers": (False, True),
+        "persistent_workers": (not facts.sets_epoch,),  # decided at the end, see with_persistence
         "amp": tuple(
             mode for mode in facts.amp_modes if not (on_cpu and mode == "fp16")
         ),  # fp16 backward is not fast there

@@ -40,10 +40,8 @@ _SWEEP = (
     ("amp", -1),
     ("batch_size", -1),
     ("pin_memory", 1),
-    ("persistent_workers", 1),
     ("prefetch_factor", 1),
     ("pin_memory", -1),
-    ("persistent_workers", -1),
     ("prefetch_factor", -1),
 )
 """One-knob moves around the best configuration, those with the largest usual effect first."""

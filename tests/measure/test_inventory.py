@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
 
 from autotune.errors import UserCodeError
 from autotune.measure.inventory import BatchStream, CountingCollate
-from tests.datasets import CountingUp, Squares, first_elements
+from tests.datasets import CountingUp, Divided, OneShard, Squares, first_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PATIENCE = 10.0
 """Seconds after which something that must happen has not happened."""
@@ -41,14 +41,15 @@ def test_every_batch_that_is_built_is_counted_in_whichever_process(num_workers: 
         Squares(10), batch_size=3, num_workers=num_workers, collate_fn=counter, multiprocessing_context=start
     )
     assert counter.produced == 0
-    assert [len(x) for x, _ in loader] == [3, 3, 3, 1]
+    assert [(len(x), count) for (x, _), count in loader] == [(3, 3), (3, 3), (3, 3), (1, 1)]
     assert counter.produced == 4
     assert sum(1 for _ in loader) == 4
     assert counter.produced == 8
 
 
 def test_batches_are_those_of_the_default_collate_function() -> None:
-    batch = CountingCollate(None, 0)([Squares()[2], Squares()[3]])
+    batch, samples = CountingCollate(None, 0)([Squares()[2], Squares()[3]])
+    assert samples == 2
     assert [part.tolist() for part in batch] == [[[2.0], [3.0]], [[4.0], [9.0]]]
 
 
@@ -138,6 +139,81 @@ def test_the_inventory_is_empty_when_an_epoch_has_been_consumed() -> None:
         next(stream)
     assert stream.ready == 0
     stream.close()
+
+
+class Endless(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield 1
+
+
+def test_a_sampler_without_end_has_no_epochs() -> None:
+    stream = stream_of(Squares(10), sampler=Endless())
+    assert [next(stream)[0].flatten().tolist() for _ in range(20)] == [[1.0] * 4] * 20
+    assert (stream.epochs, stream.epoch_batches, stream.steps_left, stream.epoch_samples) == (1, None, None, None)
+
+
+def test_the_samples_of_an_epoch_are_those_of_the_sampler() -> None:
+    assert (
+        stream_of(Squares(10), sampler=RandomSampler(range(10), replacement=True, num_samples=33)).epoch_samples == 33
+    )
+
+
+class Ones(IterableDataset[torch.Tensor]):
+    """Every sample is the same, in one worker as in all."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.ones(1) for _ in range(400))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "num_workers", "share"),
+    [
+        (CountingUp(400), 0, 1.0),
+        (CountingUp(400), 1, 1.0),
+        (CountingUp(400), 2, 0.5),
+        (CountingUp(4), 2, 0.5),
+        (Divided(400), 2, 1.0),
+        (OneShard(400), 2, 1.0),
+        (Ones(), 2, 1.0),
+        (TensorDataset(torch.arange(400) // 8 % 2), 2, 1.0),
+    ],
+    ids=[
+        "alone",
+        "one worker",
+        "undivided",
+        "undivided and short",
+        "divided",
+        "one shard",
+        "all samples equal",
+        "indexed",
+    ],
+)
+def test_only_workers_that_yield_what_another_did_share_their_credit(
+    dataset: Any, num_workers: int, share: float
+) -> None:
+    stream = stream_of(dataset, num_workers=num_workers)
+    for _ in range(20):
+        next(stream)
+    assert stream.unique_share == share
+    stream.close()
+
+
+@pytest.mark.parametrize(("dataset", "idle"), [(OneShard(400), 1), (CountingUp(400), 0), (Squares(400), 0)])
+def test_a_worker_that_builds_nothing_is_idle_once_it_had_its_turn(dataset: Any, idle: int) -> None:
+    stream = stream_of(dataset, num_workers=2)
+    assert stream.idle_workers == 0
+    for _ in range(20):
+        next(stream)
+    assert stream.idle_workers == idle
+    stream.close()
+
+
+def test_without_workers_none_is_idle() -> None:
+    stream = stream_of(Squares(400))
+    for _ in range(20):
+        next(stream)
+    assert stream.idle_workers == 0
 
 
 @pytest.mark.parametrize("persistent", [False, True])

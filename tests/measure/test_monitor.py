@@ -11,7 +11,9 @@ from autotune.measure.monitor import Snapshot, conditions_between, snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
-START = Snapshot(clock=10.0, own=1.0, busy=5.0, waiting=0.5, throttled=0.0, pressure=2.0, read={7: (1000, 0)})
+START = Snapshot(
+    clock=10.0, own=1.0, busy=5.0, waiting=0.5, throttled=0.0, pressure=2.0, read={7: (1000, 0)}, threads={}
+)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.device import CpuDevice
-from autotune.measure.step import TrainingStep, infer_loss, move, sample_count, tensor_bytes
+from autotune.measure.step import TrainingStep, infer_loss, move, tensor_bytes
 from autotune.workload import Workload
 from tests.datasets import Squares
 
@@ -139,26 +139,6 @@ def test_what_is_no_tensor_is_left_as_it_is(value: object) -> None:
 
 
 # --- counting ---
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        torch.zeros(5, 2),
-        (torch.zeros(5, 2), torch.zeros(5)),
-        {"x": torch.zeros(5, 2)},
-        {"ids": ["a"] * 5, "x": torch.zeros(5)},
-        Outer(Inner(torch.zeros(5)), torch.zeros(9)),
-        [None, [torch.zeros(5)]],
-    ],
-)
-def test_samples_are_the_length_of_the_first_tensor(batch: Any) -> None:
-    assert sample_count(batch, 8) == 5
-
-
-@pytest.mark.parametrize("batch", ["text", torch.tensor(3.0), {}, torch.zeros(80, 2)])
-def test_samples_are_never_more_than_the_batch_size(batch: Any) -> None:
-    assert sample_count(batch, 8) == 8
 
 
 def test_bytes_are_those_of_every_tensor() -> None:

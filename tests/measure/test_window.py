@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 import pytest
 from hypothesis import given
@@ -14,88 +13,34 @@ from autotune.measure.window import (
     StepRow,
     WindowSummary,
     block_steps,
+    is_balanced,
     is_stationary,
     relative_half_width,
     summarise,
 )
-
-BATCH = 16
-HAND_OVER = 1e-4
-"""Seconds in which a ready batch is handed over."""
+from autotune.stats import autocorrelated_half_width, half_width
+from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """A DataLoader with workers, and the training step that it feeds; times in seconds."""
-
-    num_workers: int
-    prefetch_factor: int
-    build: float
-    """What a worker needs for a batch."""
-    compute: float
-    """What a step needs once it has its batch."""
-    spread: float = 0.0
-    """Standard deviation of the build time, relative to it."""
-    pause: float = 0.0
-    """How long the loader runs before the first batch is asked for."""
-
-    def follow(self, steps: int) -> tuple[list[float], list[float], list[float]]:
-        """Follow the recursion of a DataLoader, in which K = workers * prefetch batches are in flight at most.
-
-        Batch k is built at f[k] = max(y[k-K], f[k-W]) + S and handed over at y[k] = max(f[k], y[k-1] + c) + h.
-        Returns when each was built, handed over, and asked for; the step ends when the next one is asked for.
-        """
-        generator = random.Random(1)
-        workers, in_flight = self.num_workers, self.num_workers * self.prefetch_factor
-        f: list[float] = []
-        y: list[float] = []
-        asked = [self.pause]
-        for k in range(steps):
-            wanted = y[k - in_flight] if workers and k >= in_flight else 0.0
-            free = f[k - workers] if workers and k >= workers else 0.0
-            begin = max(wanted, free) if workers else asked[-1]
-            f.append(begin + self.build * max(0.1, generator.gauss(1, self.spread)))
-            y.append(max(f[k], asked[-1]) + HAND_OVER)
-            asked.append(y[k] + self.compute)
-        return f, y, asked
-
-    def run(self, steps: int) -> list[StepRow]:
-        """Return the first steps, with the inventory after each."""
-        in_flight = self.num_workers * self.prefetch_factor
-        f, y, asked = self.follow(steps + in_flight)
-        return [
-            row(
-                asked[k],
-                y[k],
-                asked[k + 1],
-                ready=sum(t <= asked[k + 1] for t in f[k + 1 : k + 1 + in_flight]),
-            )
-            for k in range(steps)
-        ]
-
-    @property
-    def true_rate(self) -> float:
-        """Samples per second in the long run."""
-        _, _, asked = self.follow(6000)
-        return BATCH * 4000 / (asked[6000] - asked[2000])
-
-    @property
-    def block(self) -> int:
-        return block_steps(self.num_workers, max(self.compute, self.build / max(1, self.num_workers)))
+def follow(machine: SimulatedPipeline, steps: int) -> list[StepRow]:
+    """Train on the next batches."""
+    rows = []
+    for _ in range(steps):
+        begin = machine.now
+        rows.append(StepRow(begin, *machine.step(next(machine)), BATCH_SIZE, machine.ready))
+    return rows
 
 
-def row(begin: float, there: float, end: float, *, samples: int = BATCH, ready: int = 0) -> StepRow:
+def row(begin: float, there: float, end: float, *, samples: int = BATCH_SIZE, ready: int = 0) -> StepRow:
     """A step that spends a third of its compute in forward, the rest in backward."""
     forwarded = there + (end - there) / 3
     return StepRow(begin, there, there, forwarded, end, end, samples, ready)
 
 
-def settled(rows: list[StepRow], pipeline: Pipeline) -> int:
-    """The number of steps after which the benchmark opens its window."""
-    step = max(1, pipeline.num_workers)
-    while not is_stationary([r.ready for r in rows[:step]], pipeline.block, pipeline.num_workers):
-        step += pipeline.block
-    return step
+def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
+    """Steps of these lengths, without waiting."""
+    ends = [sum(seconds[: index + 1]) for index in range(len(seconds))]
+    return [row(end - length, end - length, end, ready=ready) for end, length in zip(ends, seconds, strict=True)]
 
 
 def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
@@ -111,18 +56,21 @@ def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
     ]
 
 
-def window(pipeline: Pipeline, blocks: int = 20) -> WindowSummary:
-    """Settle, then measure, as the benchmark does."""
-    rows = pipeline.run(1500)
-    first = settled(rows, pipeline)
-    kept = from_step(rows, first)[: blocks * pipeline.block]
-    return summarise(kept, rows[first - 1].ready, pipeline.block, whole_epochs=False)
+def window(machine: SimulatedPipeline, blocks: int = 20) -> WindowSummary:
+    """Settle, then measure so many blocks."""
+    workers = machine.num_workers
+    block = block_steps(workers, max(machine.compute(0), machine.build(0) / max(1, workers)))
+    rows = follow(machine, max(1, workers))
+    while not is_stationary([r.ready for r in rows], block, workers):
+        rows += follow(machine, block)
+    first = len(rows)
+    rows += follow(machine, blocks * block)
+    return summarise(from_step(rows, first), inventory(rows, first, workers), block, workers, whole_epochs=False)
 
 
-def even_rows(seconds: list[float]) -> list[StepRow]:
-    """Steps of these lengths, without waiting."""
-    ends = [sum(seconds[: index + 1]) for index in range(len(seconds))]
-    return [row(end - length, end - length, end) for end, length in zip(ends, seconds, strict=True)]
+def inventory(rows: list[StepRow], first: int, workers: int) -> float:
+    """The inventory before a step, over the last burst."""
+    return fmean(row.ready for row in rows[first - max(1, workers) : first])
 
 
 @given(st.integers(0, 64), st.floats(1e-5, 0.2))
@@ -163,27 +111,50 @@ def test_many_workers_are_allowed_a_quarter_of_them_as_change() -> None:
     assert not is_stationary([20 - 5 * (index // 16) for index in range(33)], 16, 16)
 
 
-def test_equal_blocks_have_no_width() -> None:
-    assert relative_half_width([0.5 * index for index in range(1, 41)], 0.0, 5) == pytest.approx(0, abs=1e-9)
+def ends_of(seconds: list[float]) -> list[float]:
+    return [r.end for r in even_rows(seconds)]
+
+
+@pytest.mark.parametrize("seconds", [0.5, 0.1])  # one that a float holds, and one that it rounds
+def test_equal_blocks_have_no_width(seconds: float) -> None:
+    ends = [seconds * index for index in range(1, 41)]
+    assert relative_half_width(ends, 0.0, 5, 0) == pytest.approx(0, abs=1e-9)
 
 
 def test_one_block_has_an_infinite_width() -> None:
-    assert relative_half_width([1.0, 2.0, 3.0, 4.0, 5.0], 0.0, 5) == math.inf
+    assert relative_half_width([1.0, 2.0, 3.0, 4.0, 5.0], 0.0, 5, 0) == math.inf
 
 
-@given(st.lists(st.floats(0.01, 1), min_size=10, max_size=100), st.floats(0.1, 10), st.floats(0, 100))
-def test_the_relative_width_knows_neither_unit_nor_start(seconds: list[float], factor: float, start: float) -> None:
-    ends = [r.end for r in even_rows(seconds)]
-    shifted = [start + end * factor for end in ends]
-    assert relative_half_width(shifted, start, 5) == pytest.approx(
-        relative_half_width(ends, 0.0, 5), rel=1e-3, abs=1e-6
-    )
+@given(
+    st.lists(st.integers(1, 64), min_size=10, max_size=100),
+    st.integers(-6, 6),
+    st.integers(0, 100),
+    st.integers(0, 8),
+)
+def test_the_relative_width_knows_neither_unit_nor_start(
+    lengths: list[int], power: int, start: int, workers: int
+) -> None:
+    ends = ends_of([float(length) for length in lengths])
+    shifted = [(start + end) * 2.0**power for end in ends]  # exactly: a rounded autocorrelation may round the width
+    width = relative_half_width(ends, 0.0, block_steps(workers, 0.0), workers)
+    again = relative_half_width(shifted, start * 2.0**power, block_steps(workers, 0.0), workers)
+    assert again == pytest.approx(width, rel=1e-9, abs=1e-12)
 
 
 def test_many_blocks_are_merged_to_ten_at_most() -> None:
-    uneven = [0.1 if index // 5 % 2 else 0.3 for index in range(200)]  # neighbouring blocks differ, merged ones do not
-    assert relative_half_width([r.end for r in even_rows(uneven)], 0.0, 5) < 0.01
-    assert relative_half_width([r.end for r in even_rows(uneven[:50])], 0.0, 5) > 0.2
+    uneven = [1.0 if index // 5 % 2 else 3.0 for index in range(200)]  # neighbouring blocks differ, merged ones do not
+    assert relative_half_width(ends_of(uneven), 0.0, 5, 10) < 0.01
+    assert relative_half_width(ends_of(uneven[:50]), 0.0, 5, 10) > 0.2
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=25, max_size=50), st.sampled_from([0, 1, 5]))
+def test_the_width_is_the_wider_of_blocks_and_bursts(seconds: list[float], workers: int) -> None:
+    width = relative_half_width(ends_of(seconds), 0.0, 5, workers)
+    blocks = [sum(seconds[first : first + 5]) for first in range(0, len(seconds) - 4, 5)]
+    burst = max(1, workers)
+    bursts = [sum(seconds[first : first + burst]) for first in range(0, len(seconds) - burst + 1, burst)]
+    of_blocks, of_bursts = half_width(blocks) / fmean(blocks), autocorrelated_half_width(bursts) / fmean(bursts)
+    assert width == pytest.approx(max(of_blocks, of_bursts), rel=1e-3, abs=1e-6)
 
 
 LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
@@ -197,74 +168,135 @@ BALANCES = {
 """Seconds of a step per second that the workers need for a batch together."""
 
 
-def pipeline(balance: str, workers: int, prefetch: int, **options: float) -> Pipeline:
-    return Pipeline(workers, prefetch, build=0.01 * max(1, workers), compute=0.01 * BALANCES[balance], **options)
+DEVIATIONS = [random.Random(number).gauss(0, 1) for number in range(6000)]
+
+
+def pipeline(
+    balance: str, workers: int, prefetch: int, *, spread: float = 0.0, pause: float = 0.0
+) -> SimulatedPipeline:
+    """A loader whose build times spread so much, and that runs for a pause before the first batch is asked for."""
+
+    def build(number: int) -> float:
+        return 0.01 * max(1, workers) * max(0.1, 1 + spread * DEVIATIONS[number])
+
+    return SimulatedPipeline(workers, prefetch, build, always(0.01 * BALANCES[balance]), now=pause)
 
 
 @pytest.mark.parametrize("balance", BALANCES)
 @pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
 def test_the_rate_is_the_long_run_rate_from_a_cold_start(balance: str, workers: int, prefetch: int) -> None:
     machine = pipeline(balance, workers, prefetch)
-    assert window(machine).samples_per_second == pytest.approx(machine.true_rate, rel=0.03)
+    assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.03)
 
 
 @pytest.mark.parametrize("balance", BALANCES)
 @pytest.mark.parametrize(("workers", "prefetch"), LOADERS[1:])
 def test_batches_built_before_the_window_are_not_credited(balance: str, workers: int, prefetch: int) -> None:
     machine = pipeline(balance, workers, prefetch, pause=60.0)
-    assert machine.run(1)[0].ready >= workers * prefetch - 1  # the queue was full
-    assert window(machine).samples_per_second == pytest.approx(machine.true_rate, rel=0.03)
+    assert machine.ready == workers * prefetch  # the queue was full
+    assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.03)
 
 
 @pytest.mark.parametrize("balance", BALANCES)
 @pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
 def test_the_rate_holds_when_build_times_vary(balance: str, workers: int, prefetch: int) -> None:
     machine = pipeline(balance, workers, prefetch, spread=0.1, pause=5.0)
-    assert window(machine, blocks=40).samples_per_second == pytest.approx(machine.true_rate, rel=0.03)
+    summary = window(machine, blocks=40)
+    tolerance = max(0.03, summary.relative_half_width)  # forty bursts vary by chance
+    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=tolerance)
 
 
 def test_a_window_over_the_draining_queue_alone_is_still_right() -> None:
     machine = pipeline("loader-bound", 4, 32, pause=60.0)
-    rows = machine.run(100)
-    assert rows[80].ready > 0
-    naive = BATCH * 80 / (rows[80].end - rows[0].end)
-    summary = summarise(from_step(rows, 1)[:80], rows[0].ready, machine.block, whole_epochs=False)
-    assert naive > 3 * machine.true_rate
-    assert summary.samples_per_second == pytest.approx(machine.true_rate, rel=0.06)
+    follow(machine, 40)  # the workers are back at work
+    rows = follow(machine, 84)
+    assert rows[-1].ready > 0
+    naive = BATCH_SIZE * 80 / (rows[-1].end - rows[3].end)
+    summary = summarise(from_step(rows, 4), inventory(rows, 4, 4), 8, 4, whole_epochs=False)
+    assert naive > 3 * machine.true_rate()
+    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=0.06)
 
 
 def test_bursts_are_not_read_as_the_median() -> None:
     machine = pipeline("loader-bound", 8, 2)
-    rows = machine.run(400)
+    rows = follow(machine, 400)
     typical = median(later.end - earlier.end for earlier, later in pairwise(rows[100:]))
-    assert BATCH / typical > 2 * machine.true_rate
-    assert window(machine).samples_per_second == pytest.approx(machine.true_rate, rel=0.01)
+    assert BATCH_SIZE / typical > 2 * machine.true_rate()
+    assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.01)
+
+
+@pytest.mark.parametrize(("ready_before", "ready_after", "share"), [(3, 3, 0), (3, 4, 0), (4, 3, 0), (5, 3, 0.04)])
+def test_a_difference_of_one_batch_is_counting_noise_and_not_corrected(
+    ready_before: int, ready_after: int, share: float
+) -> None:
+    summary = summarise(even_rows([0.01] * 50, ready=ready_after), ready_before, 5, 1, whole_epochs=False)
+    assert summary.early_share == pytest.approx(share)
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE * 100 * (1 - share))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps", "expected"),
+    [
+        (0, 0, 1, True),
+        (0, 1, 199, False),
+        (0, 1, 200, True),
+        (1, 0, 200, True),
+        (9, 4, 999, False),
+        (9, 4, 1000, True),
+        (4, 9, 1000, True),
+    ],
+)
+def test_a_window_is_balanced_up_to_half_a_percent_of_its_steps(
+    before: int, after: int, steps: int, expected: bool
+) -> None:
+    assert is_balanced(before, after, steps) is expected
 
 
 def test_steps_that_have_not_settled_are_dropped_at_the_front() -> None:
     generator = random.Random(1)
     rows = even_rows([0.05] * 10 + [generator.gauss(0.01, 1e-4) for _ in range(90)])
-    summary = summarise(rows, 0, 5, whole_epochs=False)
+    summary = summarise(rows, 0, 5, 0, whole_epochs=False)
     assert summary.is_steady
+    assert summary.dropped_steps + summary.steps == 100
     assert 50 <= summary.steps <= 90
-    assert summary.samples_per_second == pytest.approx(BATCH / 0.01, rel=0.01)
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE / 0.01, rel=0.01)
 
 
-def test_steps_that_never_settle_are_told() -> None:
-    rows = even_rows([2.0**-index for index in range(10)])
-    assert not summarise(rows, 0, 1, whole_epochs=False).is_steady
+def test_slow_steps_at_the_front_stay_where_the_rest_differs_as_much_within_itself() -> None:
+    rest = [0.010, 0.014, 0.010, 0.014, 0.010, 0.014, 0.010, 0.014]
+    assert summarise(even_rows([0.0159, 0.0159, *rest]), 0, 1, 0, whole_epochs=False).dropped_steps == 0
+    assert summarise(even_rows([0.0165, 0.0165, *rest]), 0, 1, 0, whole_epochs=False).dropped_steps == 2
+
+
+@pytest.mark.parametrize(("excess", "dropped"), [(0.019, 0), (0.021, 2), (-0.019, 0), (-0.021, 2)])
+def test_a_difference_of_less_than_two_percent_is_no_transient(excess: float, dropped: int) -> None:
+    rest = [1.0, 1.0001] * 4
+    rows = even_rows([1.00005 * (1 + excess)] * 2 + rest)
+    assert summarise(rows, 0, 1, 0, whole_epochs=False).dropped_steps == dropped
+
+
+@pytest.mark.parametrize(("blocks", "dropped"), [(4, 0), (5, 1)])
+def test_of_fewer_than_five_blocks_none_is_dropped(blocks: int, dropped: int) -> None:
+    rows = even_rows([1.0] + [0.1, 0.1001] * 5)[:blocks]
+    assert summarise(rows, 0, 1, 0, whole_epochs=False).dropped_steps == dropped
+
+
+@pytest.mark.parametrize("blocks", [5, 6, 7, 10])
+def test_steps_that_never_settle_are_told(blocks: int) -> None:
+    rows = even_rows([2.0**-index for index in range(blocks)])
+    assert not summarise(rows, 0, 1, 0, whole_epochs=False).is_steady
 
 
 def test_whole_epochs_are_neither_trimmed_nor_corrected() -> None:
     rows = even_rows([0.05] * 10 + [0.01] * 90)
-    summary = summarise(rows, 50, 5, whole_epochs=True)
+    summary = summarise(rows, 50, 5, 0, whole_epochs=True)
     assert summary.steps == 100
-    assert summary.samples_per_second == pytest.approx(BATCH * 100 / 1.4)
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE * 100 / 1.4)
 
 
 def test_a_short_last_batch_counts_what_it_holds() -> None:
     rows = [row(0, 0, 1, samples=16), row(1, 1, 2, samples=16), row(2, 2, 3, samples=7)]
-    summary = summarise(rows, 0, 1, whole_epochs=True)
+    summary = summarise(rows, 0, 1, 0, whole_epochs=True)
     assert summary.samples == 39
     assert summary.samples_per_second == pytest.approx(13.0)
 
@@ -287,8 +319,8 @@ def test_the_shares_of_a_step_add_up_to_it(phases: list[list[float]], ready: int
         for length in lengths:
             clock += length + 1e-3
             marks.append(clock)
-        rows.append(StepRow(*marks, BATCH, 0))
-    summary = summarise(rows, ready, 5, whole_epochs=whole_epochs)
+        rows.append(StepRow(*marks, BATCH_SIZE, 0))
+    summary = summarise(rows, ready, 5, 0, whole_epochs=whole_epochs)
     assert summary.step_time.total == pytest.approx(summary.seconds / summary.steps, rel=1e-9)
     assert 0 <= summary.waiting_share <= 1
     assert 0 <= summary.samples_per_second <= summary.samples / summary.seconds * (1 + 1e-12)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.errors import UsageError
+from autotune.records import Trial
 from autotune.search.space import KNOBS, Point, Space, parse_knob
 from tests import examples
 from tests.simulated import gpu_facts, space_of
@@ -236,3 +237,39 @@ def test_the_fingerprint_tells_spaces_apart() -> None:
     assert space_of(examples.facts()).fingerprint == CPU.fingerprint
     other = space_of(examples.facts(), baseline=replace(examples.BASELINE, accumulation_steps=2))
     assert other.fingerprint != CPU.fingerprint
+
+
+def kept(gain: float | None, **changes: Any) -> Trial:
+    config = Config(**{"num_workers": 2, "persistent_workers": True, **changes})
+    return examples.trial(config=config, measurement=examples.measurement(persistence_gain=gain))
+
+
+@pytest.mark.parametrize(("gain", "keeps"), [(None, False), (0.0, False), (0.009, False), (0.011, True), (3.0, True)])
+def test_workers_live_on_between_epochs_where_their_start_costs_a_percent(gain: float | None, keeps: bool) -> None:
+    assert space_of(gpu_facts()).with_persistence(kept(gain)).persistent_workers is keeps
+
+
+def test_workers_that_the_user_keeps_are_kept() -> None:
+    space = space_of(gpu_facts(), baseline=Config(num_workers=2, persistent_workers=True))
+    assert space.with_persistence(kept(0.0)).persistent_workers
+
+
+@pytest.mark.parametrize("given", [True, False, [False, True]])
+def test_what_the_user_says_of_persistent_workers_decides(given: Any) -> None:
+    space = space_of(gpu_facts(), persistent_workers=given)
+    assert set(space.allowed["persistent_workers"]) == set(given if isinstance(given, list) else [given])
+    assert space.with_persistence(kept(0.0)).persistent_workers
+    assert not space.with_persistence(kept(1.0, persistent_workers=False)).persistent_workers
+
+
+def test_without_workers_or_numbers_nothing_is_decided() -> None:
+    space = space_of(gpu_facts())
+    assert space.with_persistence(examples.trial()) == examples.BASELINE
+    failed = examples.failed_trial(config=Config(num_workers=2, persistent_workers=True))
+    assert space.with_persistence(failed) == failed.config
+
+
+def test_a_dataset_whose_epoch_is_set_from_outside_gets_new_workers_each_epoch() -> None:
+    space = space_of(gpu_facts(sets_epoch=True))
+    assert space.allowed["persistent_workers"] == (False,)
+    assert not space.with_persistence(kept(1.0, persistent_workers=False)).persistent_workers

@@ -250,14 +250,17 @@ def test_a_failed_or_disturbed_trial_is_never_the_best() -> None:
     assert study.best.config.batch_size <= 32
 
 
+KEPT = Config(num_workers=4, persistent_workers=True)
+
+
 @pytest.mark.parametrize(
     ("rate_of_cheaper", "is_chosen"), [(1000.0, True), (985.0, True), (975.0, False)], ids=["equal", "tie", "slower"]
 )
 @pytest.mark.parametrize(
     ("dear", "cheap"),
     [
-        (Config(num_workers=4), Config(num_workers=2)),
-        (Config(num_workers=2, prefetch_factor=8), Config(num_workers=2, prefetch_factor=2)),
+        (KEPT, replace(KEPT, num_workers=2)),
+        (replace(KEPT, prefetch_factor=8), KEPT),
         (Config(pin_memory=True), Config(pin_memory=False)),
         (Config(amp="bf16"), Config(batch_size=128, amp="off")),
     ],

@@ -1,0 +1,190 @@
+"""Measure pipelines of known rate, as usual and with autotune, and say how far off each is.
+
+python studies/measurement_truth/record.py                     # three repetitions, about three hours
+python studies/measurement_truth/record.py --repetition 1      # one of them; several may run side by side
+python studies/measurement_truth/record.py --table             # the tables, from what was recorded
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import random
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+
+import torch
+from naive import measure_naively
+from pipelines import BATCH_SIZE, DELAYS, Pipeline, SleepingStep, build_seconds, scenarios, true_rate, workload
+
+from autotune.config import Config
+from autotune.host import inspect_host
+from autotune.measure.benchmark import measure, open_cell
+from autotune.measure.device import CpuDevice
+from autotune.records import Request
+
+RECORDED = Path(__file__).parent / "recorded"
+LOADERS = [(0, 0), *((workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32))]
+REPETITIONS = (1, 2, 3)
+LONGEST, LONGEST_RANDOM = 5.0, 40.0
+"""Seconds that a window may take; slow builds at random need more, or the window holds too few of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One pipeline under one loader; rates in samples per second."""
+
+    repetition: int
+    pipeline: str
+    delay: str
+    num_workers: int
+    prefetch_factor: int
+    truth: float
+    naive: float
+    naive_median: float
+    ours: float
+    low: float
+    high: float
+    settling_steps: int
+    steps: int
+    seconds: float
+    ready: float
+    notes: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetition", type=int, choices=REPETITIONS)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        for repetition in [arguments.repetition] if arguments.repetition else REPETITIONS:
+            record(repetition)
+    print(tables(list(recorded())))
+
+
+def record(repetition: int) -> None:
+    """Measure every scenario under every loader, in random order, and write each row as it comes."""
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # sleeping workers need no CPU
+    torch.set_num_threads(1)
+    runs = [(pipeline, loader) for pipeline in scenarios() for loader in LOADERS]
+    random.Random(repetition).shuffle(runs)
+    (RECORDED / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n", encoding="utf-8")
+    with (RECORDED / f"runs-{repetition}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        for pipeline, (num_workers, prefetch_factor) in runs:
+            writer.writerow(asdict(compare(repetition, pipeline, num_workers, prefetch_factor)))
+            file.flush()
+
+
+def compare(repetition: int, pipeline: Pipeline, num_workers: int, prefetch_factor: int) -> Row:
+    """Measure one pipeline under one loader, as usual and with autotune."""
+    config = Config(batch_size=BATCH_SIZE)
+    if num_workers:
+        config = Config(batch_size=BATCH_SIZE, num_workers=num_workers, prefetch_factor=prefetch_factor)
+    naive = measure_naively(pipeline, config)
+    step, device = SleepingStep(pipeline, warm_batches=1), CpuDevice()
+    subject = workload(pipeline, step)
+    seconds = LONGEST_RANDOM if DELAYS[pipeline.delay].random_builds else LONGEST
+    found = measure(subject, config, open_cell(subject, config, device), device, Request(seconds=seconds))
+    first = 1 + found.settling_steps  # after the batch that the model was warmed up on
+    builds = [build_seconds(pipeline, index) for index in step.seen[first : first + found.steps]]
+    low, high = found.ci95 or (0.0, 0.0)
+    return Row(
+        repetition=repetition,
+        pipeline=pipeline.name,
+        delay=pipeline.delay,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        truth=round(true_rate(pipeline, num_workers, prefetch_factor, builds), 3),
+        naive=round(naive.mean, 3),
+        naive_median=round(naive.median, 3),
+        ours=round(found.steady_samples_per_second, 3),
+        low=round(low, 3),
+        high=round(high, 3),
+        settling_steps=found.settling_steps,
+        steps=found.steps,
+        seconds=round(found.seconds, 3),
+        ready=round(found.ready_batches, 1),
+        notes="; ".join(found.notes),
+    )
+
+
+def environment() -> dict[str, object]:
+    """Return what the rows were recorded with."""
+    host = inspect_host()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "cpu": host.cpu_model,
+        "cpus": host.cpus,
+        "memory_gib": round(host.memory_bytes / 2**30, 1),
+        "system": f"{platform.system()} {os.uname().machine}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def recorded() -> Iterator[Row]:
+    """Yield the rows of every recorded repetition."""
+    kinds = {field.name: {"int": int, "float": float, "str": str}[str(field.type)] for field in fields(Row)}
+    for path in sorted(RECORDED.glob("runs-*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                yield Row(**{name: kinds[name](value) for name, value in row.items()})
+
+
+def tables(rows: list[Row]) -> str:
+    """Return, in Markdown, the errors by pipeline and delay, and the spread of the compute-bound rates."""
+    lines = [
+        "| pipeline | delay | runs | naive, worst | naive median step, worst | ours, median | ours, worst |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    groups = {(row.pipeline, row.delay): None for row in rows}
+    order = [(pipeline.name, pipeline.delay) for pipeline in scenarios()]
+    for pipeline, delay in sorted(groups, key=order.index):
+        of_group = [row for row in rows if (row.pipeline, row.delay) == (pipeline, delay)]
+        lines.append(f"| {pipeline} | {delay} | {_summary(of_group)} |")
+    lines.append(f"| **all** | | {_summary(rows)} |")
+    return "\n".join([*lines, "", *_spreads(rows)])
+
+
+def _summary(rows: list[Row]) -> str:
+    ours = [row.ours / row.truth - 1 for row in rows]
+    return " | ".join(
+        [
+            str(len(rows)),
+            f"{_worst(row.naive / row.truth - 1 for row in rows):+.0%}",
+            f"{_worst(row.naive_median / row.truth - 1 for row in rows):+.0%}",
+            f"{median(map(abs, ours)):.1%}",
+            f"{_worst(ours):+.1%}",
+        ]
+    )
+
+
+def _spreads(rows: list[Row]) -> Iterator[str]:
+    """Yield how far the compute-bound rates lie apart over all numbers of workers and prefetched batches."""
+    for repetition in sorted({row.repetition for row in rows}):
+        rates = [
+            row.ours
+            for row in rows
+            if (row.repetition, row.pipeline, row.delay) == (repetition, "compute-bound", "none") and row.num_workers
+        ]
+        if rates:
+            spread = max(rates) / min(rates) - 1
+            yield f"Compute-bound, repetition {repetition}: {len(rates)} loaders within {spread:.1%}."
+
+
+def _worst(errors: Iterable[float]) -> float:
+    return max(errors, key=abs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""Datasets of every kind through the real measurement, on loaders with real worker processes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from autotune.config import Config
+from autotune.measure.benchmark import measure, open_cell
+from autotune.measure.device import CpuDevice
+from autotune.measure.step import tensors_in
+from autotune.records import Measurement, Request
+from autotune.workload import Workload
+from tests.datasets import CountingUp, Divided, OneShard, Ragged, SlowToOpen, Squares, first_elements
+from tests.workloads import SAMPLE_SECONDS, Sleeping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WITHOUT_AND_WITH_WORKERS = pytest.mark.parametrize("loader", [{}, {"num_workers": 2}], ids=["alone", "workers"])
+LOADERS = pytest.mark.parametrize(
+    "loader",
+    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["alone", "workers", "kept workers"],
+)
+SECONDS = 0.25
+"""Longest window."""
+OPENING = 0.2
+"""Seconds until a process has opened the dataset."""
+MANY = 100_000
+"""More samples than any of these windows holds."""
+
+
+@pytest.fixture(autouse=True)
+def warm_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps are enough here: these tests are not about how fast the model is."""
+    monkeypatch.setattr("autotune.measure.benchmark.WARM_SECONDS", 0.0)
+
+
+class Training:
+    """A training step that remembers the batches it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        self.batches.append(batch)
+        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+        return loss
+
+    def samples(self, steps: int) -> int:
+        """Samples in the last batches."""
+        return sum(len(next(tensors_in(batch))) for batch in self.batches[-steps:])
+
+
+def measured(dataset: Any, loader: dict[str, Any], batch_size: int = 8, **options: Any) -> Measurement:
+    training = options.setdefault("training_step", Training())
+    workload, device = Workload(nn.Linear(1, 1), dataset, **options), CpuDevice()
+    config = Config(batch_size=batch_size, **loader)
+    cell = open_cell(workload, config, device)
+    training.batches.clear()
+    return measure(workload, config, cell, device, Request(seconds=SECONDS))
+
+
+def notes_with(words: str, found: Measurement) -> list[str]:
+    return [note for note in found.notes if words in note]
+
+
+# --- epochs ---
+
+
+@LOADERS
+def test_a_short_last_batch_counts_what_it_holds(loader: dict[str, Any]) -> None:
+    found = measured(Squares(37), loader, training_step=(training := Training()))
+    assert found.samples == training.samples(found.steps)
+    assert (found.samples % 37, found.steps % 5) == (0, 0)
+    assert found.epoch_samples == 37
+
+
+@WITHOUT_AND_WITH_WORKERS
+def test_a_dataset_smaller_than_a_batch_is_one_batch(loader: dict[str, Any]) -> None:
+    found = measured(Squares(10), loader, batch_size=32)
+    assert found.samples == 10 * found.steps
+    assert found.epoch_samples == 10
+
+
+@LOADERS
+def test_over_whole_epochs_the_rate_is_samples_by_time_with_every_start(loader: dict[str, Any]) -> None:
+    found = measured(Squares(37), loader)
+    assert found.restart_seconds is not None
+    assert found.samples_per_second == pytest.approx(found.samples / found.seconds)
+    assert found.steady_samples_per_second >= found.samples_per_second
+
+
+def test_an_epoch_that_never_fills_the_queue_is_measured_whole_and_says_so() -> None:
+    found = measured(Squares(80), {"num_workers": 2, "prefetch_factor": 32})
+    assert notes_with("asks for 64 batches ahead and an epoch ends after 10", found)
+    assert notes_with("no steady state is reached", found)
+    assert found.samples % 80 == 0
+    assert found.restart_seconds is not None
+    assert found.samples_per_second < found.steady_samples_per_second
+
+
+def test_of_a_long_epoch_a_part_is_measured_and_its_start_is_spread_over_all_of_it() -> None:
+    found = measured(Squares(MANY), {"num_workers": 2})
+    assert not notes_with("no steady state is reached", found)
+    assert found.epoch_samples == MANY
+    assert found.samples < MANY
+    assert found.restart_seconds is None
+    assert found.first_batch_seconds > 0
+    whole_epoch = MANY / found.steady_samples_per_second + found.first_batch_seconds
+    assert found.samples_per_second == pytest.approx(MANY / whole_epoch)
+
+
+def test_workers_that_are_kept_open_the_dataset_once_and_new_ones_for_each_epoch() -> None:
+    dataset = SlowToOpen(32, OPENING)
+    anew, kept = (measured(dataset, {"num_workers": 2, "persistent_workers": keeps}) for keeps in (False, True))
+    assert min(anew.first_batch_seconds, kept.first_batch_seconds) >= OPENING
+    assert anew.restart_seconds is not None
+    assert kept.restart_seconds is not None
+    assert kept.restart_seconds < OPENING <= anew.restart_seconds
+    assert anew.samples_per_second < kept.samples_per_second < kept.steady_samples_per_second
+    assert anew.persistence_gain is not None
+    assert kept.persistence_gain is not None
+    assert min(anew.persistence_gain, kept.persistence_gain) > 0.5
+
+
+def test_without_workers_there_is_nothing_to_keep() -> None:
+    assert measured(Squares(37), {}).persistence_gain is None
+
+
+def test_the_first_batch_takes_as_long_as_its_samples() -> None:
+    assert 8 * SAMPLE_SECONDS <= measured(Sleeping(), {}).first_batch_seconds < 1
+
+
+# --- samplers ---
+
+
+class Endless(Sampler[int]):
+    """Draws forever, as samplers for training by steps do."""
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from (3, 1, 4)
+
+
+@WITHOUT_AND_WITH_WORKERS
+def test_a_sampler_without_end_is_one_epoch_of_unknown_length(loader: dict[str, Any]) -> None:
+    found = measured(Squares(10), loader, sampler=Endless(), training_step=(training := Training()))
+    assert found.samples == training.samples(found.steps) == 8 * found.steps
+    assert torch.cat([x for x, _ in training.batches]).unique().tolist() == [1, 3, 4]
+    assert (found.epoch_samples, found.restart_seconds, found.epoch_host_memory_bytes) == (None, None, None)
+
+
+@pytest.mark.parametrize("count", [37, MANY + 1])
+@WITHOUT_AND_WITH_WORKERS
+def test_an_epoch_is_as_long_as_the_users_sampler(loader: dict[str, Any], count: int) -> None:
+    sampler = WeightedRandomSampler([1.0] * 10, count)
+    assert measured(Squares(10), loader, sampler=sampler).epoch_samples == count
+
+
+def test_training_is_on_what_the_users_sampler_draws() -> None:
+    subset = SubsetRandomSampler(range(50, 87))
+    found = measured(Squares(1000), {}, sampler=subset, training_step=(training := Training()))
+    assert torch.cat([x for x, _ in training.batches]).unique().tolist() == list(range(50, 87))
+    assert (found.samples % 37, found.epoch_samples) == (0, 37)
+
+
+@WITHOUT_AND_WITH_WORKERS
+def test_what_a_batch_sampler_drops_is_not_counted(loader: dict[str, Any]) -> None:
+    dataset = Squares(37)
+    sampler = functools.partial(BatchSampler, RandomSampler(dataset), drop_last=True)
+    found = measured(dataset, loader, batch_sampler=sampler, training_step=(training := Training()))
+    assert {len(x) for x, _ in training.batches} == {8}
+    assert found.samples == training.samples(found.steps) == 8 * found.steps
+    assert found.epoch_samples == 32
+
+
+@WITHOUT_AND_WITH_WORKERS
+def test_batches_of_different_sizes_count_what_each_holds(loader: dict[str, Any]) -> None:
+    buckets = [[0, 1, 2, 3, 4, 5, 6, 7], [8], [9, 10]]
+    found = measured(Squares(11), loader, batch_sampler=lambda size: buckets, training_step=(training := Training()))
+    assert found.samples == training.samples(found.steps)
+    assert (found.samples % 11, found.epoch_samples) == (0, 11)
+
+
+# --- collation ---
+
+
+@WITHOUT_AND_WITH_WORKERS
+def test_batches_of_the_users_collate_function_are_counted_by_their_samples(loader: dict[str, Any]) -> None:
+    found = measured(Squares(37), loader, collate_fn=first_elements, training_step=(training := Training()))
+    assert training.batches[-1].keys() == {"x"}
+    assert found.samples == training.samples(found.steps)
+    assert found.samples % 37 == 0
+
+
+@WITHOUT_AND_WITH_WORKERS
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_padded_sequences_are_counted_as_samples_however_long(loader: dict[str, Any], batch_first: bool) -> None:
+    pad = functools.partial(pad_sequence, batch_first=batch_first)
+    found = measured(Ragged(), loader, collate_fn=pad, training_step=(training := Training()))
+    assert len({batch.shape[batch_first] for batch in training.batches}) > 1
+    assert (found.samples % 100, found.epoch_samples) == (0, 100)
+
+
+# --- iterable datasets ---
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loader"),
+    [(Divided(MANY), {"num_workers": 2}), (CountingUp(MANY), {"num_workers": 1}), (CountingUp(MANY), {})],
+    ids=["divided", "one worker", "alone"],
+)
+def test_samples_that_no_other_worker_yields_count_in_full(dataset: CountingUp, loader: dict[str, Any]) -> None:
+    found = measured(dataset, loader)
+    assert found.samples_per_second == found.steady_samples_per_second
+    assert not notes_with("samples are counted", found)
+    assert not notes_with("no data", found)
+
+
+def test_samples_that_both_workers_yield_count_once() -> None:
+    found = measured(CountingUp(MANY), {"num_workers": 2})
+    assert found.samples_per_second == pytest.approx(found.steady_samples_per_second / 2)
+    assert notes_with("only 50% of the samples are counted", found)
+
+
+def test_an_iterable_epoch_without_a_known_end_has_no_length() -> None:
+    found = measured(Divided(MANY), {"num_workers": 2})
+    assert (found.epoch_samples, found.persistence_gain, found.epoch_host_memory_bytes) == (None, None, None)
+
+
+@LOADERS
+def test_an_iterable_epoch_that_ends_is_measured_whole(loader: dict[str, Any]) -> None:
+    found = measured(Divided(61), loader, training_step=(training := Training()))
+    assert found.samples == training.samples(found.steps)
+    assert (found.samples % 61, found.epoch_samples) == (0, 61)
+    assert found.samples_per_second == pytest.approx(found.samples / found.seconds)
+    assert (found.persistence_gain is None) == (not loader)
+
+
+class Sized(Divided):
+    """Says a length, which is wrong."""
+
+    def __len__(self) -> int:
+        return 5
+
+
+def test_what_an_iterable_dataset_says_of_its_length_is_not_relied_upon() -> None:
+    assert measured(Sized(61), {"num_workers": 2}).epoch_samples == 61
+
+
+def test_a_worker_without_a_shard_is_told() -> None:
+    found = measured(OneShard(MANY), {"num_workers": 2})
+    assert notes_with("1 of 2 loader workers", found)
+    assert found.samples_per_second == found.steady_samples_per_second
+
+
+# --- what else a measurement says ---
+
+
+@LOADERS
+def test_the_numbers_of_a_measurement_fit_together(loader: dict[str, Any]) -> None:
+    found = measured(Squares(37), loader, training_step=(training := Training()))
+    assert found.settling_steps + found.steps == len(training.batches)
+    assert found.settling_steps >= 5
+    assert found.seconds >= SECONDS
+    assert found.step_time.total == pytest.approx(found.seconds / found.steps)
+    assert found.loss is not None
+    assert math.isfinite(found.loss)
+    assert found.ci95 is not None
+    assert found.ci95[0] <= found.samples_per_second <= found.ci95[1]
+    assert found.device_idle_share is None
+    assert 0 < found.peak_memory_bytes == found.host_memory_bytes
+
+
+def test_only_workers_build_ahead_grow_and_fill_shared_memory() -> None:
+    found = measured(Squares(MANY), {})
+    assert (found.ready_batches, found.shared_memory_bytes) == (0, 0)
+    assert (found.worker_growth_bytes_per_batch, found.epoch_host_memory_bytes) == (None, None)
+
+
+def test_workers_that_live_on_tell_the_memory_at_the_end_of_an_epoch() -> None:
+    found = measured(Squares(MANY), {"num_workers": 2})
+    assert 0 <= found.ready_batches <= 4
+    assert found.worker_growth_bytes_per_batch is not None
+    assert found.worker_growth_bytes_per_batch >= 0
+    assert found.epoch_host_memory_bytes is not None
+    assert found.epoch_host_memory_bytes >= found.host_memory_bytes
+
+
+def test_workers_that_end_with_their_epoch_do_not_tell_it() -> None:
+    assert measured(Squares(37), {"num_workers": 2}).epoch_host_memory_bytes is None
+
+
+class Broken(Squares):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == 600:
+            raise ValueError(f"item {index} is broken")
+        return super().__getitem__(index)
+
+
+@WITHOUT_AND_WITH_WORKERS
+def test_an_item_that_raises_after_many_good_ones_gives_its_message_and_no_rate(loader: dict[str, Any]) -> None:
+    dataset, before = Broken(1000), set(psutil.Process().children())
+    with pytest.raises(ValueError, match="item 600 is broken"):
+        measured(dataset, loader, sampler=SequentialSampler(dataset), training_step=(training := Training()))
+    assert len(training.batches) == 600 // 8
+    assert set(psutil.Process().children()) <= before

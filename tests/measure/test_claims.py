@@ -1,0 +1,326 @@
+"""What a measurement must not be fooled by, each on the real thing where it can be had."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import nn
+from torch.utils.data import Dataset
+
+import autotune
+from autotune.config import Config
+from autotune.host import usable_cpus
+from autotune.measure.benchmark import measure, open_cell
+from autotune.measure.device import CpuDevice
+from autotune.measure.monitor import conditions_between, snapshot
+from autotune.records import Attempt, Conditions, Outcome, Request
+from autotune.runner import ProcessRunner
+from autotune.search.confirm import Confirmation, confirm
+from autotune.workload import Workload, describe
+from tests import examples
+from tests.datasets import HoldsALambda, Squares
+from tests.simulated import SimulatedMachine, equal_everywhere, space_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUICK = Request(seconds=0.3, time_limit=60)
+ALONE = Config(batch_size=8)
+WITH_WORKERS = Config(batch_size=8, num_workers=2, persistent_workers=True)
+ROOT = str(Path(autotune.__file__).parent.parent)
+
+
+def runner_of(name: str) -> ProcessRunner:
+    return ProcessRunner(describe(f"tests.measure.test_claims:{name}"), "cpu")
+
+
+# --- equal configurations ---
+
+
+class Drifting:
+    """A machine that gets slower, or faster, by a share of its rate from the first to the sixteenth measurement."""
+
+    def __init__(self, drift: float, noise: float, seed: int) -> None:
+        self._machine = SimulatedMachine(cost=equal_everywhere, noise=noise, seed=seed)
+        self._drift = drift
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        factor = 1 + self._drift * len(self._machine.calls) / 16
+        attempt = self._machine.measure(config, request)
+        assert attempt.measurement is not None
+        rate = attempt.measurement.samples_per_second * factor
+        return replace(attempt, measurement=replace(attempt.measurement, samples_per_second=rate))
+
+
+def confirmed(drift: float, noise: float, seed: int) -> Confirmation:
+    runner, request = Drifting(drift, noise, seed), Request(seconds=1.0, fresh=True)
+    found = confirm(
+        runner, examples.BASELINE, examples.ANSWER, lambda: request, has_time=lambda rounds: True, seed=seed
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.03])
+@pytest.mark.parametrize("drift", [0.0, -0.05, 0.05])
+def test_equal_configurations_are_rarely_called_faster_even_while_the_machine_drifts(
+    drift: float, noise: float
+) -> None:
+    verdicts = [confirmed(drift, noise, seed).verdict for seed in range(200)]
+    assert verdicts.count("faster") <= 10
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.03])
+def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promised(noise: float) -> None:
+    intervals = [confirmed(0.0, noise, seed).speedup_ci95 for seed in range(400)]
+    covering = sum(low <= 1 <= high for low, high in filter(None, intervals))
+    assert covering >= 0.92 * 400  # looking after each round and stopping when it is narrow costs a little
+
+
+# --- other processes ---
+
+
+@pytest.fixture
+def busy_neighbours() -> Iterator[None]:
+    """One process for each CPU that does nothing but use it, for five seconds at most."""
+    script = "import time; end = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in os.sched_getaffinity(0)]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def squares() -> Workload:
+    return Workload(nn.Linear(1, 1), Squares(100_000))
+
+
+def test_a_measurement_beside_busy_neighbours_is_suspect(request: pytest.FixtureRequest) -> None:
+    with runner_of("squares") as runner:
+        assert runner.measure(ALONE, QUICK).measurement is not None
+        request.getfixturevalue("busy_neighbours")
+        attempt = runner.measure(ALONE, Request(seconds=1.0))
+    assert attempt.outcome is Outcome.SUSPECT
+    assert "other processes used" in attempt.message
+    assert attempt.measurement is not None
+    assert attempt.measurement.conditions.is_crowded
+
+
+class Laborious(Squares):
+    """Keeps a CPU busy for 2 ms a sample."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        end = time.thread_time() + 0.002
+        while time.thread_time() < end:
+            pass
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_loader_workers_are_no_neighbours_even_if_they_have_ended(keeps: bool) -> None:
+    workload, device = Workload(nn.Linear(1, 1), Laborious(64)), CpuDevice()
+    config = Config(batch_size=8, num_workers=1, persistent_workers=keeps)
+    found = measure(workload, config, open_cell(workload, config, device), device, Request(seconds=0.6))
+    assert found.restart_seconds is not None
+    assert found.conditions.own_cpus > 0.5
+
+
+# --- files ---
+
+
+class Blocks(Dataset[torch.Tensor]):
+    """Reads a block of a file for each sample, which the page cache may have forgotten before."""
+
+    def __init__(self, path: Path, *, forgets: bool) -> None:
+        self._path = path
+        self._forgets = forgets
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(1) * len(read_block(self._path, index % 16, forgets=self._forgets))
+
+
+def read_block(path: Path, number: int, *, forgets: bool) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if forgets:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return os.pread(descriptor, 2**18, number * 2**18)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    path = tmp_path / "blocks"
+    with path.open("wb") as file:
+        file.write(os.urandom(2**22))
+        file.flush()
+        os.fsync(file.fileno())
+    before = snapshot().read[os.getpid()][1]
+    read_block(path, 0, forgets=True)
+    if snapshot().read[os.getpid()][1] == before:
+        pytest.skip("this file system reads from memory")
+    return path
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the page cache cannot be told to forget")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_comes_from_storage_is_told_from_what_the_page_cache_had(blocks: Path, num_workers: int) -> None:
+    def storage_share(*, forgets: bool) -> float | None:
+        workload = Workload(nn.Linear(1, 1), Blocks(blocks, forgets=forgets))
+        config, device = Config(batch_size=4, num_workers=num_workers), CpuDevice()
+        cell = open_cell(workload, config, device)
+        return measure(workload, config, cell, device, Request(seconds=0.2)).conditions.storage_share
+
+    warm, cold = storage_share(forgets=False), storage_share(forgets=True)
+    assert warm is not None
+    assert cold is not None
+    assert warm < 0.2
+    assert cold > 0.8
+
+
+# --- limits of a container ---
+
+
+def test_the_workers_that_are_tried_follow_the_quota_and_not_the_number_of_cpus() -> None:
+    def most_workers(quota: float | None) -> int:
+        return max(space_of(examples.facts(), usable_cpus(16, quota)).allowed["num_workers"])
+
+    assert (most_workers(2.0), most_workers(None)) == (4, 32)
+
+
+@pytest.mark.parametrize(
+    ("mount", "before", "after"),
+    [
+        ("cgroup2 cgroup2 rw", "throttled_usec 1000000", "throttled_usec 1500000"),
+        ("cgroup cgroup rw,cpu", "throttled_time 1000000000", "throttled_time 1500000000"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_throttling_by_the_quota_is_told(tmp_path: Path, mount: str, before: str, after: str) -> None:
+    def conditions_after(seconds: float) -> Conditions:
+        statistics.write_text(f"nr_periods 10\n{before}\n")
+        begin = snapshot(tmp_path)
+        statistics.write_text(f"nr_periods 30\n{after}\n")
+        return conditions_between(begin, replace(snapshot(tmp_path), clock=begin.clock + seconds))
+
+    statistics = tmp_path / "sys/fs/cgroup/job/cpu.stat"
+    statistics.parent.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n" if "cgroup2" in mount else "3:cpu:/job\n")
+    (tmp_path / "proc/self/mountinfo").write_text(f"31 23 0:28 / /sys/fs/cgroup rw - {mount}\n")
+    assert conditions_after(2.0).throttled_share == pytest.approx(0.25)
+
+
+class Large(Dataset[torch.Tensor]):
+    """Samples of 4 MB."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(2**20)
+
+
+def large_batches() -> Workload:
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)
+        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+        return loss
+
+    return Workload(nn.Linear(1, 1), Large(), training_step=step)
+
+
+def report_large_batches() -> None:
+    """Measure batches of 16 MB, eight of them in flight and then none."""
+    with runner_of("large_batches") as runner:
+        configs = (Config(batch_size=4, num_workers=2, prefetch_factor=4), Config(batch_size=4))
+        attempts = [runner.measure(config, QUICK) for config in configs]
+    sys.stdout.write(json.dumps([(attempt.outcome, attempt.message) for attempt in attempts]))
+
+
+def test_batches_that_shared_memory_does_not_hold_are_an_outcome_and_no_workers_are_measured() -> None:
+    code = "from tests.measure.test_claims import report_large_batches; report_large_batches()"
+    in_small_memory = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*in_small_memory, "true"], capture_output=True).returncode:
+        pytest.skip("a small /dev/shm takes the right to mount one")
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    ended = subprocess.run(
+        [*in_small_memory, sys.executable, "-c", code],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    (crowded, message), (alone, _) = json.loads(ended.stdout)
+    assert crowded == Outcome.SHM
+    assert "shared memory" in message
+    assert alone in (Outcome.OK, Outcome.SUSPECT)
+
+
+# --- how workers are started ---
+
+
+def squares_without_fork() -> Workload:
+    torch.multiprocessing.set_start_method("forkserver", force=True)
+    return squares()
+
+
+def lambda_without_fork() -> Workload:
+    torch.multiprocessing.set_start_method("forkserver", force=True)
+    return Workload(nn.Linear(1, 1), HoldsALambda(100_000))
+
+
+def test_workers_that_are_not_forked_are_counted_alike() -> None:
+    with runner_of("squares_without_fork") as runner:
+        found = runner.measure(WITH_WORKERS, QUICK).measurement
+    assert found is not None
+    assert found.first_batch_seconds > 0.2  # each worker imports torch
+    assert 0 < found.ready_batches <= 4
+    assert found.conditions.own_cpus > 0.5
+    assert found.worker_growth_bytes_per_batch is not None
+
+
+def test_a_dataset_that_cannot_be_sent_to_workers_says_so_and_is_measured_without() -> None:
+    with runner_of("lambda_without_fork") as runner:
+        measured, refused = (runner.measure(config, QUICK) for config in (ALONE, WITH_WORKERS))
+    assert (refused.outcome, refused.measurement) == (Outcome.USER_ERROR, None)
+    assert "pickle" in refused.message
+    assert "lambda" in refused.message
+    assert measured.outcome in (Outcome.OK, Outcome.SUSPECT)
+    assert measured.measurement is not None
+
+
+class Products(Squares):
+    """Each sample multiplies matrices that are large enough for several threads."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        matrix = torch.ones(300, 300)
+        return (matrix @ matrix)[0, :1], torch.ones(1)
+
+
+def threads_before_fork() -> Workload:
+    """The pool of torch has computed, and a thread of the user's runs, before a worker is forked."""
+    assert float((torch.ones(1000, 1000) @ torch.ones(1000, 1)).sum()) == 1e6
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+    return Workload(nn.Linear(1, 1), Products(100_000))
+
+
+def test_workers_that_compute_do_not_hang_on_threads_that_ran_before_they_were_forked() -> None:
+    with runner_of("threads_before_fork") as runner:
+        attempt = runner.measure(replace(WITH_WORKERS, intra_op_threads=2), QUICK)
+    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt.message
+    assert attempt.measurement is not None

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.epochs import EpochCost
+
+SECONDS = st.floats(1e-3, 100)
+RATES = st.floats(0.1, 1e6)
+SAMPLES = st.integers(1, 10**9)
+
+
+@given(SAMPLES, RATES, SECONDS, st.booleans())
+def test_an_epoch_takes_what_its_samples_take_and_one_start(
+    samples: int, rate: float, seconds: float, keeps_workers: bool
+) -> None:
+    other = seconds + 1
+    start, restart = (other, seconds) if keeps_workers else (seconds, other)
+    cost = EpochCost(samples=samples, rate=rate, start=start, restart=restart)
+    length = samples / cost.rate_over_epochs(keeps_workers=keeps_workers)
+    assert length == pytest.approx(samples / rate + seconds)
+
+
+def test_a_start_of_a_tenth_of_the_epoch_costs_an_eleventh_of_the_rate() -> None:
+    cost = EpochCost(samples=1000, rate=100.0, start=1.0, restart=0.0)
+    assert cost.rate_over_epochs(keeps_workers=False) == pytest.approx(1000 / 11)
+    assert cost.rate_over_epochs(keeps_workers=True) == pytest.approx(100.0)
+    assert cost.persistence_gain == pytest.approx(0.1)
+
+
+@given(SAMPLES, RATES, SECONDS, st.floats(0, 0.99))
+def test_keeping_the_workers_gains_where_a_restart_is_shorter_than_a_start(
+    samples: int, rate: float, start: float, share: float
+) -> None:
+    gain = EpochCost(samples=samples, rate=rate, start=start, restart=share * start).persistence_gain
+    loss = EpochCost(samples=samples, rate=rate, start=share * start, restart=start).persistence_gain
+    saved = (1 - share) * start
+    assert gain == pytest.approx(saved / (samples / rate + share * start), rel=1e-6, abs=1e-12)
+    assert loss == pytest.approx(-saved / (samples / rate + start), rel=1e-6, abs=1e-12)
+
+
+@given(SAMPLES, RATES, SECONDS)
+def test_nothing_is_gained_where_a_restart_takes_as_long_as_a_start(samples: int, rate: float, start: float) -> None:
+    assert EpochCost(samples=samples, rate=rate, start=start, restart=start).persistence_gain == 0
+
+
+def test_the_longer_the_epoch_the_less_its_start_matters() -> None:
+    costs = [EpochCost(samples=10**power, rate=100.0, start=5.0, restart=0.5) for power in range(2, 9)]
+    gains = [cost.persistence_gain for cost in costs]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 2
+    assert gains[-1] < 1e-5
+    assert costs[-1].rate_over_epochs(keeps_workers=False) == pytest.approx(100.0, rel=1e-5)

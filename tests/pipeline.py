@@ -1,0 +1,127 @@
+"""A DataLoader and a training step on simulated time, so that the code that measures can be held against arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autotune.config import Config
+from autotune.measure.device import CpuDevice
+from autotune.measure.run import TimedRun, Window
+from autotune.measure.step import StepMarks
+from autotune.measure.window import WindowSummary, summarise
+from autotune.records import Request
+
+BATCH_SIZE = 8
+BATCH = torch.zeros(BATCH_SIZE, 1)
+
+Seconds = Callable[[int], float]
+"""The length of something, by the number of its batch."""
+
+
+def always(seconds: float) -> Seconds:
+    return lambda number: seconds
+
+
+@dataclass
+class SimulatedPipeline:
+    """Batches that W workers build ahead of a step, all of it on a clock that only this object moves.
+
+    Batch k is built at ``f[k] = max(y[k-K], f[k-W]) + S[k]`` and handed over at ``y[k] = max(f[k], asked)``, where K =
+    workers * prefetch batches are in flight at most: the recursion of torch's DataLoader.
+    """
+
+    num_workers: int
+    prefetch_factor: int
+    build: Seconds
+    """Seconds a worker needs for a batch."""
+    compute: Seconds
+    """Seconds a step needs once it has its batch."""
+    now: float = 0.0
+    samples: int = BATCH_SIZE
+    epochs: int = 1
+    epoch_batches: int | None = None
+    steps_left: int | None = None
+    synchronized: list[float] = field(default_factory=list)
+    """When the device was waited for."""
+    _built: list[float] = field(default_factory=list)
+    _given: list[float] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def __next__(self) -> torch.Tensor:
+        number = len(self._given)
+        if self.num_workers:
+            self._build_until(number)
+            self.now = max(self.now, self._built[number])
+        else:
+            self.now += self.build(number)
+        self._given.append(self.now)
+        return BATCH
+
+    @property
+    def ready(self) -> int:
+        given = len(self._given)
+        self._build_until(given + self._in_flight - 1)
+        return sum(built <= self.now for built in self._built[given:]) if self.num_workers else 0
+
+    @property
+    def _in_flight(self) -> int:
+        return self.num_workers * self.prefetch_factor
+
+    def _build_until(self, number: int) -> None:
+        while self.num_workers and len(self._built) <= number:
+            k = len(self._built)
+            asked = self._given[k - self._in_flight] if k >= self._in_flight else 0.0
+            free = self._built[k - self.num_workers] if k >= self.num_workers else 0.0
+            self._built.append(max(asked, free) + self.build(k))
+
+    def step(self, batch: Any) -> StepMarks:
+        there, seconds = self.now, self.compute(len(self._given) - 1)
+        self.now += seconds
+        return there, there, there + seconds / 3, self.now, self.now
+
+    @property
+    def device(self) -> CpuDevice:
+        return _SimulatedDevice(self)
+
+    def run(self, request: Request | None = None) -> tuple[TimedRun, Window]:
+        """Settle and fill a window with the project's own code."""
+        workers = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} if self.num_workers else {}
+        config = Config(batch_size=BATCH_SIZE, **workers)
+        run = TimedRun(config, self.step, self, self.device, request or Request(seconds=5), self.clock)
+        run.settle()
+        return run, run.fill()
+
+    def measure(self, request: Request | None = None) -> WindowSummary:
+        """Return what the project says of this pipeline."""
+        return self.summary(*self.run(request))
+
+    def summary(self, run: TimedRun, window: Window) -> WindowSummary:
+        """Return what the project says of a window of this pipeline."""
+        return summarise(run.rows(window), window.ready, window.block, self.num_workers, whole_epochs=False)
+
+    def true_rate(self, steps: int = 4000) -> float:
+        """Return the samples per second in the long run, from the recursion alone."""
+        same = SimulatedPipeline(self.num_workers, self.prefetch_factor, self.build, self.compute)
+        begin = 0.0
+        for number in range(steps):
+            if number == steps // 4:
+                begin = same.now
+            same.step(next(same))
+        return BATCH_SIZE * (steps - steps // 4) / (same.now - begin)
+
+
+class _SimulatedDevice(CpuDevice):
+    def __init__(self, pipeline: SimulatedPipeline) -> None:
+        self._pipeline = pipeline
+
+    def mark(self) -> float:
+        return self._pipeline.now
+
+    def synchronize(self) -> None:
+        self._pipeline.synchronized.append(self._pipeline.now)
