@@ -76,6 +76,7 @@ def record(repetition: int) -> None:
     torch.set_num_threads(1)
     runs = [(pipeline, loader) for pipeline in scenarios() for loader in LOADERS]
     random.Random(repetition).shuffle(runs)
+    RECORDED.mkdir(exist_ok=True)
     (RECORDED / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n", encoding="utf-8")
     with (RECORDED / f"runs-{repetition}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
