@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
@@ -161,7 +162,7 @@ def _without_our_frames(text: str) -> str:
 def main() -> None:
     """Answer requests until standard input ends; where it is safe, each session in a fork of its own.
 
-    On Linux this process imports what every session needs and stays single: nothing is loaded or computed here.
+    On Linux this process imports what every session needs, and loads and computes nothing itself.
     """
     _die_with_parent()
     requests, replies = _take_channels()
@@ -172,7 +173,9 @@ def main() -> None:
             _send(replies, {"closed": 0})
             return
         _import_everything()
-        session = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
+            session = os.fork()
         if session == 0:
             _die_with_parent()
             _serve(requests, replies)

@@ -1,8 +1,9 @@
 """Measure pipelines of known rate, as usual and with autotune, and say how far off each is.
 
-python studies/measurement_truth/record.py                     # three repetitions, about three hours
-python studies/measurement_truth/record.py --repetition 1      # one of them; several may run side by side
-python studies/measurement_truth/record.py --table             # the tables, from what was recorded
+    python studies/measurement_truth/record.py            # three repetitions, some 40 minutes
+    python studies/measurement_truth/record.py --table    # the tables, from what was recorded
+
+What is measured sleeps, so that several pipelines are measured side by side (``--jobs``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import platform
 import random
 import warnings
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -31,6 +34,7 @@ from autotune.measure.device import CpuDevice
 from autotune.records import Request
 
 RECORDED = Path(__file__).parent / "recorded"
+RUNS = RECORDED / "runs.csv"
 LOADERS = [(0, 0), *((workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32))]
 REPETITIONS = (1, 2, 3)
 LONGEST, LONGEST_RANDOM = 5.0, 40.0
@@ -61,29 +65,35 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetition", type=int, choices=REPETITIONS)
+    parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if not arguments.table:
-        for repetition in [arguments.repetition] if arguments.repetition else REPETITIONS:
-            record(repetition)
+        record(arguments.jobs)
     print(tables(list(recorded())))
 
 
-def record(repetition: int) -> None:
+def record(jobs: int) -> None:
     """Measure every scenario under every loader, in random order, and write each row as it comes."""
-    warnings.filterwarnings("ignore", message="This DataLoader will create")  # sleeping workers need no CPU
-    torch.set_num_threads(1)
-    runs = [(pipeline, loader) for pipeline in scenarios() for loader in LOADERS]
-    random.Random(repetition).shuffle(runs)
+    runs = [(r, pipeline, *loader) for r in REPETITIONS for pipeline in scenarios() for loader in LOADERS]
+    random.Random(0).shuffle(runs)
     RECORDED.mkdir(exist_ok=True)
     (RECORDED / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n", encoding="utf-8")
-    with (RECORDED / f"runs-{repetition}.csv").open("w", encoding="utf-8", newline="") as file:
+    with (
+        RUNS.open("w", encoding="utf-8", newline="") as file,
+        ProcessPoolExecutor(jobs, get_context("spawn"), initializer=prepare) as pool,
+    ):
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()
-        for pipeline, (num_workers, prefetch_factor) in runs:
-            writer.writerow(asdict(compare(repetition, pipeline, num_workers, prefetch_factor)))
+        for done in as_completed([pool.submit(compare, *run) for run in runs]):
+            writer.writerow(asdict(done.result()))
             file.flush()
+
+
+def prepare() -> None:
+    """Prepare a process that measures."""
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # sleeping workers need no CPU
+    torch.set_num_threads(1)
 
 
 def compare(repetition: int, pipeline: Pipeline, num_workers: int, prefetch_factor: int) -> Row:
@@ -134,12 +144,11 @@ def environment() -> dict[str, object]:
 
 
 def recorded() -> Iterator[Row]:
-    """Yield the rows of every recorded repetition."""
+    """Yield the recorded rows."""
     kinds = {field.name: {"int": int, "float": float, "str": str}[str(field.type)] for field in fields(Row)}
-    for path in sorted(RECORDED.glob("runs-*.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                yield Row(**{name: kinds[name](value) for name, value in row.items()})
+    with RUNS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            yield Row(**{name: kinds[name](value) for name, value in row.items()})
 
 
 def tables(rows: list[Row]) -> str:
