@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from statistics import median
 
@@ -91,7 +91,8 @@ def record(jobs: int) -> None:
 
 
 def prepare() -> None:
-    """Prepare a process that measures."""
+    """Prepare a process that measures whose loaders fork their workers, as they do by default in a script."""
+    set_start_method("fork", force=True)
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # sleeping workers need no CPU
     torch.set_num_threads(1)
 
