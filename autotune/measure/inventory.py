@@ -6,6 +6,7 @@ before the clock started.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import zlib
@@ -202,4 +203,5 @@ class BatchStream:
         self._iterator = self._loader._iterator = None
         shut_down: Callable[[], None] | None = getattr(iterator, "_shutdown_workers", None)
         if shut_down:
-            shut_down()
+            with contextlib.suppress(RuntimeError):  # a worker that dies on being let go has done its work
+                shut_down()

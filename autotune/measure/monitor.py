@@ -22,8 +22,8 @@ __all__ = ["Snapshot", "conditions_between", "snapshot"]
 
 FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
-LEAST_THREAD_SECONDS = 0.03
-"""CPU time below which a thread has not computed; the kernel counts in hundredths."""
+LEAST_THREAD_SHARE = 0.05
+"""Share of the time that a thread must have worked to count; a loader worker has threads that only pass things on."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 
@@ -80,7 +80,7 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         throttled_share=_share(begin.throttled, end.throttled, seconds),
         cpu_pressure_share=_share(begin.pressure, end.pressure, seconds),
         storage_share=_storage_share(begin.read, end.read),
-        worker_threads=_computing_threads(begin.threads, end.threads),
+        worker_threads=_computing_threads(begin.threads, end.threads, LEAST_THREAD_SHARE * seconds),
         gpu_utilisation=gpu.utilisation if gpu else None,
         gpu_clock_mhz=gpu.clock_mhz if gpu else None,
         gpu_process_bytes=gpu.process_bytes if gpu else None,
@@ -99,12 +99,14 @@ def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, 
     return min(1.0, sum(delta[1] for delta in deltas) / total) if total > 0 else None
 
 
-def _computing_threads(begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]]) -> int | None:
-    """Return the most threads that one worker computed in: those that used a tenth of what its busiest used."""
+def _computing_threads(
+    begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]], least: float
+) -> int | None:
+    """Return the most threads that one worker computed in, for ``least`` seconds and a tenth of its busiest."""
     counts = []
     for pid in begin.keys() & end.keys():
         used = [seconds - begin[pid].get(thread, 0.0) for thread, seconds in end[pid].items()]
-        counts.append(sum(seconds >= max(LEAST_THREAD_SECONDS, 0.1 * max(used)) for seconds in used))
+        counts.append(sum(seconds >= max(least, 0.1 * max(used)) for seconds in used))
     return max(counts, default=None)
 
 

@@ -33,6 +33,8 @@ MIN_WINDOW_STEPS = 60
 """Fewest steps of a window that ends early: of what slows 1 step in 20, the chance to see none is then 5 %."""
 SHORT_EPOCH = 0.5
 """Epochs up to this share of the longest window are measured whole, restarts included."""
+QUEUES = 2
+"""Fewest queues of prefetched batches in it: the first was built before, and tells nothing of the workers now."""
 STARVING_SHARE = 0.02
 """Share of a window spent waiting for data from which batches come in bursts that the window must not cut."""
 EXTENSION = 1.5
@@ -202,7 +204,9 @@ class TimedRun:
         if self._nears_epoch_end() and not window.whole_epochs:
             return True
         block = window.block
-        if len(ends) < max(MIN_WINDOW_STEPS, MIN_BLOCKS * block) or elapsed < self._least_seconds:
+        if len(ends) < max(MIN_WINDOW_STEPS, MIN_BLOCKS * block, QUEUES * self.in_flight):
+            return False
+        if elapsed < min(MIN_WINDOW_SECONDS, self.request.seconds):
             return False
         if steps % block and not window.whole_epochs:
             return False
@@ -271,10 +275,6 @@ class TimedRun:
     def _ready(self) -> float:
         """The inventory now, over the last burst: it jumps where the workers keep step."""
         return fmean(self.log.ready[-self._burst :])
-
-    @property
-    def _least_seconds(self) -> float:
-        return min(MIN_WINDOW_SECONDS, self.request.seconds)
 
     @property
     def _burst(self) -> int:

@@ -77,7 +77,8 @@ class WindowSummary:
     ready: float
     """Mean inventory."""
     early_share: float
-    """Share of the steps whose batches were built before the window and are not credited."""
+    """Share of the steps whose batches were built before the window; negative where more were built in it than
+    consumed, and the loop waited for data at other times."""
     dropped_steps: int
     """Steps dropped at the start because they had not settled."""
     is_steady: bool
@@ -142,8 +143,7 @@ def summarise(
     """Summarise a window that starts at time 0 with ``ready_before`` batches in the inventory.
 
     Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise leading blocks are
-    dropped until the steps are steady, and batches that were built before the window are not credited: the
-    rate is that of ``steps - max(0, inventory at the start - at the end)`` batches.
+    dropped until the steps are steady, and what counts is what was built in the window, see ``_early_share``.
     """
     ends = [row.end for row in rows]
     size = _merged(len(ends), block)
@@ -154,8 +154,9 @@ def summarise(
     ready_start = fmean(row.ready for row in rows[max(0, first - burst) : first]) if first else ready_before
     kept = rows[first:]
     seconds, samples = kept[-1].end - start, sum(row.samples for row in kept)
-    early = 0.0 if whole_epochs else ready_start - fmean(row.ready for row in kept[-burst:])
-    early_share = min(1.0, early / len(kept)) if early > COUNTING_NOISE else 0.0
+    waiting = sum(row.there - row.begin for row in kept) / seconds
+    ready_end = fmean(row.ready for row in kept[-burst:])
+    early_share = 0.0 if whole_epochs else _early_share(ready_start - ready_end, len(kept), waiting)
     return WindowSummary(
         samples_per_second=samples * (1 - early_share) / seconds,
         relative_half_width=relative_half_width(ends[first:], start, block, num_workers),
@@ -163,12 +164,23 @@ def summarise(
         samples=samples,
         seconds=seconds,
         step_time=_split(kept, start),
-        waiting_share=sum(row.there - row.begin for row in kept) / seconds,
+        waiting_share=waiting,
         ready=fmean(row.ready for row in kept),
         early_share=early_share,
         dropped_steps=first,
         is_steady=is_steady,
     )
+
+
+def _early_share(early: float, steps: int, waiting: float) -> float:
+    """Return the share of a window's steps whose batches were built before it, at most 1.
+
+    Where the inventory grew instead, and the loop waited for data at other times, the share is negative: the loop
+    would have used those batches too, but no more than fit into the share of the window that it was ``waiting``.
+    """
+    if abs(early) <= COUNTING_NOISE or waiting >= 1:
+        return 0.0
+    return min(1.0, max(early / steps, -waiting / (1 - waiting)))
 
 
 def _split(rows: Sequence[StepRow], start: float) -> StepTime:
