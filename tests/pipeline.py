@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.measure.device import CpuDevice
+from autotune.measure.device import AcceleratorDevice, CpuDevice
 from autotune.measure.run import TimedRun, Window
 from autotune.measure.step import StepMarks
 from autotune.measure.window import WindowSummary, summarise
@@ -125,3 +125,65 @@ class _SimulatedDevice(CpuDevice):
 
     def synchronize(self) -> None:
         self._pipeline.synchronized.append(self._pipeline.now)
+
+
+@dataclass
+class SimulatedAccelerator(AcceleratorDevice):
+    """A device that works on its own clock, as long as the host has asked it for something; marks are its times."""
+
+    host_seconds: float
+    """What the host needs to ask for a step."""
+    step_seconds: float
+    """What the device needs for it."""
+    now: float = 0.0
+    """The host's clock."""
+    done: float = 0.0
+    """When the device will have done all that it was asked for."""
+    furthest: float = 0.0
+    """How far the host was ahead of it at most."""
+
+    def clock(self) -> float:
+        return self.now
+
+    def step(self, batch: Any) -> StepMarks:
+        self.now += self.host_seconds
+        there = max(self.now, self.done)
+        self.done = there + self.step_seconds
+        self.furthest = max(self.furthest, self.done - self.now)
+        return there, there, there + self.step_seconds / 3, self.done, self.done
+
+    def mark(self) -> float:
+        return max(self.now, self.done)
+
+    def wait(self, mark: float) -> None:
+        self.now = max(self.now, mark)
+
+    def synchronize(self) -> None:
+        self.wait(self.done)
+
+    def seconds(self, earlier: float, later: float) -> float:
+        assert later <= self.now, "the device has not come to that mark"
+        return later - earlier
+
+
+class ReadyBatches:
+    """Batches that are always there, in epochs of a known length."""
+
+    ready = 0
+    samples = BATCH_SIZE
+
+    def __init__(self, epoch_batches: int) -> None:
+        self.epoch_batches = epoch_batches
+        self._given = 0
+
+    def __next__(self) -> torch.Tensor:
+        self._given += 1
+        return BATCH
+
+    @property
+    def epochs(self) -> int:
+        return -(-self._given // self.epoch_batches)
+
+    @property
+    def steps_left(self) -> int:
+        return self.epochs * self.epoch_batches - self._given

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import uuid
@@ -127,6 +128,14 @@ def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> No
     assert 2**20 < found.peak_memory_bytes <= found.memory_limit_bytes
     assert found.peak_allocated_bytes is None
     assert found.device_idle_share is None
+
+
+def test_workers_whose_memory_an_epoch_would_not_leave_room_for_are_infeasible() -> None:
+    with runner_of("keeping") as runner:
+        attempt = runner.measure(Config(batch_size=8, num_workers=2, intra_op_threads=1), QUICK)
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert (attempt.outcome, attempt.measurement) == (Outcome.HOST_OOM, None)
+    assert re.match(r"the loader workers' memory grows: by the end of an epoch [\d.]+ of [\d.]+ GiB", attempt.message)
 
 
 # --- the conversation ---

@@ -72,6 +72,23 @@ def loss_of(model: nn.Module) -> torch.Tensor:
     return loss
 
 
+class Keeping(Squares):
+    """Keeps 64 KiB of every item, as an unbounded cache does."""
+
+    def __init__(self) -> None:
+        super().__init__(10**8)
+        self._kept: list[bytes] = []
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.001)
+        self._kept.append(bytes([index % 251]) * 2**16)
+        return super().__getitem__(index)
+
+
+def keeping() -> Workload:
+    return Workload(nn.Linear(1, 1), Keeping(), sampler=range(10**8))
+
+
 def small() -> Workload:
     return Workload(nn.Linear(1, 1), Squares(256))
 

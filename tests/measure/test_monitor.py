@@ -62,6 +62,32 @@ def test_the_storage_share_is_what_did_not_come_from_the_page_cache(stored: int,
     assert conditions.storage_share == share
 
 
+@pytest.mark.parametrize(
+    ("stored", "label"), [(None, None), (0, "warm"), (40, "warm"), (100, "mixed"), (890, "mixed"), (1000, "cold")]
+)
+def test_data_from_storage_and_from_the_page_cache_have_names(stored: int | None, label: str | None) -> None:
+    later = after(1.0, read={} if stored is None else {7: (2000, stored)})
+    assert conditions_between(START, later).page_cache == label
+
+
+@pytest.mark.parametrize(
+    ("used", "threads"),
+    [
+        ({1: 0.9}, 1),
+        ({1: 0.9, 2: 0.8}, 2),
+        ({1: 0.9, 2: 0.06}, 1),  # it only passes on what the other built
+        ({1: 0.04, 2: 0.04, 3: 0.04}, 0),  # nobody computes
+        ({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.0}, 3),
+    ],
+)
+def test_a_worker_computes_in_the_threads_that_are_busy(used: dict[int, float], threads: int) -> None:
+    before = replace(START, threads={7: {1: 5.0}})
+    later = replace(
+        after(1.0), threads={7: {1: 5.0 + used[1], **{t: s for t, s in used.items() if t > 1}}, 8: {9: 9.0}}
+    )
+    assert conditions_between(before, later).worker_threads == threads
+
+
 def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
     reading = GpuReading(utilisation=0.9, clock_mhz=1200, process_bytes=5, slowdowns=("hardware thermal slowdown",))
     conditions = conditions_between(START, after(1.0), reading)

@@ -9,8 +9,11 @@ from statistics import fmean, median
 
 import pytest
 
+from autotune.config import Config
+from autotune.measure.run import TimedRun
+from autotune.measure.window import summarise
 from autotune.records import Request
-from tests.pipeline import BATCH_SIZE, Seconds, SimulatedPipeline, always
+from tests.pipeline import BATCH_SIZE, ReadyBatches, Seconds, SimulatedAccelerator, SimulatedPipeline, always
 
 LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
 COMPUTE = {"loader-bound": 0.0025, "compute-bound": 0.03, "balanced": 0.01}
@@ -133,6 +136,29 @@ def test_a_decaying_step_time_is_waited_for_or_told(workers: int, excess: float,
     machine = SimulatedPipeline(workers, 2, always(0.0), lambda number: step * (1 + excess * math.exp(-number / steps)))
     summary = machine.measure()
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE / step, rel=0.03) or not summary.is_steady
+
+
+@pytest.mark.parametrize("prefetch", [8, 32])
+def test_a_window_outlasts_the_batches_that_were_built_before_it(prefetch: int) -> None:
+    machine = SimulatedPipeline(4, prefetch, always(0.004), always(0.01))
+    run, window = machine.run(Request(seconds=5))
+    assert len(run.log.marks) - window.first >= 2 * 4 * prefetch
+
+
+@pytest.mark.parametrize("epoch_batches", [400, 1000, 100_000])
+@pytest.mark.parametrize(("host", "step"), [(0.0005, 0.01), (0.0005, 0.3), (0.02, 0.01)])
+def test_a_window_ends_in_time_although_the_host_runs_ahead(host: float, step: float, epoch_batches: int) -> None:
+    device = SimulatedAccelerator(host, step)
+    batches = ReadyBatches(epoch_batches)
+    run = TimedRun(Config(batch_size=BATCH_SIZE), device.step, batches, device, Request(seconds=3), device.clock)
+    run.settle()
+    window = run.fill()
+    rows = run.rows(window)
+    summary = summarise(rows, window.ready, window.block, 0, whole_epochs=window.whole_epochs)
+    assert summary.seconds <= 3 + (device.steps_ahead + 1) * step
+    assert device.furthest <= (device.steps_ahead + 2) * step
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE / max(host, step), rel=0.01)
+    assert summary.waiting_share == pytest.approx(max(0.0, 1 - step / host), abs=0.01)
 
 
 def growing(workers: int, step: float) -> SimulatedPipeline:
