@@ -287,6 +287,23 @@ def test_steps_that_never_settle_are_told(blocks: int) -> None:
     assert not summarise(rows, 0, 1, 0, whole_epochs=False).is_steady
 
 
+@pytest.mark.parametrize(
+    ("waiting", "grown", "factor"),
+    [
+        (0.5, 10, 1.25),  # the loop would have used them: built is what counts
+        (0.1, 10, 1 / 0.9),  # it had time for no more than this
+        (0.0, 10, 1.0),  # it was never short of batches: the queue fills, and that earns nothing
+        (0.5, 1, 1.0),  # counting noise
+    ],
+)
+def test_batches_built_and_not_yet_used_count_where_the_loop_was_starved(
+    waiting: float, grown: int, factor: float
+) -> None:
+    rows = [row(k, k + waiting, k + 1, ready=round(grown * (k + 1) / 40)) for k in range(40)]
+    summary = summarise(rows, 0, 5, 0, whole_epochs=False)
+    assert summary.samples_per_second == pytest.approx(factor * BATCH_SIZE)
+
+
 def test_whole_epochs_are_neither_trimmed_nor_corrected() -> None:
     rows = even_rows([0.05] * 10 + [0.01] * 90)
     summary = summarise(rows, 50, 5, 0, whole_epochs=True)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
+
+STUDY = Path(__file__).resolve().parents[2] / "studies" / "measurement_truth"
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the study by its name, as its scripts do."""
+    monkeypatch.syspath_prepend(str(STUDY))
+    for name in ("pipelines", "naive", "record", "cost"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return import_module
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 0), (1, 1), (1, 8), (2, 2), (4, 1), (8, 2)])
+def test_the_truth_is_that_of_arithmetic_and_of_the_recursion(study: Any, workers: int, prefetch: int) -> None:
+    pipelines = study("pipelines")
+    pipeline = pipelines.PIPELINES[2]
+    truth = pipelines.true_rate(pipeline, workers, prefetch, [pipeline.build] * 60)
+    bound = 1 / (pipeline.build + pipeline.step) if not workers else min(1 / pipeline.step, workers / pipeline.build)
+    assert truth <= pipelines.BATCH_SIZE * bound * (1 + 1e-9)
+    again = SimulatedPipeline(workers, prefetch, always(pipeline.build), always(pipeline.step)).true_rate(1000)
+    assert truth == pytest.approx(again * pipelines.BATCH_SIZE / BATCH_SIZE, rel=0.01)
+
+
+def test_one_batch_in_twenty_is_slow_to_build(study: Any) -> None:
+    pipelines = study("pipelines")
+    delayed = next(p for p in pipelines.scenarios() if p.delay == "random builds")
+    seconds = [pipelines.build_seconds(delayed, index) for index in range(0, pipelines.LENGTH, 10)]
+    assert set(seconds) == {delayed.build, 20 * delayed.build}
+    assert sum(each > delayed.build for each in seconds) == pytest.approx(1000, rel=0.1)
+
+
+def test_the_recorded_errors_are_within_what_is_promised(study: Any) -> None:
+    rows = list(study("record").recorded())
+    errors = [abs(row.ours / row.truth - 1) for row in rows]
+    assert len(rows) == 3 * 3 * 5 * 17
+    assert median(errors) <= 0.03
+    assert max(errors) <= 0.06
+    assert max(row.naive / row.truth - 1 for row in rows) > 2
+
+
+def test_the_tables_in_the_studys_readme_are_those_of_its_data(study: Any) -> None:
+    record = study("record")
+    readme = (STUDY / "README.md").read_text(encoding="utf-8")
+    for line in record.tables(list(record.recorded())).splitlines():
+        assert line in readme
+
+
+def test_measuring_costs_less_than_a_percent_of_a_step_of_10_ms(study: Any) -> None:
+    plain, ours = zip(*study("cost").step_seconds(10), strict=True)
+    assert 0 < min(ours) - min(plain) < 0.01 * 0.010
