@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "SCHEMA",
     "Attempt",
     "Conditions",
     "Kind",
@@ -30,6 +31,8 @@ __all__ = [
     "WorkloadFacts",
 ]
 
+SCHEMA = 2
+"""Version of these records: a study that was stored with another one is not continued."""
 Kind = Literal["baseline", "guess", "sweep", "model", "confirm"]
 Interval = tuple[float, float]
 
@@ -83,7 +86,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the machine was doing during a measurement; ``None`` where the system does not say."""
+    """What the machine was doing from the first batch of a measurement on; ``None`` where the system does not say."""
 
     own_cpus: float
     """Average number of CPUs used by the measuring process and its workers."""
@@ -133,7 +136,8 @@ class Measurement:
     """What one configuration gave in timed training steps."""
 
     samples_per_second: float
-    """Training rate over whole epochs: samples delivered divided by time, epoch restarts included."""
+    """Training rate over whole epochs: samples divided by time, epoch restarts included. What counts is what workers
+    built in the window and training used or, where it waited for data at other times, would have used."""
     ci95: Interval | None
     """95 % t-interval of that rate on block means; ``None`` with fewer than two blocks."""
     steady_samples_per_second: float
@@ -155,7 +159,7 @@ class Measurement:
     first_batch_seconds: float
     """From asking a new loader for an iterator to its first batch."""
     restart_seconds: float | None
-    """The same at the start of a later epoch; ``None`` when no epoch ended in the window."""
+    """The same at the start of a later epoch, the end of the one before included; ``None`` when no epoch ended."""
     persistence_gain: float | None
     """What keeping the workers alive between epochs gains over new ones for each, as a share of the rate; ``None``
     without workers or a known length of an epoch."""
@@ -172,7 +176,7 @@ class Measurement:
     host_memory_bytes: int
     """Peak host memory of the training process and its loader workers, shared pages counted once."""
     shared_memory_bytes: int
-    """The part of it in batches that workers had built and training had not received when the window ended."""
+    """The part of it in batches that workers had built and training had not received, at most."""
     worker_growth_bytes_per_batch: float | None
     """How fast the memory of all workers together grew, by copies of shared pages and by what they keep; ``None``
     without workers that lived through the measurement."""

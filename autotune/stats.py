@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations, pairwise
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 __all__ = [
     "Interval",
     "autocorrelated_half_width",
     "geometric_interval",
+    "half_width",
     "mean_interval",
     "mser_truncation",
     "ratio_interval",
     "student_quantile",
+    "trend",
 ]
 
 Interval = tuple[float, float]
@@ -45,8 +48,21 @@ def student_cdf(t: float, degrees: int) -> float:
     return 0.5 + area / 2
 
 
+@lru_cache(maxsize=256)
 def student_quantile(probability: float, degrees: int) -> float:
-    """Return the value that Student's distribution stays below with this probability (0.5 to 1)."""
+    """Return the value that Student's distribution stays below with this probability (0.5 to 1).
+
+    Above 30 degrees of freedom by the expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
+    """
+    if degrees > MANY_DEGREES:
+        z, v = NormalDist().inv_cdf(probability), degrees
+        terms = (
+            (z**3 + z) / 4,
+            (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+            (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+            (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+        )
+        return float(z + sum(term / v**power for power, term in enumerate(terms, 1)))
     low, high = 0.0, 1.0
     while student_cdf(high, degrees) < probability:
         low, high = high, high * 2
@@ -59,6 +75,7 @@ def student_quantile(probability: float, degrees: int) -> float:
     return high
 
 
+MANY_DEGREES = 30
 MAX_AUTOCORRELATION = 0.98
 EQUAL = 1e-9
 """Differences below this share of the mean come from rounding."""

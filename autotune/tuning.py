@@ -14,6 +14,7 @@ from autotune.duration import parse_duration
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
 from autotune.records import (
+    SCHEMA,
     Attempt,
     Outcome,
     Progress,
@@ -172,7 +173,7 @@ class Run:
         study = open_study(
             self.space,
             lambda baseline: first_guesses(baseline, self.space, self.facts, self.host.cpus),
-            name=f"autotune-{self.facts.fingerprint}-{self.host.fingerprint}-{self.space.fingerprint}",
+            name=f"autotune{SCHEMA}-{self.facts.fingerprint}-{self.host.fingerprint}-{self.space.fingerprint}",
             storage=storage,
         )
         reason = self._search(study, max_trials)
@@ -248,7 +249,7 @@ class Run:
     def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
         """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
         baseline, best = study.trials[0], study.finalist
-        candidate = self.space.with_persistence(best) if best and best is not baseline else baseline.config
+        candidate = baseline.config if best is None or best.number == 0 else self.space.with_persistence(best)
         if candidate == baseline.config:
             return None, candidate, interrupted
         begin = self.clock.spent

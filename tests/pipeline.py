@@ -158,6 +158,9 @@ class SimulatedAccelerator(AcceleratorDevice):
     def wait(self, mark: float) -> None:
         self.now = max(self.now, mark)
 
+    def has_come_to(self, mark: float) -> bool:
+        return mark <= self.now
+
     def synchronize(self) -> None:
         self.wait(self.done)
 

@@ -55,6 +55,8 @@ class Cell:
     """The step, compiled, tuned and with optimizer state."""
     ceiling: float
     """Samples per second on a batch that is already on the device."""
+    disturbances: tuple[str, ...]
+    """Why that ceiling is not to be trusted; empty where it is."""
 
 
 def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
@@ -69,22 +71,28 @@ def open_loader(workload: Workload, config: Config, counter: CountingCollate) ->
     return config.dataloader(workload.dataset, **arguments)
 
 
+def _counter(workload: Workload, num_workers: int) -> CountingCollate:
+    is_iterable = isinstance(workload.dataset, IterableDataset)
+    return CountingCollate(workload.collate_fn, num_workers, compares_workers=is_iterable and num_workers > 1)
+
+
 def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
     """Build the training step, warm it on one resident batch, and measure the ceiling there."""
     step = TrainingStep(workload, config, device)
     plain = Config(batch_size=config.batch_size)
-    stream = BatchStream(open_loader(workload, plain, counter := CountingCollate(workload.collate_fn, 0)), counter)
+    stream = BatchStream(open_loader(workload, plain, counter := _counter(workload, 0)), counter)
     batch = move(next(stream), device.torch_device, non_blocking=False)
     ends: list[Mark] = []
-    begin = time.perf_counter()
     device.synchronize()
+    before, begin = snapshot(), time.perf_counter()
     while not _is_warm(len(ends), time.perf_counter() - begin):
         ends.append(step(batch)[-1])
         device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
     device.synchronize()
     times = [device.seconds(a, b) for a, b in pairwise(ends)]
     settled = times[min(mser_truncation(times), len(times) // 2) :]
-    return Cell(step, stream.samples * len(settled) / sum(settled))
+    disturbances = conditions_between(before, snapshot()).disturbances
+    return Cell(step, stream.samples * len(settled) / sum(settled), disturbances)
 
 
 def _is_warm(steps: int, seconds: float) -> bool:
@@ -95,9 +103,10 @@ def _is_warm(steps: int, seconds: float) -> bool:
 
 def measure(workload: Workload, config: Config, cell: Cell, device: Device, request: Request) -> Measurement:
     """Time real training steps of one configuration, loader included."""
-    counter = CountingCollate(workload.collate_fn, config.num_workers)
+    counter = _counter(workload, config.num_workers)
     known = open_segments(os.getpid())
     stream = BatchStream(open_loader(workload, config, counter), counter)
+    cell.step.non_blocking = config.pin_memory  # the cell may have been opened for another loader
     run = TimedRun(config, cell.step, stream, device, request)
     try:
         run.advance(1)
@@ -120,13 +129,15 @@ def _report(
     summary = summarise(
         run.rows(window), window.ready, window.block, run.config.num_workers, whole_epochs=window.whole_epochs
     )
-    samples = _epoch_samples(config, stream, window, summary)
+    samples = _epoch_samples(stream, window, summary)
     epoch = _epoch_cost(samples, config, stream, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
     width = summary.relative_half_width
     peaks, loss = device.peaks(), cell.step.loss
-    host_bytes = peak_host_bytes(memory)
+    queued = stream.batch_bytes * max(run.log.ready) if config.num_workers else 0
+    in_flight = max(memory.in_flight, queued)  # the queue may have been longer before the end
+    host_bytes = peak_host_bytes(memory) + in_flight - memory.in_flight
     return Measurement(
         samples_per_second=rate,
         ci95=(rate * (1 - width), rate * (1 + width)) if math.isfinite(width) else None,
@@ -147,10 +158,10 @@ def _report(
         memory_limit_bytes=device.memory_limit,
         peak_allocated_bytes=peaks[0] if peaks else None,
         host_memory_bytes=host_bytes,
-        shared_memory_bytes=memory.in_flight,
+        shared_memory_bytes=in_flight,
         worker_growth_bytes_per_batch=None,
         epoch_host_memory_bytes=None,
-        ready_batches=max(0.0, summary.ready) if config.num_workers else 0.0,
+        ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
         notes=_notes(run, stream, summary, conditions),
@@ -167,11 +178,10 @@ def _with_growth(
     batches = stream.epoch_batches
     if growth is None or batches is None:
         return measurement
-    steps = len(run.log.marks) // 2
     for _ in range(LONGER_LOOKS):
         if growth.after(batches) < RELEVANT_GROWTH * inspect_host().memory_bytes:
             break
-        run.advance(steps)
+        run.advance_for(measurement.seconds / 2)
         before, memory = memory, sample_memory(stream.produced, (), stream.workers)
         growth = min(growth, growth_between(before, memory) or growth, key=lambda each: each.after(batches))
     at_epoch_end = measurement.host_memory_bytes + growth.after(batches)
@@ -180,14 +190,13 @@ def _with_growth(
     )
 
 
-def _epoch_samples(config: Config, stream: BatchStream, window: Window, summary: WindowSummary) -> int | None:
+def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) -> int | None:
     """Return the samples of an epoch, ``None`` while the batches of one are not known."""
     batches = stream.epoch_batches
     if batches is None:
         return None
-    if window.whole_epochs:
-        return round(summary.samples * batches / summary.steps)
-    return stream.epoch_samples or batches * config.batch_size
+    known = None if window.whole_epochs else stream.epoch_samples
+    return known or round(summary.samples * batches / summary.steps)
 
 
 def _epoch_cost(
@@ -217,6 +226,11 @@ def _notes(run: TimedRun, stream: BatchStream, summary: WindowSummary, condition
         notes.append(
             f"{summary.early_share:.0%} of the batches had been built before the window and are not counted: "
             "the queue was still draining"
+        )
+    if summary.early_share < -UNCREDITED:
+        notes.append(
+            f"{-summary.early_share:.0%} more batches are counted than were used: workers built them in the window, "
+            "in which training waited for others"
         )
     if not summary.is_steady:
         notes.append("step times never settled within the window")

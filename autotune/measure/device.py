@@ -49,6 +49,9 @@ class Device(Protocol):
     def wait(self, mark: Mark) -> None:
         """Wait until the device has come to a mark; work asked for later goes on."""
 
+    def has_come_to(self, mark: Mark) -> bool:
+        """Tell whether the device has come to a mark, without waiting."""
+
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Return the seconds between two marks that the device has come to."""
 
@@ -91,6 +94,10 @@ class CpuDevice:
 
     def wait(self, mark: Mark) -> None:
         """Do nothing: what was marked has been done."""
+
+    def has_come_to(self, mark: Mark) -> bool:
+        """Return true: what was marked has been done."""
+        return True
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Subtract two clock readings."""
@@ -146,6 +153,10 @@ class AcceleratorDevice:
     def wait(self, mark: Mark) -> None:
         """Wait for an event."""
         mark.synchronize()
+
+    def has_come_to(self, mark: Mark) -> bool:
+        """Ask an event."""
+        return bool(mark.query())
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Return the seconds between two recorded events."""

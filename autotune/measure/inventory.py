@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from autotune.errors import UserCodeError
-from autotune.measure.step import tensors_in
+from autotune.measure.step import tensor_bytes, tensors_in
 
 __all__ = ["BatchStream", "CountingCollate"]
 
@@ -25,12 +25,15 @@ __all__ = ["BatchStream", "CountingCollate"]
 class CountingCollate:
     """A collate function that also counts the batches each worker builds, in memory shared with the parent.
 
-    A batch travels with the number of its samples, which its shape does not always tell. What each worker's first
-    batch held is noted, because workers of an iterable dataset that does not divide itself among them all yield the
-    same samples, and those must not count twice.
+    A batch travels with the number of its samples, which its shape does not always tell. With ``compares_workers``
+    each worker's first batch is noted: workers of an iterable dataset that does not divide itself among them all yield
+    the same samples, and those must not count twice.
     """
 
-    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int) -> None:
+    def __init__(
+        self, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int, *, compares_workers: bool = False
+    ) -> None:
+        self._compares_workers = compares_workers
         self._collate = collate_fn or default_collate
         self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
         self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
@@ -42,7 +45,7 @@ class CountingCollate:
         worker = get_worker_info()
         number = worker.id if worker else 0
         built = int(self._slots[number])
-        if built < 2:
+        if self._compares_workers and built < 2:
             self._note(number, built, samples, batch)
         if worker:
             self._pids[number] = os.getpid()
@@ -83,7 +86,7 @@ def _length(sized: Any) -> int | None:
     """Return a length, ``None`` for a sampler without end."""
     try:
         return len(sized)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None
 
 
@@ -91,9 +94,8 @@ def _digest(batch: Any) -> int:
     """Return a number that tells the tensors of one batch from those of another; 0 where there are none."""
     checksum = 0
     for tensor in tensors_in(batch):
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            continue
-        checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), checksum)
+        if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
+            checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), checksum)
     return checksum
 
 
@@ -110,6 +112,8 @@ class BatchStream:
         self._position = 0
         self.samples = 0
         """Samples in the batch handed out last."""
+        self.batch_bytes = 0
+        """Bytes of the tensors in the first batch."""
         self.consumed = 0
         """Batches handed out so far."""
         self.epochs = 0
@@ -117,28 +121,29 @@ class BatchStream:
         self.epoch_batches: int | None = None
         """Batches in an epoch: known for a map-style dataset, learnt at the first epoch's end for an iterable one."""
         self.start_seconds: list[float] = []
-        """Seconds from asking for an iterator to its first batch, for each epoch."""
+        """Seconds to the first batch of each epoch, from asking for an iterator or from the end of the epoch before."""
         if not isinstance(loader.dataset, IterableDataset):
             self.epoch_batches = _length(loader)
 
     def __next__(self) -> Any:
         """Return the next batch, of the next epoch where this one has ended."""
+        begin = time.perf_counter()  # ending an epoch, and its workers, is part of starting the next
         if self._iterator is not None:
             try:
                 return self._count(next(self._iterator))
             except StopIteration:
                 self._iterator = None
                 self.epoch_batches = self._position
-        return self._start_epoch()
+        return self._start_epoch(begin)
 
-    def _start_epoch(self) -> Any:
-        begin = time.perf_counter()
+    def _start_epoch(self, begin: float) -> Any:
         self._iterator = iter(self._loader)
         try:
             batch = next(self._iterator)
         except StopIteration:
             raise UserCodeError("the dataset yields no batch: an epoch ended before its first one") from None
         self.start_seconds.append(time.perf_counter() - begin)
+        self.batch_bytes = self.batch_bytes or tensor_bytes(batch[0])
         self.epochs += 1
         self._position = 0
         return self._count(batch)

@@ -71,10 +71,8 @@ def sample_memory(batches: int, known: Container[int], workers: Iterable[int] | 
     shared: dict[int, int] = {}
     segments = open_segments(os.getpid())
     for pid in [child.pid for child in psutil.Process().children(recursive=True)] if workers is None else workers:
-        with contextlib.suppress(*_GONE, AttributeError):  # not every system tells
-            maps = psutil.Process(pid).memory_maps(grouped=False)
-            private[pid] = sum(each.private_clean + each.private_dirty for each in maps if not _is_shared_memory(each))
-            shared[pid] = sum(each.shared_clean + each.shared_dirty for each in maps if each.path in _ANONYMOUS)
+        with contextlib.suppress(*_GONE, OSError, ValueError):
+            private[pid], shared[pid] = _private_and_shared(psutil.Process(pid))
             segments |= open_segments(pid)
     held = sum(size for inode, size in segments.items() if inode in known)
     in_flight = sum(segments.values()) - held
@@ -144,6 +142,15 @@ def process_tree() -> Iterator[psutil.Process]:
     own = psutil.Process()
     yield own
     yield from own.children(recursive=True)
+
+
+def _private_and_shared(worker: psutil.Process) -> tuple[int, int]:
+    """Return the bytes that only this worker holds, and those that it would copy on writing to them."""
+    if not hasattr(worker, "memory_maps"):  # macOS
+        return int(worker.memory_full_info().uss), 0
+    maps = worker.memory_maps(grouped=False)
+    private = sum(each.private_clean + each.private_dirty for each in maps if not _is_shared_memory(each))
+    return private, sum(each.shared_clean + each.shared_dirty for each in maps if each.path in _ANONYMOUS)
 
 
 def _is_shared_memory(mapping: Any) -> bool:

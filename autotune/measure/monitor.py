@@ -1,6 +1,6 @@
 """What the machine was doing during a window: a rate taken beside a busy neighbour says little.
 
-Counters are read at both ends of the window and subtracted; nothing runs inside it.
+Counters are read before the window and after it and subtracted; nothing runs inside it.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, 
 def _computing_threads(
     begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]], least: float
 ) -> int | None:
-    """Return the most threads that one worker computed in, for ``least`` seconds and a tenth of its busiest."""
+    """Return the most threads that one worker computed in, for ``least`` seconds and a third of its busiest."""
     counts = []
     for pid in begin.keys() & end.keys():
         used = [seconds - begin[pid].get(thread, 0.0) for thread, seconds in end[pid].items()]
-        counts.append(sum(seconds >= max(least, 0.1 * max(used)) for seconds in used))
+        counts.append(sum(seconds >= max(least, max(used) / 3) for seconds in used))
     return max(counts, default=None)
 
 

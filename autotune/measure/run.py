@@ -39,6 +39,12 @@ STARVING_SHARE = 0.02
 """Share of a window spent waiting for data from which batches come in bursts that the window must not cut."""
 EXTENSION = 1.5
 """How far a window may grow, in its own length, until as many batches are built as consumed."""
+LONGEST_EPOCH = 1.5
+"""Epochs up to this many times the longest window are measured whole where a window does not fit into one."""
+CHECK_GROWTH = 1.1
+"""How far a window grows from one look at its interval to the next; each look costs a millisecond."""
+SECONDS_AHEAD, LEAST_AHEAD = 0.3, 2
+"""How far the host may run ahead of an accelerator where steps are long."""
 
 
 class Batches(Protocol):
@@ -69,8 +75,6 @@ class StepLog:
 
     begins: list[float] = field(default_factory=list)
     """Host clock when the loop asked for the batch."""
-    waits: list[float] = field(default_factory=list)
-    """Seconds until it came."""
     marks: list[StepMarks] = field(default_factory=list)
     """The device's marks between the phases."""
     ends: list[float] = field(default_factory=list)
@@ -99,6 +103,8 @@ class Window:
     """The device's mark at its start, after synchronising."""
     clock: float
     """The host's clock there."""
+    waited: float
+    """Seconds that the loop had waited for data until then."""
 
 
 class TimedRun:
@@ -120,6 +126,9 @@ class TimedRun:
         self.request = request
         self._clock = clock
         self._block = MIN_STEPS
+        self._waited = 0.0
+        self._next_look = 0.0
+        self._extended_until: float | None = None
         self._origin = device.mark()
         self.log = StepLog()
         """Every step so far."""
@@ -130,12 +139,19 @@ class TimedRun:
         for _ in range(steps):
             begin = clock()
             batch = next(batches)
-            log.waits.append(clock() - begin)
+            self._waited += clock() - begin
             log.begins.append(begin)
             log.marks.append(self._step(batch))
             log.samples.append(batches.samples)
             log.ready.append(batches.ready)
-            self._note_ends(self.device.steps_ahead)
+            self._note_ends(self._ahead)
+
+    def advance_for(self, seconds: float) -> None:
+        """Train for so long, one burst at least."""
+        limit = self._clock() + seconds
+        self.advance(self._burst)
+        while self._clock() < limit:
+            self.advance(1)
 
     def settle(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
@@ -144,22 +160,22 @@ class TimedRun:
         while not self._is_settled(turnover) and self._clock() <= limit:
             self.advance(1)
         self._note_ends(0)
+        self._block = block_steps(self.config.num_workers, self._step_seconds())
 
     def fill(self) -> Window:
         """Open a window, of whole epochs where they are short, and run until its interval is narrow enough.
 
         The device is synchronised at both ends of the window and nowhere inside.
         """
-        window = self._open_at_epoch() if self._has_short_epochs() else self._open(whole_epochs=False)
-        while not self._may_end(window):
+        window = self._open_at_epoch() if self._epoch_lasts(SHORT_EPOCH) else self._open(whole_epochs=False)
+        while not self._is_over(window):
             if window.whole_epochs:
                 self._finish_epoch()
                 continue
             epochs = self.batches.epochs
             self.advance(1)
             if self.batches.epochs > epochs or self._has_too_few_steps_left(window):
-                window = self._open_at_epoch()
-        self._balance(window)
+                window = self._reopen(window)
         self.device.synchronize()
         self._note_ends(0)
         return window
@@ -167,15 +183,15 @@ class TimedRun:
     def rows(self, window: Window) -> list[StepRow]:
         """Return the steps of a window on the device's time line; only after the device was synchronised."""
         log, seconds = self.log, self.device.seconds
+        drains = not window.whole_epochs and self._nears_epoch_end()  # with nothing left to ask the workers for
         rows: list[StepRow] = []
         end = 0.0
         for index in range(window.first, len(log.marks)):
             there, moved, forwarded, differentiated, ended = (seconds(window.mark, m) for m in log.marks[index])
             begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
             end = ended
-            rows.append(
-                StepRow(begin, there, moved, forwarded, differentiated, end, log.samples[index], log.ready[index])
-            )
+            ready = round(window.ready) if drains else log.ready[index]
+            rows.append(StepRow(begin, there, moved, forwarded, differentiated, end, log.samples[index], ready))
         return rows
 
     def _note_ends(self, ahead: int) -> None:
@@ -184,51 +200,59 @@ class TimedRun:
         Without a limit the host would ask an accelerator for many more seconds of work than the window is to last.
         """
         log, device = self.log, self.device
-        for marks in log.marks[len(log.ends) : max(0, len(log.marks) - ahead)]:
-            device.wait(marks[-1])
-            log.ends.append(device.seconds(self._origin, marks[-1]))
-
-    def _ends(self, window: Window) -> tuple[list[float], float]:
-        """Return when the steps of a window ended, as far as they have, and when it began."""
-        ends = self.log.ends[window.first :]
-        return ends, self.device.seconds(self._origin, window.mark) if ends else 0.0
-
-    def _may_end(self, window: Window) -> bool:
-        steps = len(self.log.marks) - window.first
-        ends, start = self._ends(window)
-        if not ends:
-            return False
-        elapsed = ends[-1] - start
-        if elapsed >= self.request.seconds:
-            return window.whole_epochs or steps % self._stride(window) == 0
-        if self._nears_epoch_end() and not window.whole_epochs:
-            return True
-        block = window.block
-        if len(ends) < max(MIN_WINDOW_STEPS, MIN_BLOCKS * block, QUEUES * self.in_flight):
-            return False
-        if elapsed < min(MIN_WINDOW_SECONDS, self.request.seconds):
-            return False
-        if steps % block and not window.whole_epochs:
-            return False
-        return relative_half_width(ends, start, block, self.config.num_workers) <= self.request.target
-
-    def _balance(self, window: Window) -> None:
-        """Extend the window until as many batches were built in it as consumed, if that comes soon."""
-        if window.whole_epochs or not self.config.num_workers:
-            return
-        begun = self._clock()
-        limit = begun + (EXTENSION - 1) * (begun - window.clock)
-        while not is_balanced(window.ready, self._ready, len(self.log.marks) - window.first):
-            if self._clock() > limit or self._nears_epoch_end():
+        while len(log.ends) < len(log.marks):
+            end = log.marks[len(log.ends)][-1]
+            if len(log.marks) - len(log.ends) > ahead:
+                device.wait(end)
+            elif not device.has_come_to(end):
                 return
-            self.advance(self._stride(window))
+            log.ends.append(device.seconds(self._origin, end))
+
+    @property
+    def _ahead(self) -> int:
+        step = self._step_seconds() if self.device.steps_ahead else 0.0
+        return min(self.device.steps_ahead, max(LEAST_AHEAD, int(SECONDS_AHEAD / step))) if step else LEAST_AHEAD
+
+    def _is_over(self, window: Window) -> bool:
+        """Tell whether the window is long enough, and as many batches were built in it as consumed or nearly so."""
+        if self._extended_until is None:
+            if not self._is_long_enough(window):
+                return False
+            if window.whole_epochs or not self.config.num_workers:
+                return True
+            now = self._clock()
+            self._extended_until = now + (EXTENSION - 1) * (now - window.clock)
+        steps = len(self.log.marks) - window.first
+        if steps % self._stride(window):
+            return False
+        is_late = self._clock() > self._extended_until or self._nears_epoch_end()
+        return is_late or is_balanced(window.ready, self._ready, steps)
+
+    def _is_long_enough(self, window: Window) -> bool:
+        steps, ended = len(self.log.marks) - window.first, len(self.log.ends) - window.first
+        if ended < 1:
+            return False
+        start = self.device.seconds(self._origin, window.mark)
+        elapsed = self.log.ends[-1] - start
+        if elapsed >= self.request.seconds or (self._nears_epoch_end() and not window.whole_epochs):
+            return window.whole_epochs or steps % self._stride(window) == 0
+        if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
+            return False
+        if ended < max(MIN_WINDOW_STEPS, MIN_BLOCKS * window.block, QUEUES * self.in_flight):
+            return False
+        if steps % window.block and not window.whole_epochs:
+            return False
+        self._next_look = CHECK_GROWTH * steps
+        ends = self.log.ends[window.first :]
+        return relative_half_width(ends, start, window.block, self.config.num_workers) <= self.request.target
 
     def _stride(self, window: Window) -> int:
         """Return the number of which the window's steps must be a multiple: bursts only come where data is awaited."""
-        waited = sum(self.log.waits[window.first :])
+        waited = self._waited - window.waited
         return self._burst if waited > STARVING_SHARE * (self._clock() - window.clock) else 1
 
     def _open(self, *, whole_epochs: bool) -> Window:
+        self._next_look, self._extended_until = 0.0, None
         self.device.synchronize()
         built_meanwhile = self.batches.ready - self.log.ready[-1]
         ready = self._ready + built_meanwhile
@@ -241,6 +265,7 @@ class TimedRun:
             whole_epochs=whole_epochs,
             mark=mark,
             clock=self._clock(),
+            waited=self._waited,
         )
 
     def _open_at_epoch(self) -> Window:
@@ -248,9 +273,19 @@ class TimedRun:
             self._finish_epoch()
         return self._open(whole_epochs=True)
 
+    def _reopen(self, window: Window) -> Window:
+        """Open another window where the epoch has ended, or is about to end, before this one was long enough."""
+        if self._epoch_lasts(LONGEST_EPOCH):
+            return self._open_at_epoch()
+        if self.batches.epochs == window.epochs:
+            return window  # it ends where the epoch does
+        self.settle()
+        return self._open(whole_epochs=False)
+
     def _finish_epoch(self) -> None:
         """Run to the end of the current epoch, or through the next where one has just ended."""
-        self.advance(self.batches.steps_left or self.batches.epoch_batches or 1)
+        left = max(0, self.batches.steps_left or 0)  # an epoch can be longer than the one before
+        self.advance(left or self.batches.epoch_batches or 1)
 
     def _is_settled(self, turnover: int) -> bool:
         steps = len(self.log.ready)
@@ -259,9 +294,10 @@ class TimedRun:
             return False
         return steps >= turnover + block or is_stationary(self.log.ready, block, self.config.num_workers)
 
-    def _has_short_epochs(self) -> bool:
+    def _epoch_lasts(self, windows: float) -> bool:
+        """Tell whether an epoch is known to last so many of the longest windows at most."""
         batches = self.batches.epoch_batches
-        return batches is not None and batches * self._step_seconds() <= SHORT_EPOCH * self.request.seconds
+        return batches is not None and batches * self._step_seconds() <= windows * self.request.seconds
 
     def _has_too_few_steps_left(self, window: Window) -> bool:
         return self._nears_epoch_end() and len(self.log.marks) - window.first < MIN_BLOCKS * window.block

@@ -14,7 +14,7 @@ from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
 from autotune.workload import Workload
 
-__all__ = ["StepMarks", "TrainingStep", "move"]
+__all__ = ["StepMarks", "TrainingStep", "move", "tensor_bytes", "tensors_in"]
 
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after backward, after the optimizer."""
@@ -35,6 +35,8 @@ class TrainingStep:
         self._optimizer = make_optimizer(workload, self._model)
         self._scaler = config.grad_scaler(device.torch_device)
         self._batches = 0
+        self.non_blocking = config.pin_memory
+        """Whether copies to the device need not be waited for: batches are pinned."""
         self.loss: torch.Tensor | None = None
         """The last loss, on the device; reading it synchronises."""
 
@@ -42,7 +44,7 @@ class TrainingStep:
         """Train on one batch and return the marks between its phases."""
         mark, device = self._device.mark, self._device.torch_device
         there = mark()
-        batch = move(batch, device, non_blocking=self._config.pin_memory)
+        batch = move(batch, device, non_blocking=self.non_blocking)
         moved = mark()
         with self._config.autocast(device):
             loss = self._forward(self._model, batch)

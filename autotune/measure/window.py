@@ -61,7 +61,7 @@ class WindowSummary:
     """What a window of steps says."""
 
     samples_per_second: float
-    """Rate, corrected for batches that were built before the window."""
+    """Rate, corrected for batches that were built before the window, or built in it and not used."""
     relative_half_width: float
     """Half-width of the 95 % interval of that rate, as a share of it; infinite with fewer than two blocks."""
     steps: int
@@ -82,7 +82,7 @@ class WindowSummary:
     dropped_steps: int
     """Steps dropped at the start because they had not settled."""
     is_steady: bool
-    """Whether a steady state was reached within the first half."""
+    """Whether the steps that were counted neither rise nor fall."""
 
 
 def block_steps(num_workers: int, step_seconds: float) -> int:

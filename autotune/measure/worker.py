@@ -53,14 +53,19 @@ class Session:
 
         config.apply_threads()
         try:
-            measurement = measure(self._workload, config, self._open_cell(config), self._device, request)
+            cell = self._open_cell(config)
+            measurement = measure(self._workload, config, cell, self._device, request)
         except Exception as error:
             outcome, message, details = classify(error)
         else:
             reason = _reason_against(measurement)
             if reason is None:
-                outcome = Outcome.SUSPECT if measurement.conditions.disturbances else Outcome.OK
-                return Attempt(outcome=outcome, measurement=measurement, message="; ".join(measurement.notes))
+                is_disturbed = bool(measurement.conditions.disturbances or cell.disturbances)
+                if is_disturbed:
+                    self._key = None  # the next one warms up again, for a ceiling to be trusted
+                outcome = Outcome.SUSPECT if is_disturbed else Outcome.OK
+                notes = dict.fromkeys((*measurement.notes, *cell.disturbances))
+                return Attempt(outcome=outcome, measurement=measurement, message="; ".join(notes))
             (outcome, message), details = reason, ""
         return Attempt(outcome=outcome, message=message, details=details)
 

@@ -23,6 +23,8 @@ class NaiveRates:
     """Samples of the timed steps divided by their time."""
     median: float
     """Batch size divided by the median step time."""
+    batches: tuple[int, ...]
+    """First index of each timed batch."""
 
 
 def measure_naively(pipeline: Pipeline, config: Config) -> NaiveRates:
@@ -39,4 +41,5 @@ def measure_naively(pipeline: Pipeline, config: Config) -> NaiveRates:
             break
     timed = ends[WARM_UP - 1 :]
     lengths = [later - earlier for earlier, later in pairwise(timed)]
-    return NaiveRates(BATCH_SIZE * TIMED / (timed[-1] - timed[0]), BATCH_SIZE / median(lengths))
+    rate = BATCH_SIZE * TIMED / (timed[-1] - timed[0])
+    return NaiveRates(rate, BATCH_SIZE / median(lengths), tuple(step.seen[WARM_UP:]))

@@ -52,6 +52,7 @@ DELAYS = {
     "five slow steps": Delay(first_steps=(0.2,) * 5),
     "stall of 2 s": Delay(third_step_on_loader=2.0),
     "random builds": Delay(random_builds=True),
+    "random builds, 5 s": Delay(random_builds=True),
 }
 PIPELINES = (
     Pipeline(name="loader-bound", build=0.12, step=0.01),

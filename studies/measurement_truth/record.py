@@ -25,7 +25,7 @@ from statistics import median
 
 import torch
 from naive import measure_naively
-from pipelines import BATCH_SIZE, DELAYS, Pipeline, SleepingStep, build_seconds, scenarios, true_rate, workload
+from pipelines import BATCH_SIZE, LENGTH, Pipeline, SleepingStep, build_seconds, scenarios, true_rate, workload
 
 from autotune.config import Config
 from autotune.host import inspect_host
@@ -37,8 +37,9 @@ RECORDED = Path(__file__).parent / "recorded"
 RUNS = RECORDED / "runs.csv"
 LOADERS = [(0, 0), *((workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32))]
 REPETITIONS = (1, 2, 3)
-LONGEST, LONGEST_RANDOM = 5.0, 60.0
-"""Seconds that a window may take; slow builds at random need more, or the window holds too few of them."""
+SHORT = "random builds, 5 s"
+LONGEST = {"random builds": 60.0}
+"""Seconds that a window may take where it is not 5, as in a trial: slow builds at random need more of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,11 @@ class Row:
     num_workers: int
     prefetch_factor: int
     truth: float
+    """Of the batches of autotune's window, over and over."""
+    long_run: float
+    """Of many batches; another one only where builds are random."""
+    naive_truth: float
+    """Of the batches that were timed as usual."""
     naive: float
     naive_median: float
     ours: float
@@ -65,7 +71,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if not arguments.table:
@@ -78,7 +84,9 @@ def record(jobs: int) -> None:
     runs = [(r, pipeline, *loader) for r in REPETITIONS for pipeline in scenarios() for loader in LOADERS]
     random.Random(0).shuffle(runs)
     RECORDED.mkdir(exist_ok=True)
-    (RECORDED / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n", encoding="utf-8")
+    (RECORDED / "environment.json").write_text(
+        json.dumps({**environment(), "jobs": jobs}, indent=1) + "\n", encoding="utf-8"
+    )
     with (
         RUNS.open("w", encoding="utf-8", newline="") as file,
         ProcessPoolExecutor(jobs, get_context("spawn"), initializer=prepare) as pool,
@@ -105,18 +113,24 @@ def compare(repetition: int, pipeline: Pipeline, num_workers: int, prefetch_fact
     naive = measure_naively(pipeline, config)
     step, device = SleepingStep(pipeline, warm_batches=1), CpuDevice()
     subject = workload(pipeline, step)
-    seconds = LONGEST_RANDOM if DELAYS[pipeline.delay].random_builds else LONGEST
-    found = measure(subject, config, open_cell(subject, config, device), device, Request(seconds=seconds))
+    request = Request(seconds=LONGEST.get(pipeline.delay, 5.0))
+    found = measure(subject, config, open_cell(subject, config, device), device, request)
     first = 1 + found.settling_steps  # after the batch that the model was warmed up on
-    builds = [build_seconds(pipeline, index) for index in step.seen[first : first + found.steps]]
     low, high = found.ci95 or (0.0, 0.0)
+
+    def truth(batches: Iterable[int]) -> float:
+        builds = [build_seconds(pipeline, index) for index in batches]
+        return round(true_rate(pipeline, num_workers, prefetch_factor, builds), 3)
+
     return Row(
         repetition=repetition,
         pipeline=pipeline.name,
         delay=pipeline.delay,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
-        truth=round(true_rate(pipeline, num_workers, prefetch_factor, builds), 3),
+        truth=truth(step.seen[first : first + found.steps]),
+        long_run=truth(range(0, LENGTH, 10)),
+        naive_truth=truth(naive.batches),
         naive=round(naive.mean, 3),
         naive_median=round(naive.median, 3),
         ours=round(found.steady_samples_per_second, 3),
@@ -153,48 +167,58 @@ def recorded() -> Iterator[Row]:
 
 
 def tables(rows: list[Row]) -> str:
-    """Return, in Markdown, the errors by pipeline and delay, and the spread of the compute-bound rates."""
+    """Return, in Markdown, the errors by pipeline and delay, and in words what else the rows say."""
     lines = [
-        "| pipeline | delay | runs | naive, worst | naive median step, worst | ours, median | ours, worst |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| pipeline | delay | runs | naive | naive, median step | autotune |",
+        "|---|---|---:|---:|---:|---:|",
     ]
-    groups = {(row.pipeline, row.delay): None for row in rows}
+    timed = [row for row in rows if row.delay != SHORT]
+    groups = {(row.pipeline, row.delay): None for row in timed}
     order = [(pipeline.name, pipeline.delay) for pipeline in scenarios()]
     for pipeline, delay in sorted(groups, key=order.index):
-        of_group = [row for row in rows if (row.pipeline, row.delay) == (pipeline, delay)]
+        of_group = [row for row in timed if (row.pipeline, row.delay) == (pipeline, delay)]
         lines.append(f"| {pipeline} | {delay} | {_summary(of_group)} |")
-    lines.append(f"| **all** | | {_summary(rows)} |")
-    return "\n".join([*lines, "", *_spreads(rows)])
+    lines.append(f"| **all** | | {_summary(timed)} |")
+    return "\n".join([*lines, "", *_spreads(rows), "", *_coverages(rows)])
+
+
+def errors(rows: list[Row]) -> tuple[list[float], list[float], list[float]]:
+    """Return the relative errors of the naive rate, of the naive median and of autotune's."""
+    return (
+        [row.naive / row.naive_truth - 1 for row in rows],
+        [row.naive_median / row.naive_truth - 1 for row in rows],
+        [row.ours / row.truth - 1 for row in rows],
+    )
 
 
 def _summary(rows: list[Row]) -> str:
-    ours = [row.ours / row.truth - 1 for row in rows]
-    return " | ".join(
-        [
-            str(len(rows)),
-            f"{_worst(row.naive / row.truth - 1 for row in rows):+.0%}",
-            f"{_worst(row.naive_median / row.truth - 1 for row in rows):+.0%}",
-            f"{median(map(abs, ours)):.1%}",
-            f"{_worst(ours):+.1%}",
-        ]
-    )
+    cells = [f"{median(map(abs, found)):.1%}, {max(found, key=abs):+.1%}" for found in errors(rows)]
+    return " | ".join([str(len(rows)), *cells])
 
 
 def _spreads(rows: list[Row]) -> Iterator[str]:
     """Yield how far the compute-bound rates lie apart over all numbers of workers and prefetched batches."""
-    for repetition in sorted({row.repetition for row in rows}):
+    for repetition in REPETITIONS:
         rates = [
             row.ours
             for row in rows
             if (row.repetition, row.pipeline, row.delay) == (repetition, "compute-bound", "none") and row.num_workers
         ]
         if rates:
-            spread = max(rates) / min(rates) - 1
-            yield f"Compute-bound, repetition {repetition}: {len(rates)} loaders within {spread:.1%}."
+            yield f"- Compute-bound, repetition {repetition}: {len(rates)} loaders within {max(rates) / min(rates) - 1:.1%}."
 
 
-def _worst(errors: Iterable[float]) -> float:
-    return max(errors, key=abs)
+def _coverages(rows: list[Row]) -> Iterator[str]:
+    """Yield how often the intervals held the long-run rate of random builds."""
+    for delay in ("random builds", SHORT):
+        found = [row for row in rows if row.delay == delay and row.pipeline != "compute-bound"]
+        held = sum(row.low <= row.long_run <= row.high for row in found)
+        widths = [(row.high - row.low) / 2 / row.ours for row in found]
+        if found:
+            yield (
+                f"- Windows of {LONGEST.get(delay, 5.0):.0f} s: {held} of {len(found)} intervals held the long-run rate; "
+                f"their median half-width is {median(widths):.0%}."
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ PATIENCE = 10.0
 
 
 def stream_of(dataset: Any, batch_size: int = 4, **options: Any) -> BatchStream:
-    counter = CountingCollate(options.pop("collate_fn", None), options.get("num_workers", 0))
+    counter = CountingCollate(options.pop("collate_fn", None), options.get("num_workers", 0), compares_workers=True)
     return BatchStream(DataLoader(dataset, batch_size=batch_size, collate_fn=counter, **options), counter)
 
 
