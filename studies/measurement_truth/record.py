@@ -71,7 +71,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if not arguments.table:
@@ -205,7 +205,8 @@ def _spreads(rows: list[Row]) -> Iterator[str]:
             if (row.repetition, row.pipeline, row.delay) == (repetition, "compute-bound", "none") and row.num_workers
         ]
         if rates:
-            yield f"- Compute-bound, repetition {repetition}: {len(rates)} loaders within {max(rates) / min(rates) - 1:.1%}."
+            spread = max(rates) / min(rates) - 1
+            yield f"- Compute-bound, repetition {repetition}: {len(rates)} loaders within {spread:.1%}."
 
 
 def _coverages(rows: list[Row]) -> Iterator[str]:
@@ -216,8 +217,8 @@ def _coverages(rows: list[Row]) -> Iterator[str]:
         widths = [(row.high - row.low) / 2 / row.ours for row in found]
         if found:
             yield (
-                f"- Windows of {LONGEST.get(delay, 5.0):.0f} s: {held} of {len(found)} intervals held the long-run rate; "
-                f"their median half-width is {median(widths):.0%}."
+                f"- Random builds, windows of {LONGEST.get(delay, 5.0):.0f} s: {held} of {len(found)} intervals held "
+                f"the long-run rate; their median half-width is {median(widths):.0%}."
             )
 
 
