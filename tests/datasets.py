@@ -87,6 +87,17 @@ class HoldsALambda(Squares):
         self.transform = lambda x: x
 
 
+class Lengthening(IterableDataset[torch.Tensor]):
+    """Every epoch is two samples longer than the one before."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self._length += 2
+        return (torch.tensor([float(index)]) for index in range(self._length))
+
+
 def first_elements(samples: list[Any]) -> dict[str, torch.Tensor]:
     """A collate function of one's own."""
     return {"x": torch.stack([sample[0] for sample in samples])}

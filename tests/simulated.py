@@ -48,6 +48,8 @@ class SimulatedMachine:
     """Standard deviation of the logarithm of each measured rate."""
     drift: float = 0.0
     """The same, common to each two measurements in a row."""
+    persistence_gain: float | None = None
+    """What keeping the workers alive gains, as each measurement says it."""
     seed: int = 0
     seconds: float = 2.0
     """What a measurement costs."""
@@ -107,6 +109,7 @@ class SimulatedMachine:
             steady_samples_per_second=rate,
             ceiling_samples_per_second=config.batch_size / cost.compute * factor,
             step_time=split,
+            persistence_gain=self.persistence_gain if config.num_workers else None,
             conditions=examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed)),
         )
 

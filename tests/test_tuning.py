@@ -265,6 +265,33 @@ def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None
     assert sum(fresh) == 2 * result.rounds
 
 
+@pytest.mark.parametrize(("gain", "keeps"), [(0.002, False), (0.05, True)])
+def test_workers_live_on_in_the_answer_where_that_pays_and_the_answer_was_measured(gain: float, keeps: bool) -> None:
+    machine = SimulatedMachine(cost=loader_bound, persistence_gain=gain)
+    result = tuned(machine)
+    assert result.config.num_workers > 0
+    assert result.config.persistent_workers is keeps
+    confirmed = [trial.config.dataloader_kwargs() for trial in result.history if trial.kind == "confirm"]
+    assert result.config.dataloader_kwargs() in confirmed
+
+
+def test_the_baseline_is_not_improved_upon_by_what_was_not_allowed() -> None:
+    baseline = Config(num_workers=2)
+    machine = SimulatedMachine(cost=equal_everywhere, persistence_gain=0.05)
+    result = tuned(machine, baseline=baseline, num_workers="4..8")
+    assert result.config.to_document()["dataloader"] == baseline.to_document()["dataloader"]
+
+
+def test_a_study_of_older_records_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = tmp_path / "study.journal"
+    monkeypatch.setattr("autotune.tuning.SCHEMA", 1)
+    tuned(SimulatedMachine(cost=loader_bound), trials=4, storage=storage)
+    monkeypatch.undo()
+    machine = SimulatedMachine(cost=loader_bound)
+    tuned(machine, trials=4, storage=storage)
+    assert machine.calls[0][0].num_workers == 0
+
+
 def test_a_larger_batch_comes_with_advice() -> None:
     result = tuned(SimulatedMachine(cost=larger_batches_pay))
     assert result.config.batch_size > examples.BASELINE.batch_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,7 +27,7 @@ from autotune.measure.device import CpuDevice
 from autotune.measure.step import tensors_in
 from autotune.records import Measurement, Request
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Divided, OneShard, Ragged, SlowToOpen, Squares, first_elements
+from tests.datasets import CountingUp, Divided, Lengthening, OneShard, Ragged, SlowToOpen, Squares, first_elements
 from tests.workloads import SAMPLE_SECONDS, Sleeping
 
 if TYPE_CHECKING:
@@ -269,6 +270,39 @@ def test_a_worker_without_a_shard_is_told() -> None:
     found = measured(OneShard(MANY), {"num_workers": 2})
     assert notes_with("1 of 2 loader workers", found)
     assert found.samples_per_second == found.steady_samples_per_second
+
+
+@pytest.mark.parametrize("length", [10, 97, 400])
+def test_epochs_that_grow_longer_are_measured_all_the_same(length: int) -> None:
+    found = measured(Lengthening(length), {}, batch_size=1)
+    assert found.samples >= 1
+    assert found.samples_per_second > 0
+
+
+class Understating(BatchSampler):
+    """Yields more batches than it says."""
+
+    def __len__(self) -> int:
+        return super().__len__() * 9 // 10
+
+
+def test_a_sampler_that_yields_more_than_it_says_is_measured_all_the_same() -> None:
+    def sampler(batch_size: int) -> BatchSampler:
+        return Understating(SequentialSampler(range(1000)), batch_size, drop_last=False)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert measured(Squares(1000), {}, batch_size=2, batch_sampler=sampler).samples_per_second > 0
+
+
+def test_how_batches_are_copied_is_the_loaders_choice_and_not_that_of_the_first_in_the_cell() -> None:
+    workload, device = Workload(nn.Linear(1, 1), Squares(MANY), training_step=Training()), CpuDevice()
+    cell = open_cell(workload, Config(batch_size=8), device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # there is nothing to pin memory for
+        for pins in (True, False):
+            measure(workload, Config(batch_size=8, pin_memory=pins), cell, device, Request(seconds=0.1))
+            assert cell.step.non_blocking is pins
 
 
 # --- what else a measurement says ---

@@ -161,6 +161,18 @@ def test_a_window_ends_in_time_although_the_host_runs_ahead(host: float, step: f
     assert summary.waiting_share == pytest.approx(max(0.0, 1 - step / host), abs=0.01)
 
 
+@pytest.mark.parametrize("epoch_batches", [20, 60, 1000])
+def test_slow_steps_near_the_end_of_a_long_epoch_do_not_cost_the_whole_epoch(epoch_batches: int) -> None:
+    device = SimulatedAccelerator(0.001, 2.0)
+    config = Config(batch_size=BATCH_SIZE, num_workers=8, prefetch_factor=8)
+    run = TimedRun(config, device.step, ReadyBatches(epoch_batches), device, Request(seconds=5), device.clock)
+    run.settle()
+    window = run.fill()
+    summary = summarise(run.rows(window), window.ready, window.block, 8, whole_epochs=window.whole_epochs)
+    assert device.now < 30
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE / 2.0, rel=0.01)
+
+
 def growing(workers: int, step: float) -> SimulatedPipeline:
     return SimulatedPipeline(workers, 2, always(0.0), lambda number: step * (1 + 0.05 * number))
 
