@@ -125,7 +125,7 @@ class TimedRun:
         self.device = device
         self.request = request
         self._clock = clock
-        self._block = MIN_STEPS
+        self._block, self._ahead = MIN_STEPS, min(device.steps_ahead, LEAST_AHEAD)
         self._waited = 0.0
         self._next_look = 0.0
         self._extended_until: float | None = None
@@ -160,7 +160,7 @@ class TimedRun:
         while not self._is_settled(turnover) and self._clock() <= limit:
             self.advance(1)
         self._note_ends(0)
-        self._block = block_steps(self.config.num_workers, self._step_seconds())
+        self._pace()
 
     def fill(self) -> Window:
         """Open a window, of whole epochs where they are short, and run until its interval is narrow enough.
@@ -183,14 +183,15 @@ class TimedRun:
     def rows(self, window: Window) -> list[StepRow]:
         """Return the steps of a window on the device's time line; only after the device was synchronised."""
         log, seconds = self.log, self.device.seconds
-        drains = not window.whole_epochs and self._nears_epoch_end()  # with nothing left to ask the workers for
+        left = self.batches.steps_left
+        drains = left is not None and left < self.in_flight  # nothing is left to ask the workers for
         rows: list[StepRow] = []
         end = 0.0
         for index in range(window.first, len(log.marks)):
             there, moved, forwarded, differentiated, ended = (seconds(window.mark, m) for m in log.marks[index])
             begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
             end = ended
-            ready = round(window.ready) if drains else log.ready[index]
+            ready = round(window.ready) if drains and not window.whole_epochs else log.ready[index]
             rows.append(StepRow(begin, there, moved, forwarded, differentiated, end, log.samples[index], ready))
         return rows
 
@@ -207,11 +208,6 @@ class TimedRun:
             elif not device.has_come_to(end):
                 return
             log.ends.append(device.seconds(self._origin, end))
-
-    @property
-    def _ahead(self) -> int:
-        step = self._step_seconds() if self.device.steps_ahead else 0.0
-        return min(self.device.steps_ahead, max(LEAST_AHEAD, int(SECONDS_AHEAD / step))) if step else LEAST_AHEAD
 
     def _is_over(self, window: Window) -> bool:
         """Tell whether the window is long enough, and as many batches were built in it as consumed or nearly so."""
@@ -289,10 +285,16 @@ class TimedRun:
 
     def _is_settled(self, turnover: int) -> bool:
         steps = len(self.log.ready)
-        self._block = block = block_steps(self.config.num_workers, self._step_seconds())
-        if steps < max(block, MIN_STEPS):
+        self._pace()
+        if steps < max(self._block, MIN_STEPS):
             return False
-        return steps >= turnover + block or is_stationary(self.log.ready, block, self.config.num_workers)
+        return steps >= turnover + self._block or is_stationary(self.log.ready, self._block, self.config.num_workers)
+
+    def _pace(self) -> None:
+        """Choose the length of a block, and how far the host may run ahead, for steps as long as they are."""
+        step = self._step_seconds()
+        self._block = block_steps(self.config.num_workers, step)
+        self._ahead = min(self.device.steps_ahead, max(LEAST_AHEAD, int(SECONDS_AHEAD / step)) if step else LEAST_AHEAD)
 
     def _epoch_lasts(self, windows: float) -> bool:
         """Tell whether an epoch is known to last so many of the longest windows at most."""
