@@ -114,6 +114,8 @@ class Conditions:
     """Device memory of the process, context and libraries included (NVML)."""
     gpu_slowdowns: tuple[str, ...]
     """Faults or heat that kept the clocks down."""
+    allocator_retries: int
+    """How often the device's memory was full and the allocator had to give back what it kept; 0 on a CPU."""
 
     @property
     def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:
@@ -128,6 +130,8 @@ class Conditions:
         found = [f"the GPU ran slower than it can: {words}" for words in self.gpu_slowdowns]
         if self.is_crowded:
             found.append(f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile")
+        if self.allocator_retries:
+            found.append(f"the device's memory was full {self.allocator_retries} times and had to be given back first")
         return tuple(found)
 
 
@@ -177,9 +181,9 @@ class Measurement:
     """Peak host memory of the training process and its loader workers, shared pages counted once."""
     shared_memory_bytes: int
     """The part of it in batches that workers had built and training had not received, at most."""
-    worker_growth_bytes_per_batch: float | None
-    """How fast the memory of all workers together grew, by copies of shared pages and by what they keep; ``None``
-    without workers that lived through the measurement."""
+    worker_growth_bytes_per_sample: float | None
+    """How much the memory of the workers grew for each sample that one of them built, by copies of pages shared with
+    the parent and by what they keep; ``None`` without workers that lived through the measurement."""
     epoch_host_memory_bytes: int | None
     """What ``host_memory_bytes`` would be at the end of an epoch, at most, if that growth goes on."""
     ready_batches: float

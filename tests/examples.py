@@ -36,6 +36,7 @@ def conditions(**changes: Any) -> Conditions:
         gpu_clock_mhz=None,
         gpu_process_bytes=None,
         gpu_slowdowns=(),
+        allocator_retries=0,
     )
     return replace(example, **changes)
 
@@ -65,7 +66,7 @@ def measurement(**changes: Any) -> Measurement:
         peak_allocated_bytes=None,
         host_memory_bytes=512 * 2**20,
         shared_memory_bytes=0,
-        worker_growth_bytes_per_batch=None,
+        worker_growth_bytes_per_sample=None,
         epoch_host_memory_bytes=None,
         ready_batches=0.0,
         conditions=conditions(),

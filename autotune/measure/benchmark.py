@@ -26,6 +26,7 @@ from autotune.measure.memory import (
     sample_memory,
 )
 from autotune.measure.monitor import conditions_between, snapshot
+from autotune.measure.notes import loader_notes, machine_notes, window_notes
 from autotune.measure.run import TimedRun, Window
 from autotune.measure.step import TrainingStep, move
 from autotune.measure.window import WindowSummary, summarise
@@ -43,8 +44,6 @@ WARM_CAP_SECONDS = 4.0
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that is worth a longer look."""
 LONGER_LOOKS = 2
-UNCREDITED = 0.01
-"""Share of batches built before the window that a reader must know of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +109,13 @@ def measure(workload: Workload, config: Config, cell: Cell, device: Device, requ
     run = TimedRun(config, cell.step, stream, device, request)
     try:
         run.advance(1)
-        memory, before = sample_memory(stream.produced, known), snapshot()
+        memory, before, retries = sample_memory(stream.produced, known), snapshot(), device.allocator_retries
         run.settle()
         window = run.fill()
         gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
-        conditions = conditions_between(before, snapshot(), gpu)
+        conditions = replace(
+            conditions_between(before, snapshot(), gpu), allocator_retries=device.allocator_retries - retries
+        )
         after = sample_memory(stream.produced, known, stream.workers)
         measurement = _report(run, stream, window, cell, conditions, after)
         return _with_growth(measurement, growth_between(memory, after), after, run, stream)
@@ -159,12 +160,12 @@ def _report(
         peak_allocated_bytes=peaks[0] if peaks else None,
         host_memory_bytes=host_bytes,
         shared_memory_bytes=in_flight,
-        worker_growth_bytes_per_batch=None,
+        worker_growth_bytes_per_sample=None,
         epoch_host_memory_bytes=None,
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
-        notes=_notes(run, stream, summary, conditions),
+        notes=(*window_notes(summary), *loader_notes(stream, run.config, run.in_flight), *machine_notes(conditions)),
     )
 
 
@@ -185,9 +186,8 @@ def _with_growth(
         before, memory = memory, sample_memory(stream.produced, (), stream.workers)
         growth = min(growth, growth_between(before, memory) or growth, key=lambda each: each.after(batches))
     at_epoch_end = measurement.host_memory_bytes + growth.after(batches)
-    return replace(
-        measurement, worker_growth_bytes_per_batch=growth.bytes_per_batch, epoch_host_memory_bytes=at_epoch_end
-    )
+    per_sample = growth.bytes_per_batch * measurement.steps / measurement.samples
+    return replace(measurement, worker_growth_bytes_per_sample=per_sample, epoch_host_memory_bytes=at_epoch_end)
 
 
 def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) -> int | None:
@@ -218,43 +218,3 @@ def _epoch_cost(
         restart = min(start, config.num_workers * inside / summary.steps)
     rate = summary.samples_per_second * summary.seconds / inside
     return EpochCost(samples=samples, rate=rate, start=start, restart=restart)
-
-
-def _notes(run: TimedRun, stream: BatchStream, summary: WindowSummary, conditions: Conditions) -> tuple[str, ...]:
-    notes = []
-    if summary.early_share > UNCREDITED:
-        notes.append(
-            f"{summary.early_share:.0%} of the batches had been built before the window and are not counted: "
-            "the queue was still draining"
-        )
-    if summary.early_share < -UNCREDITED:
-        notes.append(
-            f"{-summary.early_share:.0%} more batches are counted than were used: workers built them in the window, "
-            "in which training waited for others"
-        )
-    if not summary.is_steady:
-        notes.append("step times never settled within the window")
-    if stream.epoch_batches is not None and stream.epoch_batches <= run.in_flight:
-        notes.append(
-            f"the loader asks for {run.in_flight} batches ahead and an epoch ends after {stream.epoch_batches}: "
-            "no steady state is reached"
-        )
-    if stream.idle_workers:
-        notes.append(
-            f"{stream.idle_workers} of {run.config.num_workers} loader workers have no data: fewer do the same"
-        )
-    if conditions.page_cache in ("cold", "mixed"):
-        notes.append(f"{conditions.storage_share:.0%} of the data came from storage; read again it may come faster")
-    if (conditions.worker_threads or 1) > 1:
-        notes.append(
-            f"each loader worker computes in {conditions.worker_threads} threads: limit them, for example with "
-            "cv2.setNumThreads(0) or OMP_NUM_THREADS=1, or more workers only get in each other's way"
-        )
-    if stream.freezes_epoch:
-        notes.append("the dataset's set_epoch does not reach workers that live on: each keeps its own copy of it")
-    if stream.unique_share < 1:
-        notes.append(
-            f"only {stream.unique_share:.0%} of the samples are counted: the workers yield the same ones; "
-            "divide the dataset among them with torch.utils.data.get_worker_info()"
-        )
-    return (*notes, *conditions.disturbances)

@@ -58,6 +58,10 @@ class Device(Protocol):
     def peaks(self) -> tuple[int, int] | None:
         """Return peak allocated and peak reserved bytes since the start, or ``None`` on CPU."""
 
+    @property
+    def allocator_retries(self) -> int:
+        """How often its memory was full so far and the allocator gave back what it kept; 0 where it does not count."""
+
 
 class CpuDevice:
     """Training on the CPU: operators have finished when they return."""
@@ -106,6 +110,11 @@ class CpuDevice:
     def peaks(self) -> tuple[int, int] | None:
         """Return ``None``: host memory is counted over the process tree instead."""
         return None
+
+    @property
+    def allocator_retries(self) -> int:
+        """Return 0: a CPU keeps no memory back."""
+        return 0
 
 
 class AcceleratorDevice:
@@ -168,6 +177,12 @@ class AcceleratorDevice:
             used = int(self._module.driver_allocated_memory())  # mps keeps no peak
             return used, used
         return int(self._module.max_memory_allocated()), int(self._module.max_memory_reserved())
+
+    @property
+    def allocator_retries(self) -> int:
+        """Return the caching allocator's count; memory given back and taken again costs time in every step."""
+        get_stats = getattr(self._module, "memory_stats", None)
+        return int(get_stats().get("num_alloc_retries", 0)) if get_stats else 0
 
 
 def open_device(name: str) -> Device:

@@ -326,14 +326,14 @@ def test_the_numbers_of_a_measurement_fit_together(loader: dict[str, Any]) -> No
 def test_only_workers_build_ahead_grow_and_fill_shared_memory() -> None:
     found = measured(Squares(MANY), {})
     assert (found.ready_batches, found.shared_memory_bytes) == (0, 0)
-    assert (found.worker_growth_bytes_per_batch, found.epoch_host_memory_bytes) == (None, None)
+    assert (found.worker_growth_bytes_per_sample, found.epoch_host_memory_bytes) == (None, None)
 
 
 def test_workers_that_live_on_tell_the_memory_at_the_end_of_an_epoch() -> None:
     found = measured(Squares(MANY), {"num_workers": 2})
     assert 0 <= found.ready_batches <= 4
-    assert found.worker_growth_bytes_per_batch is not None
-    assert found.worker_growth_bytes_per_batch >= 0
+    assert found.worker_growth_bytes_per_sample is not None
+    assert found.worker_growth_bytes_per_sample >= 0
     assert found.epoch_host_memory_bytes is not None
     assert found.epoch_host_memory_bytes >= found.host_memory_bytes
 

@@ -291,7 +291,7 @@ def test_workers_that_are_not_forked_are_counted_alike() -> None:
     assert found.first_batch_seconds > 0.2  # each worker imports torch
     assert 0 < found.ready_batches <= 4
     assert found.conditions.own_cpus > 0.5
-    assert found.worker_growth_bytes_per_batch is not None
+    assert found.worker_growth_bytes_per_sample is not None
 
 
 def test_a_dataset_that_cannot_be_sent_to_workers_says_so_and_is_measured_without() -> None:
