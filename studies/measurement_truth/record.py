@@ -1,6 +1,6 @@
 """Measure pipelines of known rate, as usual and with autotune, and say how far off each is.
 
-    python studies/measurement_truth/record.py            # three repetitions, some 40 minutes
+    python studies/measurement_truth/record.py            # three repetitions, some 25 minutes
     python studies/measurement_truth/record.py --table    # the tables, from what was recorded
 
 What is measured sleeps, so that several pipelines are measured side by side (``--jobs``).
