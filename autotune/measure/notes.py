@@ -11,7 +11,7 @@ from autotune.records import Conditions
 
 __all__ = ["LoaderFacts", "loader_notes", "machine_notes", "window_notes"]
 
-UNCREDITED = 0.01
+UNCREDITED = 0.05
 """Share of the batches, built before the window or built in it and not used, from which it is told."""
 THROTTLED = 0.05
 """Share of the time that a CPU quota may stop processes before it is told."""
