@@ -188,7 +188,7 @@ class BatchStream:
 
     @property
     def idle_workers(self) -> int:
-        """Workers of an iterable dataset that have built nothing although each had its turn more than once."""
+        """Workers that have built nothing although each had its turn more than once."""
         had_their_turn = self.consumed > 2 * self._loader.num_workers
         return self._counter.empty_workers if had_their_turn and self._loader.num_workers else 0
 

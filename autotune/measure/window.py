@@ -32,6 +32,14 @@ MIN_STEPS = 5
 """Fewest steps in a block."""
 SLOW_STEP_SECONDS = 0.2
 """Steps longer than this make a block of their own, so that a window of few steps still has blocks."""
+UNSETTLED = 0.02
+"""Blocks that are faster or slower than others by less than this share have settled."""
+CERTAIN_TREND = 2.3
+"""Standard deviations of a trend beyond which chance explains it in 2 of 100 windows."""
+COUNTING_NOISE = 1
+"""Batches by which the inventory at two like moments differs although nothing drains."""
+IMBALANCE = 0.005
+"""Difference between batches built and consumed in a window, as a share of its steps, that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +114,6 @@ def is_stationary(ready: Sequence[int], block: int, num_workers: int) -> bool:
     tolerance = max(1.0, num_workers / 4)
     now, before, earlier = ready[-1], ready[-1 - block], ready[-1 - 2 * block]
     return abs(now - before) <= tolerance and abs(before - earlier) <= tolerance
-
-
-UNSETTLED = 0.02
-"""Blocks that are faster or slower than others by less than this share have settled."""
-CERTAIN_TREND = 2.3
-"""Standard deviations of a trend beyond which chance explains it in 2 of 100 windows."""
-COUNTING_NOISE = 1
-"""Batches by which the inventory at two like moments differs although nothing drains."""
-IMBALANCE = 0.005
-"""Difference between batches built and consumed in a window, as a share of its steps, that does not matter."""
 
 
 def is_balanced(ready_before: float, ready_after: float, steps: int) -> bool:

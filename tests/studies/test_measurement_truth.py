@@ -51,6 +51,18 @@ def test_the_recorded_errors_are_within_what_is_promised(study: Any) -> None:
     assert max(naive) > 2
 
 
+def test_no_recorded_loader_earns_anything_by_prefetching_where_the_step_is_the_limit(study: Any) -> None:
+    record = study("record")
+    for repetition in record.REPETITIONS:
+        rates = [
+            row.ours
+            for row in record.recorded()
+            if (row.repetition, row.pipeline, row.delay) == (repetition, "compute-bound", "none") and row.num_workers
+        ]
+        assert len(rates) == 16
+        assert max(rates) <= 1.02 * min(rates)
+
+
 def test_the_tables_in_the_studys_readme_are_those_of_its_data(study: Any) -> None:
     record = study("record")
     readme = (STUDY / "README.md").read_text(encoding="utf-8")
