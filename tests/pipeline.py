@@ -190,3 +190,22 @@ class ReadyBatches:
     @property
     def steps_left(self) -> int:
         return self.epochs * self.epoch_batches - self._given
+
+
+class LongerEpochs(ReadyBatches):
+    """Epochs that are longer than they are said to be; asking what is left for ever is an error."""
+
+    def __init__(self, said: int, real: int) -> None:
+        super().__init__(said)
+        self._real = real
+        self._asked = 0
+
+    @property
+    def epochs(self) -> int:
+        return -(-self._given // self._real)
+
+    @property
+    def steps_left(self) -> int:
+        self._asked += 1
+        assert self._asked < 100_000, "asked without end"
+        return self.epoch_batches - (self._given - (self.epochs - 1) * self._real)

@@ -13,7 +13,15 @@ from autotune.config import Config
 from autotune.measure.run import TimedRun
 from autotune.measure.window import summarise
 from autotune.records import Request
-from tests.pipeline import BATCH_SIZE, ReadyBatches, Seconds, SimulatedAccelerator, SimulatedPipeline, always
+from tests.pipeline import (
+    BATCH_SIZE,
+    LongerEpochs,
+    ReadyBatches,
+    Seconds,
+    SimulatedAccelerator,
+    SimulatedPipeline,
+    always,
+)
 
 LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
 COMPUTE = {"loader-bound": 0.0025, "compute-bound": 0.03, "balanced": 0.01}
@@ -159,6 +167,18 @@ def test_a_window_ends_in_time_although_the_host_runs_ahead(host: float, step: f
     assert device.furthest <= (device.steps_ahead + 2) * step
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE / max(host, step), rel=0.01)
     assert summary.waiting_share == pytest.approx(max(0.0, 1 - step / host), abs=0.01)
+
+
+def test_an_epoch_that_is_longer_than_it_is_said_to_be_does_not_stop_the_run() -> None:
+    device = SimulatedAccelerator(0.001, 0.01)
+    batches = LongerEpochs(10, 14)
+    run = TimedRun(Config(batch_size=BATCH_SIZE), device.step, batches, device, Request(seconds=3), device.clock)
+    run.advance(12)
+    run.settle()
+    assert batches.steps_left < 0
+    window = run.fill()
+    assert device.now < 10
+    assert run.rows(window)[-1].end == pytest.approx(0.01 * len(run.rows(window)), rel=0.01)
 
 
 @pytest.mark.parametrize("epoch_batches", [20, 60, 1000])
