@@ -26,11 +26,12 @@ def conclude(
     confirmations: Sequence[Trial],
     stop_reason: str,
     seconds: float,
+    highest_ceiling: float,
 ) -> Result:
     """Return the result of a run: the candidate where its gain was proven, the baseline otherwise.
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
-    ``history`` is everything on record.
+    ``history`` is everything on record; ``highest_ceiling`` is the rate of the fastest step alone among what fits.
     """
     baseline = trials[0]
     assert baseline.measurement is not None
@@ -51,7 +52,7 @@ def conclude(
         speedup_ci95=confirmation.speedup_ci95 if confirmation and faster else None,
         verdict="faster" if faster else "no proven gain",
         stop_reason=stop_reason,
-        remaining_gain=_remaining_gain(trials, rate),
+        remaining_gain=max(0.0, highest_ceiling / rate - 1),
         facts=facts,
         measurement=answer,
         baseline_measurement=before,
@@ -131,12 +132,6 @@ def _notes(
 def _rate(trial: Trial) -> float:
     assert trial.rate is not None
     return trial.rate
-
-
-def _remaining_gain(trials: Sequence[Trial], rate: float) -> float:
-    sound = [trial.measurement for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
-    ceilings = [measurement.ceiling_samples_per_second for measurement in sound]
-    return max(0.0, max(ceilings, default=rate) / rate - 1)
 
 
 def _plain(config: Config) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autotune.config import Config
+from autotune.probes import ComputeProbe, LoaderTrace
 
 if TYPE_CHECKING:
     import pandas
@@ -22,6 +23,8 @@ __all__ = [
     "Kind",
     "Measurement",
     "Outcome",
+    "Part",
+    "Probe",
     "Progress",
     "Request",
     "Result",
@@ -31,9 +34,11 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of these records: a study that was stored with another one is not continued."""
-Kind = Literal["baseline", "guess", "sweep", "model", "confirm"]
+Kind = Literal["baseline", "search", "skipped", "confirm"]
+Part = Literal["training", "compute", "loader"]
+"""What a request is about: training with the loader, the step alone on a resident batch, the loader alone."""
 Interval = tuple[float, float]
 
 
@@ -59,6 +64,8 @@ class Outcome(StrEnum):
     """The user's own code raised."""
     SUSPECT = "suspect"
     """Measured while the machine was disturbed."""
+    SKIPPED = "skipped"
+    """Never run: what was measured before shows that it cannot win, or would not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +199,8 @@ class Measurement:
     """What the machine was doing meanwhile."""
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
+    stopped_early: bool = False
+    """Whether the window ended as soon as the rate was sure to lie below what was asked for."""
     notes: tuple[str, ...] = ()
     """What a reader must know to trust this number, in plain words."""
 
@@ -250,6 +259,11 @@ class Request:
     """Seconds after which the runner kills the process group."""
     fresh: bool = False
     """Whether a new process is required, as for confirmation."""
+    part: Part = "training"
+    """What to measure."""
+    least_rate: float | None = None
+    """Samples per second below which the configuration is of no interest: once the interval lies below, the window
+    ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,11 +273,35 @@ class Attempt:
     outcome: Outcome
     """What became of it."""
     measurement: Measurement | None = None
-    """The numbers; ``None`` unless the outcome is ok or suspect."""
+    """The numbers of training; ``None`` unless the outcome is ok or suspect."""
+    compute: ComputeProbe | None = None
+    """The same of the step alone."""
+    loader: LoaderTrace | None = None
+    """The same of the loader alone."""
     message: str = ""
     """What went wrong, in one line."""
     details: str = ""
     """The user's traceback or the end of the child's output, when something went wrong."""
+    seconds: float = 0.0
+    """Wall time it cost, process start included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A short look at one part of the pipeline, and what became of it."""
+
+    part: Part
+    """Which one."""
+    config: Config
+    """Batch size, precision and threads it was made with."""
+    outcome: Outcome
+    """What became of it."""
+    compute: ComputeProbe | None = None
+    """What a look at the step gave."""
+    loader: LoaderTrace | None = None
+    """What a look at the loader gave."""
+    message: str = ""
+    """What went wrong, in one line."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
 
@@ -288,6 +326,10 @@ class Trial:
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
     """Wall time the trial cost, process start included."""
+    predicted: float | None = None
+    """Samples per second that were expected of it, before it ran."""
+    bound: float | None = None
+    """Samples per second that it could not exceed, by what was known before it ran."""
 
     @property
     def rate(self) -> float | None:
@@ -299,7 +341,7 @@ class Trial:
 class Progress:
     """One moment of a run, for whoever shows it."""
 
-    phase: Literal["inspect", "baseline", "search", "confirm"]
+    phase: Literal["inspect", "baseline", "probe", "search", "confirm"]
     """What the run is doing."""
     seconds_left: float
     """What is left of the budget."""
@@ -307,6 +349,8 @@ class Progress:
     """The configuration that is being measured now."""
     finished: Trial | None = None
     """The trial that has just ended."""
+    looked: Probe | None = None
+    """The short look that has just ended."""
     best_rate: float | None = None
     """Best samples per second so far."""
     baseline_rate: float | None = None

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.budget import Clock
 from autotune.conclusion import conclude
 from autotune.config import Config
 from autotune.duration import parse_duration
-from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
+from autotune.errors import InterruptedRunError, UsageError
 from autotune.host import Host, inspect_host
 from autotune.records import (
     SCHEMA,
     Attempt,
-    Outcome,
     Progress,
     Request,
     Result,
@@ -25,9 +24,7 @@ from autotune.records import (
     WorkloadFacts,
 )
 from autotune.runner import ProcessRunner
-from autotune.search.attempt import measure_undisturbed
-from autotune.search.confirm import MAX_ROUNDS, MIN_ROUNDS, Confirmation, confirm
-from autotune.search.guess import first_guesses
+from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
 
@@ -35,19 +32,17 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
-    from autotune.search.study import TuningStudy
+    from autotune.search.stages import Search
 
 __all__ = ["best_config", "tune"]
 
 INTERRUPTED = "interrupted by the user"
-CONFIRM_SHARE = 0.4
-"""Share of the budget that confirmation may take."""
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
 GRACE = 10.0
 """Seconds after the end of the budget in which a confirmation that has begun may end."""
-LEAST_CAP, LARGEST_CAP = 1.5, 5.0
-"""Bounds on a trial's longest window, in seconds."""
+HEADROOM = 0.1
+"""Share of the memory that stays free unless the user says otherwise."""
 
 
 def best_config(
@@ -130,30 +125,6 @@ def tune(
 
 
 @dataclass(slots=True)
-class Clock:
-    """The budget: wall time for everything."""
-
-    budget: float
-    """Seconds in all."""
-    now: Callable[[], float] = time.monotonic
-    """The clock; injected by tests."""
-    start: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.start = self.now()
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the start."""
-        return self.now() - self.start
-
-    @property
-    def left(self) -> float:
-        """Seconds left, never negative."""
-        return max(0.0, self.budget - self.spent)
-
-
-@dataclass(slots=True)
 class Run:
     """One run over one space: everything after the workload has been looked at."""
 
@@ -166,18 +137,29 @@ class Run:
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
 
-    def result(self, storage: str | None, max_trials: int | None) -> Result:
+    def result(self, storage: str | None, max_trials: int | None, headroom: float = HEADROOM) -> Result:
         """Search, confirm and conclude."""
+        from autotune.search.stages import Search
         from autotune.search.study import open_study
 
         study = open_study(
             self.space,
-            lambda baseline: first_guesses(baseline, self.space, self.facts, self.host.cpus),
+            self.facts,
+            self.host,
             name=f"autotune{SCHEMA}-{self.facts.fingerprint}-{self.host.fingerprint}-{self.space.fingerprint}",
             storage=storage,
+            headroom=headroom,
         )
-        reason = self._search(study, max_trials)
-        confirmation, candidate, was_interrupted = self._confirm(study, interrupted=reason == INTERRUPTED)
+        search = Search(
+            runner=self.runner,
+            study=study,
+            space=self.space,
+            clock=self.clock,
+            tell=self.tell,
+            max_trials=max_trials,
+        )
+        reason = self._search(search)
+        confirmation, candidate, was_interrupted = self._confirm(search, interrupted=reason == INTERRUPTED)
         return conclude(
             study.trials,
             confirmation,
@@ -188,66 +170,23 @@ class Run:
             confirmations=self.confirmations,
             stop_reason=INTERRUPTED if was_interrupted else reason,
             seconds=self.clock.spent,
+            highest_ceiling=study.outlook.highest_ceiling,
         )
 
-    def _search(self, study: TuningStudy, max_trials: int | None) -> str:
-        """Measure until a stopping rule holds, and return which."""
+    def _search(self, search: Search) -> str:
+        """Run the search; the user may interrupt it once the baseline was measured."""
         try:
-            while True:
-                reason = self._reason_to_stop(study, max_trials)
-                if reason:
-                    return reason
-                self._run_trial(study)
+            return search.run()
         except KeyboardInterrupt:
-            study.abandon()
-            if not study.trials:
+            search.study.abandon()
+            if not search.study.trials:
                 raise InterruptedRunError("interrupted before the baseline was measured") from None
             self._close_runner()
             return INTERRUPTED
 
-    def _reason_to_stop(self, study: TuningStudy, max_trials: int | None) -> str | None:
-        done = study.trials
-        if not done:
-            return None
-        if max_trials is not None and len(done) >= max_trials:
-            return f"{max_trials} trials were asked for"
-        if self._search_left(study) < _typical_cost(done):
-            return "the budget is spent"
-        return study.is_exhausted()
-
-    def _run_trial(self, study: TuningStudy) -> None:
-        config, kind = study.ask()
-        done = study.trials
-        best = study.best
-        baseline_rate = done[0].rate if done else None
-        self._report("search" if done else "baseline", running=config, best=best, baseline_rate=baseline_rate)
-        attempt = measure_undisturbed(self.runner, config, self._request(study), self._may_repeat)
-        trial = study.tell(attempt, config, kind)
-        if not done:
-            _require_baseline(trial)
-            baseline_rate = trial.rate
-        self._report("search", finished=trial, best=study.best, baseline_rate=baseline_rate)
-
-    def _may_repeat(self, attempt: Attempt) -> bool:
-        return self.clock.left > 4 * attempt.seconds
-
-    def _request(self, study: TuningStudy) -> Request:
-        longest = self._longest_window
-        if not study.trials:
-            return Request(seconds=longest, time_limit=max(60.0, self.clock.left))
-        return Request(seconds=longest, time_limit=max(5.0, self._search_left(study) + 5.0))
-
-    @property
-    def _longest_window(self) -> float:
-        return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 60))
-
-    def _search_left(self, study: TuningStudy) -> float:
-        """Return the seconds left before confirmation must begin."""
-        reserve = MAX_ROUNDS * 2 * _fresh_cost(study.trials[0])
-        return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
-
-    def _confirm(self, study: TuningStudy, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
+    def _confirm(self, search: Search, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
         """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
+        study = search.study
         baseline, best = study.trials[0], study.finalist
         candidate = baseline.config if best is None or best.number == 0 else self.space.with_persistence(best)
         if candidate == baseline.config:
@@ -259,12 +198,12 @@ class Run:
         def has_time(rounds: int) -> bool:
             if rounds < MIN_ROUNDS and not interrupted:
                 return self.clock.spent < self.clock.budget
-            cost = (self.clock.spent - begin) / rounds if rounds else 2 * _fresh_cost(baseline)
+            cost = (self.clock.spent - begin) / rounds if rounds else 2 * search.fresh_cost
             return self.clock.spent + cost <= end
 
         def next_request() -> Request:
             limit = max(10.0, end + GRACE - self.clock.spent)
-            return Request(seconds=self._longest_window, time_limit=limit, fresh=True)
+            return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
 
         def on_attempt(config: Config, attempt: Attempt) -> None:
             self.confirmations.append(study.confirmed(attempt, config))
@@ -335,28 +274,6 @@ def _fitted(baseline: Config, facts: WorkloadFacts) -> Config:
     if facts.dataset_length and baseline.batch_size > facts.dataset_length:
         return replace(baseline, batch_size=facts.dataset_length)
     return baseline
-
-
-def _require_baseline(trial: Trial) -> None:
-    """Raise when the baseline gave no number: nothing could be compared with it."""
-    if trial.measurement is not None:
-        return
-    if trial.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
-        raise UserCodeError(f"the baseline configuration fails: {trial.message}", trial.details)
-    raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({trial.outcome}): {trial.message}; "
-        "pass a smaller one, for example --baseline batch_size=1"
-    )
-
-
-def _typical_cost(trials: tuple[Trial, ...]) -> float:
-    costs = sorted(trial.seconds for trial in trials[1:]) or [trials[0].seconds]
-    return costs[len(costs) // 2]
-
-
-def _fresh_cost(baseline: Trial) -> float:
-    """Return the seconds that a measurement in a fresh process takes, about."""
-    return baseline.seconds + 3.0
 
 
 def _storage_path(storage: str | Path | None) -> str | None:

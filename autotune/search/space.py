@@ -6,9 +6,10 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from autotune.config import AMP_MODES, Config
@@ -32,7 +33,7 @@ PERSISTENCE_GAIN = 0.01
 """Share of the rate from which keeping the workers alive between epochs pays."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Space:
     """The values of every knob. ``values`` holds the baseline's too, ``allowed`` only what may be proposed."""
 
@@ -82,37 +83,17 @@ class Space:
         names = KNOBS if chosen["num_workers"] else [n for n in KNOBS if n not in _OF_WORKERS]
         return all(chosen[name] in self.allowed[name] for name in names)
 
-    def moved(self, point: Point, knob: str, steps: int) -> Point | None:
-        """Return the point with one knob moved by so many values, or ``None`` beyond its ends."""
-        position = KNOBS.index(knob)
-        index = point[position] + steps
-        if not 0 <= index < len(self.values[knob]):
-            return None
-        return (*point[:position], index, *point[position + 1 :])
-
-    def nearest(self, point: Point) -> Iterator[Point]:
-        """Yield admitted canonical points around one, the point itself first, then by distance in steps."""
-        seen: set[Point] = set()
-        ring = [point]
-        while ring:
-            following: list[Point] = []
-            for candidate in ring:
-                if candidate in seen:
-                    continue
-                seen.add(candidate)
-                if self.admits(candidate) and self.canonical(candidate) == candidate:
-                    yield candidate
-                following += [p for k in KNOBS for s in (1, -1) if (p := self.moved(candidate, k, s)) is not None]
-            ring = following
+    @cached_property
+    def configs(self) -> tuple[Config, ...]:
+        """Every different configuration within the bounds."""
+        ranges = [[self.values[knob].index(value) for value in self.allowed[knob]] for knob in KNOBS]
+        points = (self.canonical(point) for point in itertools.product(*ranges))
+        return tuple(self.config(point) for point in dict.fromkeys(points))
 
     @property
     def size(self) -> int:
         """Number of different configurations within the bounds."""
-        counts = {knob: len(self.allowed[knob]) for knob in KNOBS}
-        of_workers = math.prod(counts.pop(knob) for knob in _OF_WORKERS)
-        without = int(0 in self.allowed["num_workers"])
-        with_workers = (counts.pop("num_workers") - without) * of_workers
-        return math.prod(counts.values()) * (without + with_workers)
+        return len(self.configs)
 
     @property
     def fingerprint(self) -> str:

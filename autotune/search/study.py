@@ -1,115 +1,183 @@
 """The search as one Optuna study: what is measured next, and what is recorded of it.
 
-The stages live in a sampler that recomputes its state from the study's trials, so a resumed study continues.
+Optuna asks a sampler that recomputes its state from the study's trials and looks, so a resumed study continues.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.config import Config
 from autotune.errors import StorageError
-from autotune.records import Attempt, Kind, Outcome, Trial, measurement_from_json
-from autotune.search.space import KNOBS, Point, Space
+from autotune.host import Host
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts, measurement_from_json
+from autotune.search.outlook import Outlook, feasible, look_ahead
+from autotune.search.predict import Knowledge
+from autotune.search.space import KNOBS, Space
+from autotune.search.stopping import GAIN
 
 __all__ = ["TuningStudy", "open_study"]
 
-GAIN = 0.02
-"""Gains below this share do not count: no measurement here tells them from nothing."""
-PATIENCE = 5
-"""Model-based trials without a gain after which the search ends."""
-_SWEEP = (
-    ("batch_size", 1),
-    ("num_workers", 1),
-    ("amp", 1),
-    ("threads", -1),
-    ("num_workers", -1),
-    ("threads", 1),
-    ("amp", -1),
-    ("batch_size", -1),
-    ("pin_memory", 1),
-    ("prefetch_factor", 1),
-    ("pin_memory", -1),
-    ("prefetch_factor", -1),
-)
-"""One-knob moves around the best configuration, those with the largest usual effect first."""
 _JOURNAL_START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
-_LOADER_KNOBS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
 class TuningStudy:
     """An Optuna study over a space, with typed records in and out."""
 
-    def __init__(self, study: Study, space: Space, guesses: Callable[[Trial], list[Config]], seed: int) -> None:
+    def __init__(self, study: Study, space: Space, facts: WorkloadFacts, host: Host, headroom: float) -> None:
         self._study = study
         self._space = space
-        study.sampler = self._sampler = _StagedSampler(self, guesses, seed)
+        self._facts = facts
+        self._host = host
+        self._headroom = headroom
+        self._outlook: tuple[int, Outlook] | None = None
+        study.sampler = _Sampler(self)
         self._asked: optuna.Trial | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The finished trials, in order."""
+        """The trials that ran, in order."""
+        return tuple(record for record in self._records if record.kind != "skipped")
+
+    @property
+    def skipped(self) -> tuple[Trial, ...]:
+        """The configurations that were never run, and why."""
+        return tuple(record for record in self._records if record.kind == "skipped")
+
+    @property
+    def _records(self) -> tuple[Trial, ...]:
         return tuple(_to_record(frozen) for frozen in self._study.get_trials(deepcopy=False) if _is_ours(frozen))
 
     @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The short looks at steps and at the loader, in order."""
+        return tuple(_probe_from_json(values) for values in self._study.user_attrs.get("probes", []))
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All that was found out so far."""
+        return Knowledge(
+            facts=self._facts, host=self._host, headroom=self._headroom, trials=self.trials, probes=self.probes
+        )
+
+    @property
+    def outlook(self) -> Outlook:
+        """The whole space as it looks now; only after the baseline was measured."""
+        version = len(self._records) + len(self._study.user_attrs.get("probes", []))
+        if self._outlook is None or self._outlook[0] != version:
+            self._outlook = version, look_ahead(self.knowledge, self._space)
+        return self._outlook[1]
+
+    @property
     def best(self) -> Trial | None:
-        """The fastest feasible trial."""
-        return fastest(self.trials)
+        """The measured configuration that is expected to be the fastest, given all measurements."""
+        return self.outlook.best if self.trials else None
 
     @property
     def finalist(self) -> Trial | None:
-        """The cheapest of the trials that are as fast as the fastest, within what counts as a gain."""
-        best = self.best
-        if best is None or best.rate is None:
+        """The cheapest of the trials that are as fast as the best, within what counts as a gain."""
+        if not self.trials:
             return None
-        least = best.rate / (1 + GAIN)
-        return min((t for t in self.trials if t.outcome is Outcome.OK and (t.rate or 0.0) >= least), key=_cost)
+        outlook = self.outlook
+        least = outlook.rate_of(outlook.best.config) / (1 + GAIN)
+        equal = [trial for trial in feasible(self.knowledge) if outlook.rate_of(trial.config) >= least]
+        return min(equal, key=_cost)
 
     def ask(self) -> tuple[Config, Kind]:
-        """Return the next configuration to measure, never one that was measured before."""
+        """Return the next configuration to measure, never one that was measured before.
+
+        Raises ``ValueError`` when none is left that could win.
+        """
+        kind: Kind = "search" if self.trials else "baseline"
+        if kind == "search" and self.outlook.proposal() is None:
+            raise ValueError("no configuration is left that could win")
         self._asked = trial = self._study.ask(self._distributions())
-        point = tuple(trial.params[knob] for knob in KNOBS)
-        return self._space.config(point), self._sampler.kind
+        return self._space.config(tuple(trial.params[knob] for knob in KNOBS)), kind
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
         """Record what became of the configuration that was asked for last."""
         assert self._asked is not None
         trial, self._asked = self._asked, None
         record = _record(len(self.history), kind, config, attempt)
+        if kind == "search":
+            record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
         trial.set_user_attr("record", _to_json(record))
-        feasible = record.outcome is Outcome.OK and record.rate is not None
-        trial.set_constraint("feasible", -1.0 if feasible else 1.0)
-        if feasible:
+        trial.set_constraint("feasible", self._violation(record))
+        if record.outcome is Outcome.OK and record.rate is not None:
             self._study.tell(trial, record.rate)
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
         return record
 
+    def _violation(self, record: Trial) -> float:
+        """Return how far a trial lies beyond the memory that may be used, as a share of it; 1 where it gave no number."""
+        if record.outcome is not Outcome.OK or record.measurement is None:
+            return 1.0
+        measured = record.measurement
+        return measured.peak_memory_bytes / ((1 - self._headroom) * measured.memory_limit_bytes) - 1
+
+    def record_skipped(self) -> None:
+        """Record what was left out although it might be missed: the best of each step that cannot win, or does not fit."""
+        known = {record.config for record in self._records}
+        for config, message, bound in self.outlook.left_out(self.knowledge):
+            if config not in known:
+                self._skip(config, message, bound)
+
+    def _skip(self, config: Config, message: str, bound: float) -> None:
+        attempt = Attempt(outcome=Outcome.SKIPPED, message=message)
+        expected = self.outlook.rate_of(config)
+        record = replace(_record(len(self.history), "skipped", config, attempt), bound=bound, predicted=expected)
+        frozen = create_trial(
+            state=TrialState.PRUNED,
+            params=dict(zip(KNOBS, self._space.point(config), strict=True)),
+            distributions=self._distributions(),
+            user_attrs={"record": _to_json(record)},
+            constraints={"feasible": 1.0},
+        )
+        self._study.add_trial(frozen)
+
+    def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
+        """Record a short look beside the study's trials."""
+        probe = Probe(
+            part=part,
+            config=config,
+            outcome=attempt.outcome,
+            compute=attempt.compute,
+            loader=attempt.loader,
+            message=attempt.message,
+            seconds=attempt.seconds,
+        )
+        self._append("probes", {**asdict(probe), "config": config.to_document()})
+        return probe
+
     def confirmed(self, attempt: Attempt, config: Config) -> Trial:
         """Record a confirmation beside the study's trials, out of the sampler's sight."""
         record = _record(len(self.history), "confirm", config, attempt)
-        known = self._study.user_attrs.get("confirmations", [])
-        self._study.set_user_attr("confirmations", [*known, _to_json(record)])
+        self._append("confirmations", _to_json(record))
         return record
+
+    def _append(self, name: str, values: dict[str, Any]) -> None:
+        known = self._study.user_attrs.get(name, [])
+        self._study.set_user_attr(name, [*known, json.loads(json.dumps(values))])
 
     @property
     def history(self) -> tuple[Trial, ...]:
         """Every trial, confirmations last."""
         confirmations = self._study.user_attrs.get("confirmations", [])
-        return self.trials + tuple(trial_from_json(values) for values in confirmations)
+        return self._records + tuple(trial_from_json(values) for values in confirmations)
 
     def abandon(self) -> None:
         """Give up the trial that was asked for, as when the user interrupts it."""
@@ -117,73 +185,24 @@ class TuningStudy:
             self._study.tell(self._asked, state=TrialState.FAIL)
             self._asked = None
 
-    def is_exhausted(self) -> str | None:
-        """Return why nothing is left to try, or ``None``."""
-        trials = self.trials
-        if trials and not self.moves_left(trials) and _without_gain(trials) >= PATIENCE:
-            return f"no gain above {GAIN:.0%} in the last {PATIENCE} trials, and no neighbour of the best is left"
-        seen = {self._space.point(trial.config) for trial in trials}
-        if sum(self._space.admits(point) for point in seen) >= self._space.size:
-            return "every configuration within the bounds was measured"
-        return None
-
-    def moves_left(self, trials: Sequence[Trial]) -> list[Point]:
-        """Return the untried one-knob moves around the best trial that could still be a gain."""
-        best = fastest([trial for trial in trials if self.admits(trial.config)]) or fastest(trials)
-        if best is None or best.measurement is None or best.rate is None:
-            return []
-        seen = {self._space.point(trial.config) for trial in trials}
-        here = self._space.point(best.config)
-        loader_is_done = best.rate * (1 + GAIN) >= best.measurement.ceiling_samples_per_second
-        points: list[Point] = []
-        for knob, steps in _SWEEP:
-            if knob in _LOADER_KNOBS and loader_is_done:
-                continue  # no loader can be faster than the same step on a resident batch
-            point = self._space.moved(here, knob, steps)
-            if point is not None and self._space.admits(point):
-                point = self._space.canonical(point)
-                if point not in seen and point not in points:
-                    points.append(point)
-        return points
-
-    def first_unseen(self, point: Point, trials: Sequence[Trial]) -> Point:
-        """Return the nearest admitted point that was not measured, or the point itself when none is left."""
-        seen = {self._space.point(trial.config) for trial in trials}
-        return next((near for near in self._space.nearest(point) if near not in seen), point)
-
-    def point(self, config: Config) -> Point:
-        """Return a configuration's point in the space."""
-        return self._space.point(config)
-
-    @property
-    def base_point(self) -> Point:
-        """The baseline's point."""
-        return self._space.point(self._space.base)
-
-    def admits(self, config: Config) -> bool:
-        """Tell whether a configuration lies within the bounds."""
-        try:
-            return self._space.admits(self._space.point(config))
-        except ValueError:  # a value that is not in the table
-            return False
+    def next_indices(self) -> dict[str, int]:
+        """Return the next point to measure: the baseline, then what is likely to win most."""
+        config = self.outlook.proposal() if self.trials else self._space.base
+        assert config is not None
+        return dict(zip(KNOBS, self._space.point(config), strict=True))
 
     def _distributions(self) -> dict[str, BaseDistribution]:
         return {knob: IntDistribution(0, len(self._space.values[knob]) - 1) for knob in KNOBS}
 
 
-class _StagedSampler(BaseSampler):
-    """Baseline, guesses, one-knob moves around the best, then a tree-structured Parzen estimator.
+class _Sampler(BaseSampler):
+    """Proposes what the study's outlook does: a Gaussian process around the prediction, over the whole space.
 
-    A sweep from a good guess is not worse than a Gaussian process until about twenty trials, and both are far
-    better there than a cold sampler.
+    Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for the first thirty trials.
     """
 
-    def __init__(self, owner: TuningStudy, guesses: Callable[[Trial], list[Config]], seed: int) -> None:
+    def __init__(self, owner: TuningStudy) -> None:
         self._owner = owner
-        self._guesses = guesses
-        self._seed = seed
-        self.kind: Kind = "baseline"
-        """Why the last point was chosen."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the whole space: every knob is always suggested."""
@@ -193,48 +212,23 @@ class _StagedSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the indices of the next point."""
-        self.kind, point = self._next(study, trial, search_space, self._owner.trials)
-        return dict(zip(KNOBS, point, strict=True))
+        return dict(self._owner.next_indices())
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return the baseline's value; reached only for a knob that the space does not know."""
-        return self._owner.base_point[KNOBS.index(param_name)]
-
-    def _next(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        search_space: dict[str, BaseDistribution],
-        trials: Sequence[Trial],
-    ) -> tuple[Kind, Point]:
-        if not trials:
-            return "baseline", self._owner.base_point
-        seen = {self._owner.point(known.config) for known in trials}
-        for config in self._guesses(trials[0]):
-            if self._owner.admits(config) and self._owner.point(config) not in seen:
-                return "guess", self._owner.point(config)
-        moves = self._owner.moves_left(trials)
-        if moves:
-            return "sweep", moves[0]
-        delegate = TPESampler(multivariate=True, n_startup_trials=5, seed=self._seed + len(trials))
-        sampled = delegate.sample_relative(study, trial, search_space)
-        point = tuple(sampled[knob] for knob in KNOBS) if sampled else self._random(search_space, len(trials))
-        return "model", self._owner.first_unseen(point, trials)
-
-    def _random(self, search_space: Mapping[str, BaseDistribution], count: int) -> Point:
-        generator = random.Random(self._seed + count)
-        return tuple(generator.randint(d.low, d.high) for d in search_space.values() if isinstance(d, IntDistribution))
+        """Return a knob of the next point; reached only where Optuna asks for one knob alone."""
+        return self._owner.next_indices()[param_name]
 
 
 def open_study(
     space: Space,
-    guesses: Callable[[Trial], list[Config]],
+    facts: WorkloadFacts,
+    host: Host,
     *,
     name: str,
     storage: str | None = None,
-    seed: int = 0,
+    headroom: float = 0.1,
 ) -> TuningStudy:
     """Open a study: in memory, in a journal file, or behind any URL that Optuna knows; an existing one continues.
 
@@ -252,13 +246,7 @@ def open_study(
         raise StorageError(f"--storage {storage}: cannot be opened: {error}") from error
     finally:
         optuna.logging.set_verbosity(verbosity)
-    return TuningStudy(study, space, guesses, seed)
-
-
-def fastest(trials: Sequence[Trial]) -> Trial | None:
-    """Return the trial with the highest rate among the feasible ones."""
-    feasible = [trial for trial in trials if trial.outcome is Outcome.OK and trial.rate is not None]
-    return max(feasible, key=lambda trial: trial.rate or 0.0, default=None)
+    return TuningStudy(study, space, facts, host, headroom)
 
 
 def _cost(trial: Trial) -> tuple[Any, ...]:
@@ -278,16 +266,6 @@ def _open_storage(storage: str | None) -> Any:
         if file.read(len(_JOURNAL_START)) not in (b"", _JOURNAL_START):  # Optuna would append to any file
             raise ValueError("the file exists and is not a study")
     return JournalStorage(JournalFileBackend(storage))
-
-
-def _without_gain(trials: Sequence[Trial]) -> int:
-    """Return how many trials have passed since the last one that was a gain."""
-    best, since = 0.0, 0
-    for trial in trials:
-        since += 1
-        if trial.outcome is Outcome.OK and (trial.rate or 0.0) > best * (1 + GAIN):
-            best, since = trial.rate or 0.0, 0
-    return since
 
 
 def _is_ours(frozen: FrozenTrial) -> bool:
@@ -328,5 +306,18 @@ def trial_from_json(values: Mapping[str, Any]) -> Trial:
             "config": Config.from_document(values["config"]),
             "outcome": Outcome(values["outcome"]),
             "measurement": measurement_from_json(measurement) if measurement else None,
+        }
+    )
+
+
+def _probe_from_json(values: Mapping[str, Any]) -> Probe:
+    compute, loader = values["compute"], values["loader"]
+    return Probe(
+        **{
+            **values,
+            "config": Config.from_document(values["config"]),
+            "outcome": Outcome(values["outcome"]),
+            "compute": ComputeProbe(**compute) if compute else None,
+            "loader": LoaderTrace(**{**loader, "build_seconds": tuple(loader["build_seconds"])}) if loader else None,
         }
     )

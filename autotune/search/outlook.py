@@ -1,0 +1,197 @@
+"""The whole space as it looks now: what each configuration is expected to give, which ones are worth measuring.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.config import Config
+from autotune.records import Outcome, Trial
+from autotune.search.predict import Knowledge, Prediction, exceeds, predict
+from autotune.search.space import Space
+from autotune.search.surrogate import Posterior, expected_gain, posterior
+
+__all__ = ["Outlook", "feasible", "look_ahead"]
+
+NEARLY = 0.9
+"""Share of the largest expected gain from which a configuration that needs no new warm-up goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """Every configuration of a space, in the order of ``Space.configs``; the arrays have one entry for each."""
+
+    configs: tuple[Config, ...]
+    """The configurations."""
+    position: Mapping[Config, int]
+    """Where each of them stands."""
+    prediction: Prediction
+    """What was expected of them before any was measured."""
+    posterior: Posterior
+    """What is expected now."""
+    is_open: NDArray[np.bool_]
+    """Whether measuring one could still pay: not measured, fits, and its bound is not below the best."""
+    best: Trial
+    """The measured configuration that is expected to be the fastest."""
+    best_log: float
+    """Logarithm of the rate that is expected of it."""
+    last: Config | None
+    """The configuration measured last, whose process may still live."""
+
+    def proposal(self) -> Config | None:
+        """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
+        if not self.is_open.any():
+            return None
+        gains = np.where(self.is_open, self._gains(), -1.0)
+        top = int(gains.argmax())
+        if self.last is not None:
+            near = [i for i in np.flatnonzero(gains >= NEARLY * gains[top]) if _same_cell(self.configs[i], self.last)]
+            top = int(max(near, key=lambda index: gains[index], default=top))
+        return self.configs[top]
+
+    def rate_of(self, config: Config) -> float:
+        """Return the samples per second expected of a configuration now."""
+        return float(np.exp(self.posterior.means[self.position[config]]))
+
+    def bound(self, config: Config) -> float:
+        """Return the samples per second that it cannot exceed."""
+        return float(self.prediction.bounds[self.position[config]])
+
+    @property
+    def upside(self) -> float:
+        """How much faster than the best the most promising of the others may be, as a share, one deviation included."""
+        if not self.is_open.any():
+            return 0.0
+        hopes = np.minimum(self.posterior.means + self.posterior.errors, np.log(self.prediction.ceilings))
+        return float(np.exp(hopes[self.is_open].max() - self.best_log) - 1)
+
+    @property
+    def highest_ceiling(self) -> float:
+        """The highest expected rate of a step alone among what fits, samples per second."""
+        fits = np.array([refusal is None for refusal in self.prediction.refusals])
+        return float(self.prediction.ceilings[fits].max()) if fits.any() else float(self.prediction.ceilings.max())
+
+    def left_out(self, knowledge: Knowledge) -> list[tuple[Config, str, float]]:
+        """Return what was not measured although it might be missed: configuration, reason, bound in samples per second.
+
+        Of every step that was looked at, whose bound lies below the best, the most promising configuration; and for every
+        way not to fit, the fastest of those that are expected to be faster than the best.
+        """
+        tried = {knowledge.cell(trial.config) for trial in knowledge.trials}
+        looked_at = {knowledge.cell(probe.config) for probe in knowledge.probes if probe.compute} - tried
+        found: dict[object, tuple[Config, str, float]] = {}
+        for index in np.argsort(-self.posterior.means):
+            config, bound, refusal = (
+                self.configs[index],
+                float(self.prediction.bounds[index]),
+                self.prediction.refusals[index],
+            )
+            cell = knowledge.cell(config)
+            if refusal is not None:
+                if self.posterior.means[index] > self.best_log:
+                    found.setdefault(_without_numbers(refusal), (config, refusal, bound))
+            elif cell in looked_at and np.log(bound) < self.best_log:
+                found.setdefault(cell, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
+        return list(found.values())
+
+    def _gains(self) -> NDArray[np.float64]:
+        means = np.minimum(self.posterior.means, np.log(self.prediction.bounds))
+        return expected_gain(means, self.posterior.errors, self.best_log)
+
+
+def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
+    """Return the outlook after what was measured so far, the baseline at least."""
+    baseline = knowledge.trials[0].config
+    inside = space.configs
+    configs = inside if baseline in inside else (*inside, baseline)
+    position = {config: index for index, config in enumerate(configs)}
+    prediction = predict(configs, knowledge)
+    counted = [trial for trial in feasible(knowledge) if trial.config in position]
+    rates = np.array([trial.rate for trial in counted], dtype=float)
+    index = [position[trial.config] for trial in counted]
+    after = posterior(configs, prediction, index, rates, knowledge.facts.intra_op_threads)
+    best = max(counted, key=lambda trial: after.means[position[trial.config]])
+    best_log = float(after.means[position[best.config]])
+    closed = {position[trial.config] for trial in knowledge.trials if trial.config in position}
+    failures = [(t.config, t.outcome) for t in knowledge.trials if t.measurement is None]
+    failures += [
+        (t.config, Outcome.DEVICE_OOM if t.measurement.memory == "device" else Outcome.HOST_OOM)
+        for t in knowledge.trials
+        if t.measurement is not None and exceeds(t.measurement, knowledge.headroom)
+    ]
+    failures += [(_of_loader(p.config, p.part), p.outcome) for p in knowledge.probes if not (p.compute or p.loader)]
+    is_open = np.array(
+        [
+            number not in closed
+            and prediction.refusals[number] is None
+            and not any(_also_fails(config, failed, outcome) for failed, outcome in failures)
+            for number, config in enumerate(configs)
+        ]
+    )
+    is_open[len(inside) :] = False
+    is_open &= np.log(prediction.bounds) > best_log
+    return Outlook(
+        configs=configs,
+        position=position,
+        prediction=prediction,
+        posterior=after,
+        is_open=is_open,
+        best=best,
+        best_log=best_log,
+        last=knowledge.trials[-1].config,
+    )
+
+
+def feasible(knowledge: Knowledge) -> list[Trial]:
+    """Return the trials that gave a sound number and left the memory that must stay free; the baseline always counts."""
+    return [
+        trial
+        for trial in knowledge.trials
+        if trial.measurement is not None
+        and (trial.number == 0 or (trial.outcome is Outcome.OK and not exceeds(trial.measurement, knowledge.headroom)))
+    ]
+
+
+def _of_loader(config: Config, part: str) -> Config:
+    """Return the configuration that a look was like: one at the loader has a worker."""
+    return replace(config, num_workers=1) if part == "loader" else config
+
+
+def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
+    """Tell whether a configuration is to be expected to fail where another one did.
+
+    What needs more of the same memory does; what failed in another way may have been chance, so only its like are left out.
+    """
+    if outcome is Outcome.SKIPPED:
+        return False
+    same_amp, larger = config.amp == failed.amp, config.batch_size >= failed.batch_size
+    more_workers = config.num_workers >= failed.num_workers
+    if outcome is Outcome.DEVICE_OOM:
+        return same_amp and larger
+    if outcome is Outcome.HOST_OOM:
+        return larger and more_workers
+    if outcome is Outcome.SHM:
+        return _in_flight(config) >= _in_flight(failed)
+    if outcome is Outcome.NUMERICS:
+        return same_amp
+    if failed.num_workers:
+        return more_workers and larger
+    return same_amp and config.batch_size == failed.batch_size
+
+
+def _in_flight(config: Config) -> int:
+    return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
+
+
+def _same_cell(one: Config, other: Config) -> bool:
+    return (one.batch_size, one.amp, one.intra_op_threads) == (other.batch_size, other.amp, other.intra_op_threads)
+
+
+def _without_numbers(text: str) -> str:
+    return "".join(character for character in text if not character.isdigit())

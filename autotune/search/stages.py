@@ -1,0 +1,164 @@
+"""The stages of a search: the baseline, short looks at the parts, then trials until a stopping rule holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.errors import NothingFeasibleError, UserCodeError
+from autotune.records import Attempt, Outcome, Probe, Progress, Request, Runner, Trial
+from autotune.search.attempt import measure_undisturbed
+from autotune.search.probe import next_probe
+from autotune.search.space import Space
+from autotune.search.stopping import reason_to_stop
+from autotune.search.study import TuningStudy
+
+__all__ = ["Search"]
+
+CONFIRM_ROUNDS = 8
+"""Rounds of confirmation for which time is set aside where there is enough of it."""
+CONFIRM_SHARE = 0.4
+"""Share of the budget that confirmation may take."""
+PROBE_SHARE = 0.3
+"""Share of the budget after which no further look is taken."""
+LEAST_CAP, LARGEST_CAP = 1.5, 5.0
+"""Bounds on a trial's longest window, in seconds."""
+LOOK_SECONDS = 1.5
+"""Length of a look at the loader."""
+LOOK_LIMIT = 60.0
+"""Seconds after which a look is given up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """One search over one space."""
+
+    runner: Runner
+    """Measures."""
+    study: TuningStudy
+    """Decides what is next and records what became of it."""
+    space: Space
+    """What may vary."""
+    clock: Clock
+    """The time that is left."""
+    tell: Callable[[Progress], None]
+    """Hears of every step."""
+    max_trials: int | None = None
+    """Most trials, where the user gave a number."""
+    _done_looking: bool = field(default=False, init=False)
+
+    def run(self) -> str:
+        """Measure until a stopping rule holds, and return which.
+
+        Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured.
+        """
+        while True:
+            if self.study.trials and self._looks_again():
+                continue
+            reason = self._reason_to_stop()
+            if reason:
+                self.study.record_skipped()
+                return reason
+            self._run_trial()
+
+    def _looks_again(self) -> bool:
+        """Take the next short look; tell whether there was one."""
+        if self._done_looking or self.clock.spent > PROBE_SHARE * self.clock.budget:
+            return False
+        planned = next_probe(self.study.knowledge, self.space)
+        if planned is None:
+            self._done_looking = True
+            return False
+        part, config = planned
+        self.tell(self._progress("probe", running=config))
+        request = Request(seconds=LOOK_SECONDS, time_limit=min(LOOK_LIMIT, max(5.0, self.left + 5.0)), part=part)
+        probe = self.study.looked(part, config, self.runner.measure(config, request))
+        self.tell(self._progress("probe", looked=probe))
+        return True
+
+    def _reason_to_stop(self) -> str | None:
+        done = self.study.trials
+        if not done:
+            return None
+        if self.max_trials is not None and len(done) >= self.max_trials:
+            return f"{self.max_trials} trials were asked for"
+        reason = reason_to_stop(self.study.outlook)
+        if reason:
+            return reason
+        return "the budget is spent" if self.left < _typical_cost(done) else None
+
+    def _run_trial(self) -> None:
+        config, kind = self.study.ask()
+        first = not self.study.trials
+        self.tell(self._progress("baseline" if first else "search", running=config))
+        attempt = measure_undisturbed(self.runner, config, self._request(), self._may_repeat)
+        trial = self.study.tell(attempt, config, kind)
+        if first:
+            _require_baseline(trial)
+        self.tell(self._progress("search", finished=trial))
+
+    def _may_repeat(self, attempt: Attempt) -> bool:
+        return self.clock.left > 4 * attempt.seconds
+
+    def _request(self) -> Request:
+        if not self.study.trials:
+            return Request(seconds=self.longest_window, time_limit=max(60.0, self.clock.left))
+        best = self.study.best
+        low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
+        limit = max(5.0, self.left + 5.0)
+        return Request(seconds=self.longest_window, time_limit=limit, least_rate=low)
+
+    @property
+    def longest_window(self) -> float:
+        """Seconds that a window may last, by the budget."""
+        return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 60))
+
+    @property
+    def left(self) -> float:
+        """The seconds left before confirmation must begin."""
+        reserve = CONFIRM_ROUNDS * 2 * self.fresh_cost
+        return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
+
+    @property
+    def fresh_cost(self) -> float:
+        """The seconds that a measurement in a fresh process takes, about."""
+        return self.study.trials[0].seconds + 3.0
+
+    def _progress(
+        self,
+        phase: Literal["baseline", "probe", "search"],
+        *,
+        running: Config | None = None,
+        finished: Trial | None = None,
+        looked: Probe | None = None,
+    ) -> Progress:
+        done, best = self.study.trials, self.study.best
+        return Progress(
+            phase=phase,
+            seconds_left=self.clock.left,
+            running=running,
+            finished=finished,
+            looked=looked,
+            best_rate=best.rate if best else None,
+            baseline_rate=done[0].rate if done else None,
+        )
+
+
+def _typical_cost(trials: tuple[Trial, ...]) -> float:
+    return median([trial.seconds for trial in trials[1:]] or [trials[0].seconds])
+
+
+def _require_baseline(trial: Trial) -> None:
+    """Raise when the baseline gave no number: nothing could be compared with it."""
+    if trial.measurement is not None:
+        return
+    if trial.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
+        raise UserCodeError(f"the baseline configuration fails: {trial.message}", trial.details)
+    raise NothingFeasibleError(
+        f"the baseline configuration cannot be measured ({trial.outcome}): {trial.message}; "
+        "pass a smaller one, for example --baseline batch_size=1"
+    )
