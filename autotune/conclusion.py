@@ -26,12 +26,13 @@ def conclude(
     confirmations: Sequence[Trial],
     stop_reason: str,
     seconds: float,
-    highest_ceiling: float,
+    highest_limit: float,
 ) -> Result:
     """Return the result of a run: the candidate where its gain was proven, the baseline otherwise.
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
-    ``history`` is everything on record; ``highest_ceiling`` is the rate of the fastest step alone among what fits.
+    ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
+    were ever late.
     """
     baseline = trials[0]
     assert baseline.measurement is not None
@@ -52,7 +53,7 @@ def conclude(
         speedup_ci95=confirmation.speedup_ci95 if confirmation and faster else None,
         verdict="faster" if faster else "no proven gain",
         stop_reason=stop_reason,
-        remaining_gain=max(0.0, highest_ceiling / rate - 1),
+        remaining_gain=max(0.0, highest_limit / rate - 1),
         facts=facts,
         measurement=answer,
         baseline_measurement=before,

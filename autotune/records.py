@@ -285,6 +285,11 @@ class Attempt:
     seconds: float = 0.0
     """Wall time it cost, process start included."""
 
+    @property
+    def found(self) -> bool:
+        """Whether it gave numbers."""
+        return not (self.measurement is None and self.compute is None and self.loader is None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
@@ -466,6 +471,29 @@ def measurement_from_json(values: Mapping[str, Any]) -> Measurement:
     plain["ci95"] = tuple(plain["ci95"]) if plain["ci95"] else None
     plain["notes"] = tuple(plain["notes"])
     return Measurement(**plain)
+
+
+def compute_from_json(values: Mapping[str, Any] | None) -> ComputeProbe | None:
+    """Rebuild a look at the step from the dictionary that JSON made of it."""
+    return ComputeProbe(**values) if values else None
+
+
+def loader_from_json(values: Mapping[str, Any] | None) -> LoaderTrace | None:
+    """Rebuild a look at the loader from the dictionary that JSON made of it."""
+    return LoaderTrace(**{**values, "build_seconds": tuple(values["build_seconds"])}) if values else None
+
+
+def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
+    """Rebuild an attempt from the dictionary that JSON made of it."""
+    return Attempt(
+        **{
+            **values,
+            "outcome": Outcome(values["outcome"]),
+            "measurement": measurement_from_json(values["measurement"]) if values["measurement"] else None,
+            "compute": compute_from_json(values["compute"]),
+            "loader": loader_from_json(values["loader"]),
+        }
+    )
 
 
 def facts_from_json(values: Mapping[str, Any]) -> WorkloadFacts:

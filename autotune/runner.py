@@ -10,7 +10,7 @@ from typing import Any, Self
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.process import MeasuringProcess, ProcessLostError
-from autotune.records import Attempt, Outcome, Request, WorkloadFacts, facts_from_json, measurement_from_json
+from autotune.records import Attempt, Outcome, Request, WorkloadFacts, attempt_from_json, facts_from_json
 from autotune.workload import ImportedWorkload, WorkloadSource
 
 __all__ = ["ProcessRunner"]
@@ -61,7 +61,7 @@ class ProcessRunner:
         except (UsageError, UserCodeError) as error:
             details = getattr(error, "user_traceback", "")
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
-        if request.fresh or attempt.measurement is None:
+        if request.fresh or not attempt.found:
             self._end_session()  # a failure may have left weights, memory or the device in any state
         return replace(attempt, seconds=time.monotonic() - begin)
 
@@ -80,24 +80,24 @@ class ProcessRunner:
         self.close()
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
-        key = self._session_key(config)
+        key = self._session_key(config, request)
         if self._session is None or request.fresh or key != self._key:
             self._open(config)
             self._key = key
         assert self._session is not None
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
         reply = _unwrap(self._session.ask(message, request.time_limit))
-        measurement = reply["measurement"]
-        return Attempt(
-            outcome=Outcome(reply["outcome"]),
-            measurement=measurement_from_json(measurement) if measurement else None,
-            message=reply["message"],
-            details=reply["details"],
-        )
+        return attempt_from_json(reply)
 
-    def _session_key(self, config: Config) -> tuple[Any, ...]:
+    def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
+        """Return what configurations must have in common to be measured in one session.
+
+        A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
+        """
         if self._on_cpu:
             return _threads(config)
+        if request is not None and request.part != "training":
+            return (*_threads(config), "looks", config.amp if request.part == "compute" else "")
         return (*_threads(config), config.batch_size, config.amp, config.accumulation_steps)
 
     def _open(self, config: Config) -> MeasuringProcess:

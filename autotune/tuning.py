@@ -170,7 +170,7 @@ class Run:
             confirmations=self.confirmations,
             stop_reason=INTERRUPTED if was_interrupted else reason,
             seconds=self.clock.spent,
-            highest_ceiling=study.outlook.highest_ceiling,
+            highest_limit=study.outlook.highest_limit,
         )
 
     def _search(self, search: Search) -> str:

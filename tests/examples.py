@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.config import Config
+from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Conditions, Measurement, Outcome, Result, StepTime, Trial, WorkloadFacts
 
 BASELINE = Config(batch_size=32)
@@ -90,6 +91,38 @@ def device_measurement(**changes: Any) -> Measurement:
     return measurement(**{**device, **changes})
 
 
+def compute_probe(**changes: Any) -> ComputeProbe:
+    """A step of 10 ms for a batch of 32 on a CPU of two cores."""
+    example = ComputeProbe(
+        samples_per_second=3200.0,
+        host_seconds=0.010,
+        cpu_seconds=0.020,
+        peak_memory_bytes=512 * 2**20,
+        memory="host",
+        memory_limit_bytes=8 * 2**30,
+        host_memory_bytes=512 * 2**20,
+    )
+    return replace(example, **changes)
+
+
+def loader_trace(**changes: Any) -> LoaderTrace:
+    """Batches of 32 that take one worker 60 ms each, all of it computing."""
+    example = LoaderTrace(
+        batch_size=32,
+        build_seconds=(0.060,) * 20,
+        inline_seconds=0.060,
+        receive_seconds=0.0,
+        pin_seconds=0.0,
+        transfer_seconds=0.0,
+        cpu_seconds=0.060,
+        batch_bytes=2**20,
+        start_seconds=0.02,
+        worker_memory_bytes=2**24,
+        storage_share=0.0,
+    )
+    return replace(example, **changes)
+
+
 def trial(**changes: Any) -> Trial:
     """The baseline's trial."""
     example = Trial(
@@ -102,7 +135,7 @@ def failed_trial(**changes: Any) -> Trial:
     """A trial that ran out of device memory."""
     example = Trial(
         number=4,
-        kind="model",
+        kind="search",
         config=replace(ANSWER, batch_size=2048),
         outcome=Outcome.DEVICE_OOM,
         measurement=None,

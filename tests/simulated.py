@@ -34,6 +34,10 @@ def never_fails(config: Config) -> Outcome | None:
     return None
 
 
+def half_a_gibibyte(config: Config) -> int:
+    return 2**29
+
+
 @dataclass(kw_only=True)
 class SimulatedMachine:
     """A ``Runner`` whose rates follow from ``cost``; time passes on its own clock only."""
@@ -56,7 +60,11 @@ class SimulatedMachine:
     interrupt_at: int | None = None
     """The call, counted from 1, during which the user presses Ctrl-C."""
     calls: list[tuple[Config, Request]] = field(default_factory=list)
-    """Every measurement that was asked for."""
+    """Every measurement of training that was asked for."""
+    looks: list[tuple[Config, Request]] = field(default_factory=list)
+    """Every look at a part."""
+    peak: Callable[[Config], int] = half_a_gibibyte
+    """Peak memory of the training process in bytes."""
     time: float = 0.0
     closed: int = 0
 
@@ -76,10 +84,11 @@ class SimulatedMachine:
 
     def best(self, space: Space) -> float:
         """The highest true rate within the bounds among configurations that do not fail."""
-        points = space.nearest(space.point(space.base))
-        return max(self.rate(config) for config in map(space.config, points) if self.fails(config) is None)
+        return max(self.rate(config) for config in space.configs if self.fails(config) is None)
 
     def measure(self, config: Config, request: Request) -> Attempt:
+        if request.part != "training":
+            return self._look(config, request)
         self.calls.append((config, request))
         if len(self.calls) == self.interrupt_at:
             raise KeyboardInterrupt
@@ -89,6 +98,25 @@ class SimulatedMachine:
             return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=self.seconds)
         measured = self._measurement(config, is_disturbed=outcome is Outcome.SUSPECT)
         return Attempt(outcome=outcome, measurement=measured, seconds=self.seconds)
+
+    def _look(self, config: Config, request: Request) -> Attempt:
+        self.looks.append((config, request))
+        self.time += self.seconds / 4
+        outcome = self.fails(config)
+        if outcome not in (None, Outcome.SUSPECT):
+            return Attempt(outcome=outcome, message=f"{outcome} here", seconds=self.seconds / 4)
+        if request.part == "compute":
+            compute = examples.compute_probe(
+                samples_per_second=config.batch_size / self.cost(config).compute,
+                peak_memory_bytes=self.peak(config),
+                host_memory_bytes=self.peak(config),
+            )
+            return Attempt(outcome=Outcome.OK, compute=compute, seconds=self.seconds / 4)
+        build = self.cost(config).wait
+        loader = examples.loader_trace(
+            batch_size=config.batch_size, build_seconds=(build,) * 20, inline_seconds=build, cpu_seconds=build
+        )
+        return Attempt(outcome=Outcome.OK, loader=loader, seconds=self.seconds / 4)
 
     def _measurement(self, config: Config, *, is_disturbed: bool) -> Measurement:
         if len(self.calls) % 2:
@@ -109,6 +137,8 @@ class SimulatedMachine:
             steady_samples_per_second=rate,
             ceiling_samples_per_second=config.batch_size / cost.compute * factor,
             step_time=split,
+            peak_memory_bytes=self.peak(config),
+            host_memory_bytes=self.peak(config),
             persistence_gain=self.persistence_gain if config.num_workers else None,
             conditions=examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed)),
         )

@@ -1,22 +1,19 @@
-"""Time a configuration: warm the model, let the loader settle, measure a window, say what it means."""
+"""Time a configuration on a warm step: let the loader settle, measure a window, say what it means."""
 
 from __future__ import annotations
 
 import math
 import os
-import time
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from statistics import fmean
-from typing import Any
-
-from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.config import Config
 from autotune.host import inspect_host
-from autotune.measure.device import Device, Mark
+from autotune.measure.cell import Cell
+from autotune.measure.device import Device
 from autotune.measure.epochs import EpochCost
-from autotune.measure.inventory import BatchStream, CountingCollate
+from autotune.measure.inventory import BatchStream
+from autotune.measure.loading import open_stream
 from autotune.measure.memory import (
     MemoryGrowth,
     MemorySample,
@@ -28,83 +25,21 @@ from autotune.measure.memory import (
 from autotune.measure.monitor import conditions_between, snapshot
 from autotune.measure.notes import loader_notes, machine_notes, window_notes
 from autotune.measure.run import TimedRun, Window
-from autotune.measure.step import TrainingStep, move
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Conditions, Measurement, Request
-from autotune.stats import mser_truncation
 from autotune.workload import Workload
 
-__all__ = ["Cell", "measure", "open_cell", "open_loader"]
+__all__ = ["measure"]
 
-WARM_SECONDS = 0.6
-"""How long the model runs on a resident batch before the loader exists, once it has made ten steps."""
-WARM_STEPS = 10
-WARM_CAP_SECONDS = 4.0
-"""The same where steps are slow; three steps are always made."""
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that is worth a longer look."""
 LONGER_LOOKS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A warm training step for one batch size, precision and number of threads; only the loader still varies."""
-
-    step: TrainingStep
-    """The step, compiled, tuned and with optimizer state."""
-    ceiling: float
-    """Samples per second on a batch that is already on the device."""
-    disturbances: tuple[str, ...]
-    """Why that ceiling is not to be trusted; empty where it is."""
-
-
-def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
-    """Build the loader exactly as a training script would, with counting around its collate function."""
-    arguments: dict[str, Any] = {"collate_fn": counter}
-    if workload.batch_sampler is not None:
-        arguments["batch_sampler"] = workload.batch_sampler(config.batch_size)
-    elif workload.sampler is not None:
-        arguments["sampler"] = workload.sampler
-    elif not isinstance(workload.dataset, IterableDataset):
-        arguments["shuffle"] = True
-    return config.dataloader(workload.dataset, **arguments)
-
-
-def _counter(workload: Workload, num_workers: int) -> CountingCollate:
-    is_iterable = isinstance(workload.dataset, IterableDataset)
-    return CountingCollate(workload.collate_fn, num_workers, compares_workers=is_iterable and num_workers > 1)
-
-
-def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
-    """Build the training step, warm it on one resident batch, and measure the ceiling there."""
-    step = TrainingStep(workload, config, device)
-    plain = Config(batch_size=config.batch_size)
-    stream = BatchStream(open_loader(workload, plain, counter := _counter(workload, 0)), counter)
-    batch = move(next(stream), device.torch_device, non_blocking=False)
-    ends: list[Mark] = []
-    device.synchronize()
-    before, begin = snapshot(), time.perf_counter()
-    while not _is_warm(len(ends), time.perf_counter() - begin):
-        ends.append(step(batch)[-1])
-        device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
-    device.synchronize()
-    times = [device.seconds(a, b) for a, b in pairwise(ends)]
-    settled = times[min(mser_truncation(times), len(times) // 2) :]
-    disturbances = conditions_between(before, snapshot()).disturbances
-    return Cell(step, stream.samples * len(settled) / sum(settled), disturbances)
-
-
-def _is_warm(steps: int, seconds: float) -> bool:
-    if steps < 3:
-        return False
-    return (steps >= WARM_STEPS and seconds >= WARM_SECONDS) or seconds >= WARM_CAP_SECONDS
-
-
 def measure(workload: Workload, config: Config, cell: Cell, device: Device, request: Request) -> Measurement:
     """Time real training steps of one configuration, loader included."""
-    counter = _counter(workload, config.num_workers)
     known = open_segments(os.getpid())
-    stream = BatchStream(open_loader(workload, config, counter), counter)
+    stream = open_stream(workload, config)
     cell.step.non_blocking = config.pin_memory  # the cell may have been opened for another loader
     run = TimedRun(config, cell.step, stream, device, request)
     try:
@@ -165,6 +100,7 @@ def _report(
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
+        stopped_early=run.stopped_early,
         notes=(*window_notes(summary), *loader_notes(stream, run.config, run.in_flight), *machine_notes(conditions)),
     )
 

@@ -10,6 +10,7 @@ import torch
 from autotune.errors import UsageError
 from autotune.host import inspect_host
 from autotune.measure.gpu import NvmlGpu, open_gpu
+from autotune.measure.memory import reset_peak
 
 __all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device"]
 
@@ -56,7 +57,10 @@ class Device(Protocol):
         """Return the seconds between two marks that the device has come to."""
 
     def peaks(self) -> tuple[int, int] | None:
-        """Return peak allocated and peak reserved bytes since the start, or ``None`` on CPU."""
+        """Return peak allocated and peak reserved bytes since ``forget_peaks``, or ``None`` on CPU."""
+
+    def forget_peaks(self) -> None:
+        """Give back what is kept for reuse, and forget the peaks of memory so far."""
 
     @property
     def allocator_retries(self) -> int:
@@ -110,6 +114,10 @@ class CpuDevice:
     def peaks(self) -> tuple[int, int] | None:
         """Return ``None``: host memory is counted over the process tree instead."""
         return None
+
+    def forget_peaks(self) -> None:
+        """Forget this process's peak."""
+        reset_peak()
 
     @property
     def allocator_retries(self) -> int:
@@ -177,6 +185,14 @@ class AcceleratorDevice:
             used = int(self._module.driver_allocated_memory())  # mps keeps no peak
             return used, used
         return int(self._module.max_memory_allocated()), int(self._module.max_memory_reserved())
+
+    def forget_peaks(self) -> None:
+        """Empty the allocator's cache, so that blocks of another size do not count."""
+        reset_peak()
+        for name in ("empty_cache", "reset_peak_memory_stats"):
+            forget = getattr(self._module, name, None)
+            if forget:
+                forget()
 
     @property
     def allocator_retries(self) -> int:

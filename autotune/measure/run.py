@@ -43,6 +43,8 @@ LONGEST_EPOCH = 1.5
 """Epochs up to this many times the longest window are measured whole where a window does not fit into one."""
 CHECK_GROWTH = 1.1
 """How far a window grows from one look at its interval to the next; each look costs a millisecond."""
+HOPELESS_BLOCKS = 3
+"""Fewest blocks after which a window may end because its rate is sure to lie below what is of interest."""
 SECONDS_AHEAD, LEAST_AHEAD = 0.3, 2
 """How far the host may run ahead of an accelerator where steps are long."""
 
@@ -127,8 +129,10 @@ class TimedRun:
         self._clock = clock
         self._block, self._ahead = MIN_STEPS, min(device.steps_ahead, LEAST_AHEAD)
         self._waited = 0.0
-        self._next_look = 0.0
+        self._next_look = self._next_hopeless_look = 0.0
         self._extended_until: float | None = None
+        self.stopped_early = False
+        """Whether the window ended because its rate was sure to lie below ``request.least_rate``."""
         self._origin = device.mark()
         self.log = StepLog()
         """Every step so far."""
@@ -211,6 +215,9 @@ class TimedRun:
 
     def _is_over(self, window: Window) -> bool:
         """Tell whether the window is long enough, and as many batches were built in it as consumed or nearly so."""
+        if self._is_hopeless(window):
+            self.stopped_early = True
+            return True
         if self._extended_until is None:
             if not self._is_long_enough(window):
                 return False
@@ -223,6 +230,20 @@ class TimedRun:
             return False
         is_late = self._clock() > self._extended_until or self._nears_epoch_end()
         return is_late or is_balanced(window.ready, self._ready, steps)
+
+    def _is_hopeless(self, window: Window) -> bool:
+        """Tell whether the rate is sure to lie below what is of interest.
+
+        Batches from before the window can only make it look faster.
+        """
+        least, log, first = self.request.least_rate, self.log, window.first
+        ended = len(log.ends) - first
+        if least is None or ended < max(HOPELESS_BLOCKS * window.block, self._next_hopeless_look):
+            return False
+        self._next_hopeless_look = CHECK_GROWTH * ended
+        start, ends = self.device.seconds(self._origin, window.mark), log.ends[first:]
+        rate = sum(log.samples[first : first + ended]) / (ends[-1] - start)
+        return rate * (1 + relative_half_width(ends, start, window.block, self.config.num_workers)) < least
 
     def _is_long_enough(self, window: Window) -> bool:
         steps, ended = len(self.log.marks) - window.first, len(self.log.ends) - window.first
@@ -248,7 +269,8 @@ class TimedRun:
         return self._burst if waited > STARVING_SHARE * (self._clock() - window.clock) else 1
 
     def _open(self, *, whole_epochs: bool) -> Window:
-        self._next_look, self._extended_until = 0.0, None
+        self._next_look = self._next_hopeless_look = 0.0
+        self._extended_until = None
         self.device.synchronize()
         built_meanwhile = self.batches.ready - self.log.ready[-1]
         ready = self._ready + built_meanwhile

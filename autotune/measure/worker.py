@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import math
 import os
@@ -48,35 +49,54 @@ class Session:
         return asdict(inspect(self._workload, self._device))
 
     def measure(self, config: Config, request: Request) -> Attempt:
-        """Measure one configuration; what goes wrong becomes an outcome."""
-        from autotune.measure.benchmark import measure
-
+        """Measure one configuration, or one part of it; what goes wrong becomes an outcome."""
         config.apply_threads()
         try:
-            cell = self._open_cell(config)
-            measurement = measure(self._workload, config, cell, self._device, request)
+            if request.part == "loader":
+                return self._look_at_loader(config, request)
+            if request.part == "compute":
+                return self._look_at_step(config)
+            return self._train(config, request)
         except Exception as error:
             outcome, message, details = classify(error)
-        else:
-            reason = _reason_against(measurement)
-            if reason is None:
-                is_disturbed = bool(measurement.conditions.disturbances or cell.disturbances)
-                if is_disturbed:
-                    self._key = None  # the next one warms up again, for a ceiling to be trusted
-                outcome = Outcome.SUSPECT if is_disturbed else Outcome.OK
-                notes = dict.fromkeys((*measurement.notes, *cell.disturbances))
-                return Attempt(outcome=outcome, measurement=measurement, message="; ".join(notes))
-            (outcome, message), details = reason, ""
-        return Attempt(outcome=outcome, message=message, details=details)
+            return Attempt(outcome=outcome, message=message, details=details)
+
+    def _look_at_loader(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.looks import look_at_loader
+
+        trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds)
+        return Attempt(outcome=Outcome.OK, loader=trace)
+
+    def _look_at_step(self, config: Config) -> Attempt:
+        cell = self._open_cell(config)
+        if cell.disturbances:
+            self._key = None
+        outcome = Outcome.SUSPECT if cell.disturbances else Outcome.OK
+        return Attempt(outcome=outcome, compute=cell.compute, message="; ".join(cell.disturbances))
+
+    def _train(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.benchmark import measure
+
+        cell = self._open_cell(config)
+        measurement = measure(self._workload, config, cell, self._device, request)
+        reason = _reason_against(measurement)
+        if reason is not None:
+            return Attempt(outcome=reason[0], message=reason[1])
+        is_disturbed = bool(measurement.conditions.disturbances or cell.disturbances)
+        if is_disturbed:
+            self._key = None  # the next one warms up again, for a ceiling to be trusted
+        outcome = Outcome.SUSPECT if is_disturbed else Outcome.OK
+        notes = dict.fromkeys((*measurement.notes, *cell.disturbances))
+        return Attempt(outcome=outcome, measurement=measurement, message="; ".join(notes))
 
     def _open_cell(self, config: Config) -> Any:
-        from autotune.measure.benchmark import open_cell
-        from autotune.measure.memory import reset_peak
+        from autotune.measure.cell import open_cell
 
         key = (config.batch_size, config.amp, config.accumulation_steps)
         if key != self._key:
             self._key = self._cell = None
-            reset_peak()
+            gc.collect()  # a step holds itself through its optimizer
+            self._device.forget_peaks()
             self._cell = open_cell(self._workload, config, self._device)
             self._key = key
         return self._cell
@@ -193,7 +213,8 @@ def _import_everything() -> None:
     import torch
 
     import autotune.measure.benchmark
-    import autotune.measure.inspect  # noqa: F401
+    import autotune.measure.inspect
+    import autotune.measure.looks  # noqa: F401
 
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
 

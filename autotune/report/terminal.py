@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -23,9 +24,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from autotune.config import Config
-    from autotune.records import Measurement, Progress, Result, Trial
+    from autotune.records import Measurement, Probe, Progress, Result, Trial
 
-__all__ = ["before_after", "config_text", "snippet", "status", "summary", "trial_line", "verdict_sentence"]
+__all__ = [
+    "before_after",
+    "config_text",
+    "probe_line",
+    "snippet",
+    "status",
+    "summary",
+    "trial_line",
+    "verdict_sentence",
+]
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 BAR_WIDTH = 12
@@ -33,7 +43,13 @@ BAR_WIDTH = 12
 LEAST_SHARE = 0.005
 """Parts of the step below this share in every column are left out: they would read 0 %."""
 
-_PHASES = {"inspect": "inspecting", "baseline": "baseline", "search": "searching", "confirm": "confirming"}
+_PHASES = {
+    "inspect": "inspecting",
+    "baseline": "baseline",
+    "probe": "looking",
+    "search": "searching",
+    "confirm": "confirming",
+}
 _STEP_PARTS = {
     "data_wait": "waiting for data",
     "host_to_device": "copy to device",
@@ -83,6 +99,25 @@ def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
     return line
 
 
+def probe_line(probe: Probe) -> Text:
+    """Return a short look on one line: at what, what it found."""
+    line = Text("  · ", style="dim")
+    if probe.loader:
+        build = 1000 * fmean(probe.loader.build_seconds)
+        line.append(f"loader   {build:>7.3g} ms for one worker to build a batch of {probe.loader.batch_size}")
+    elif probe.compute:
+        rate, peak = _rate_text(probe.compute.samples_per_second), _gibibytes_text(probe.compute.peak_memory_bytes)
+        line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
+    else:
+        line.append(f"{probe.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.message)}", style="yellow")
+    return line
+
+
+def _step_text(config: Config) -> str:
+    """Return what a step depends on: the configuration without its loader."""
+    return config_text(config).replace(" · no workers", "")
+
+
 def status(progress: Progress, *, number: int, last_rate: float | None, seconds_left: float) -> Text:
     """Return the moment on two lines: what runs now, and how it stands.
 
@@ -90,7 +125,9 @@ def status(progress: Progress, *, number: int, last_rate: float | None, seconds_
     """
     now = Text(_PHASES[progress.phase], style="bold")
     if progress.running:
-        now.append(f" · trial {number} · {config_text(progress.running)}", style="not bold")
+        what = _step_text(progress.running) if progress.phase == "probe" else config_text(progress.running)
+        position = "" if progress.phase == "probe" else f"trial {number} · "
+        now.append(f" · {position}{what}", style="not bold")
     now.append("\n")
     for text, style in _standing(progress, last_rate):
         now.append(f"{text} · ", style=f"not bold {style}")

@@ -53,9 +53,9 @@ class Estimate(NamedTuple):
 class ComputeModel:
     """Step times for every batch size, precision and number of threads, from those that were measured.
 
-    Between measured batch sizes of one precision and number of threads the time of a step is taken as linear. The curve of
-    one that was measured less is that of the best known, moved to where it was measured; one never measured is moved by what
-    precision and threads do elsewhere.
+    Between measured batch sizes of one precision and number of threads the time of a step is taken as linear. The
+    curve of one that was measured less is that of the best known, moved to where it was measured; one never measured
+    is moved by what precision and threads do elsewhere.
     """
 
     def __init__(self, points: Iterable[StepPoint]) -> None:
@@ -155,7 +155,7 @@ class MemoryModel:
         return max(0.0, slopes[len(slopes) // 2]) if slopes else None
 
     def at(self, batch_size: int) -> float:
-        """Return the expected peak in bytes; beyond a single measurement in proportion to the batch, the most it can be."""
+        """Return the expected peak in bytes; beyond a single measurement the most it can be, in proportion."""
         known = list(self.peaks)
         last, slope = known[-1], self.slope
         if batch_size <= known[0]:

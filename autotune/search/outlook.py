@@ -17,10 +17,10 @@ from autotune.search.predict import Knowledge, Prediction, exceeds, predict
 from autotune.search.space import Space
 from autotune.search.surrogate import Posterior, expected_gain, posterior
 
-__all__ = ["Outlook", "feasible", "look_ahead"]
+__all__ = ["Outlook", "cost", "feasible", "look_ahead"]
 
-NEARLY = 0.9
-"""Share of the largest expected gain from which a configuration that needs no new warm-up goes first."""
+NEARLY = 0.8
+"""Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,10 @@ class Outlook:
         if not self.is_open.any():
             return None
         gains = np.where(self.is_open, self._gains(), -1.0)
-        top = int(gains.argmax())
-        if self.last is not None:
-            near = [i for i in np.flatnonzero(gains >= NEARLY * gains[top]) if _same_cell(self.configs[i], self.last)]
-            top = int(max(near, key=lambda index: gains[index], default=top))
-        return self.configs[top]
+        near = np.flatnonzero(self.is_open & (gains >= NEARLY * gains.max()))
+        return min(
+            (self.configs[index] for index in near), key=lambda config: (self._is_new_cell(config), cost(config))
+        )
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -62,6 +61,9 @@ class Outlook:
     def bound(self, config: Config) -> float:
         """Return the samples per second that it cannot exceed."""
         return float(self.prediction.bounds[self.position[config]])
+
+    def _is_new_cell(self, config: Config) -> bool:
+        return self.last is None or _cell(config) != _cell(self.last)
 
     @property
     def upside(self) -> float:
@@ -78,10 +80,10 @@ class Outlook:
         return float(self.prediction.ceilings[fits].max()) if fits.any() else float(self.prediction.ceilings.max())
 
     def left_out(self, knowledge: Knowledge) -> list[tuple[Config, str, float]]:
-        """Return what was not measured although it might be missed: configuration, reason, bound in samples per second.
+        """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
 
-        Of every step that was looked at, whose bound lies below the best, the most promising configuration; and for every
-        way not to fit, the fastest of those that are expected to be faster than the best.
+        Of every step that was looked at and whose bound lies below the best, the most promising configuration; and
+        for every way not to fit, the fastest of those that are expected to be faster than the best.
         """
         tried = {knowledge.cell(trial.config) for trial in knowledge.trials}
         looked_at = {knowledge.cell(probe.config) for probe in knowledge.probes if probe.compute} - tried
@@ -99,6 +101,13 @@ class Outlook:
             elif cell in looked_at and np.log(bound) < self.best_log:
                 found.setdefault(cell, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
         return list(found.values())
+
+    @property
+    def highest_limit(self) -> float:
+        """The highest expected rate among what fits if no loader were ever late, samples per second."""
+        fits = np.array([refusal is None for refusal in self.prediction.refusals])
+        limits = self.prediction.limits[fits] if fits.any() else self.prediction.limits
+        return max(float(limits.max()), float(np.exp(self.best_log)))
 
     def _gains(self) -> NDArray[np.float64]:
         means = np.minimum(self.posterior.means, np.log(self.prediction.bounds))
@@ -149,7 +158,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
 
 
 def feasible(knowledge: Knowledge) -> list[Trial]:
-    """Return the trials that gave a sound number and left the memory that must stay free; the baseline always counts."""
+    """Return the trials that gave a sound number and left enough memory free; the baseline always counts."""
     return [
         trial
         for trial in knowledge.trials
@@ -166,7 +175,7 @@ def _of_loader(config: Config, part: str) -> Config:
 def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
     """Tell whether a configuration is to be expected to fail where another one did.
 
-    What needs more of the same memory does; what failed in another way may have been chance, so only its like are left out.
+    What needs more of the same memory is; what failed in another way may have been chance, so only its like are.
     """
     if outcome is Outcome.SKIPPED:
         return False
@@ -189,8 +198,13 @@ def _in_flight(config: Config) -> int:
     return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
-def _same_cell(one: Config, other: Config) -> bool:
-    return (one.batch_size, one.amp, one.intra_op_threads) == (other.batch_size, other.amp, other.intra_op_threads)
+def _cell(config: Config) -> tuple[object, ...]:
+    return config.batch_size, config.amp, config.intra_op_threads
+
+
+def cost(config: Config) -> tuple[int, int, bool, bool]:
+    """Order configurations of equal speed: what takes less of the machine, and changes less, comes first."""
+    return config.num_workers, config.prefetch_factor or 0, config.pin_memory, config.amp != "off"
 
 
 def _without_numbers(text: str) -> str:

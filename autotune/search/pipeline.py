@@ -8,8 +8,8 @@ With W workers and K = W * prefetch_factor batches in flight, batch k is built a
 
     y[k] = max(f[k], y[k - 1] + c) + h
 
-with c seconds of training and h of receiving a batch. It follows from the source of torch's DataLoader: tasks are dealt in
-turn, one more for each batch handed out, and batches are yielded in order.
+with c seconds of training and h of receiving a batch. It follows from the source of torch's DataLoader: tasks are dealt
+in turn, one more for each batch handed out, and batches are yielded in order.
 
 Pure: arrays in, arrays out.
 """
@@ -29,6 +29,8 @@ SETTLING = 128
 LEAST_WINDOW = 256
 LEAST_BURSTS = 8
 """Batches over which the rate is taken, and bursts of the most workers."""
+NOTHING = 1e-9
+"""Seconds that stand for none where a time is divided by."""
 LEAST_DEVIATION = 0.2
 """A batch is not built faster than this share of the mean, however the spread is scaled."""
 
@@ -43,7 +45,7 @@ def pipeline_rates(
     steps, and nothing is received. Costs some ten microseconds for each batch of the window, whatever the number of
     configurations up to a thousand.
     """
-    rates = np.empty(len(workers))
+    rates, builds = np.empty(len(workers)), np.maximum(builds, NOTHING)
     alone = workers == 0
     rates[alone] = 1 / (builds.mean(axis=1)[row[alone]] + step_seconds[alone])
     fed = ~alone
@@ -73,7 +75,7 @@ def scaled_builds(builds: Floats, mean: float, share: float) -> Floats:
 
     Their spread is that of a sum of so many samples, each on its own: relative to the mean it shrinks with the root.
     """
-    deviation = (builds / builds.mean() - 1) / np.sqrt(share)
+    deviation = (builds / max(builds.mean(), NOTHING) - 1) / np.sqrt(share)
     factors = np.maximum(1 + deviation, LEAST_DEVIATION)
     scaled: Floats = mean * factors / factors.mean()
     return scaled

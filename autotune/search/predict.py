@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from autotune.host import Host
 from autotune.probes import LoaderTrace
 from autotune.records import Measurement, Outcome, Probe, Trial, WorkloadFacts
 from autotune.search.compute import ComputeModel, Estimate, MemoryModel, StepPoint
-from autotune.search.pipeline import pipeline_rates, scaled_builds
+from autotune.search.pipeline import NOTHING, pipeline_rates, scaled_builds
 
 __all__ = ["Knowledge", "Prediction", "predict"]
 
@@ -77,6 +77,8 @@ class Prediction:
     """Expected samples per second over whole epochs."""
     ceilings: Floats
     """Expected samples per second of the step alone."""
+    limits: Floats
+    """Expected samples per second where the loader is never late: the step alone, or the CPUs that both share."""
     bounds: Floats
     """Samples per second that no loader could exceed, with room for what is not known of the step."""
     step_errors: Floats
@@ -109,6 +111,7 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
     return Prediction(
         rates=_over_epochs(configs, batch * steady, loader, knowledge),
         ceilings=batch / seconds,
+        limits=batch * np.minimum(1 / seconds, capacity),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
         loader_errors=shares * loader.error,
@@ -171,7 +174,7 @@ class _Loader:
         self._at: dict[int, LoaderTrace] = {}
 
     def trace(self, batch_size: int) -> LoaderTrace:
-        """Return the trace as it would be at a batch size: costs are a line through two traces, or in proportion."""
+        """Return the trace as it would be at a batch size."""
         if batch_size not in self._at:
             self._at[batch_size] = _trace_at(self._traces, batch_size)
         return self._at[batch_size]
@@ -204,7 +207,7 @@ class _Loader:
         alone = workers == 0
         inline = np.array([self.trace(batch).inline_seconds for batch in batches])[rows]
         serial = inline + columns[3] if self._knowledge.on_cpu else np.maximum(inline, columns[3])
-        rates[alone] = 1 / serial[alone]
+        rates[alone] = 1 / np.maximum(serial[alone], NOTHING)
         found: Floats = rates[[distinct[key] for key in keys]]
         return found
 
@@ -222,7 +225,7 @@ class _Loader:
                 trace = self.trace(config.batch_size)
                 shared = (trace.cpu_seconds + steps.cpu_seconds(config)) / cpus
                 needs[index] = max(shared, trace.pin_seconds if config.pin_memory else 0.0)
-        capacity: Floats = 1 / np.maximum(np.array(needs), 1e-9)
+        capacity: Floats = 1 / np.maximum(np.array(needs), NOTHING)
         return capacity
 
     def shared_memory(self, config: Config) -> int:
@@ -240,7 +243,7 @@ def _guessed_trace(baseline: Trial) -> LoaderTrace:
     assert baseline.measurement is not None
     measured, workers = baseline.measurement, baseline.config.num_workers
     split = measured.step_time
-    build = max(split.data_wait, 1e-6) if not workers else workers * split.total
+    build = split.data_wait if not workers else workers * split.total
     return LoaderTrace(
         batch_size=baseline.config.batch_size,
         build_seconds=(build,),
@@ -260,33 +263,41 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
     near = min(traces, key=lambda trace: abs(math.log(trace.batch_size / batch_size)))
     if near.batch_size == batch_size:
         return near
-    low, high = traces[0], traces[-1]
-
-    def scaled(there: float, at_low: float, at_high: float) -> float:
-        """Move a cost per batch along the line through both ends, its fixed part never below nothing."""
-        share = batch_size / near.batch_size
-        if low is high:
-            return there * share
-        slope = max(0.0, (at_high - at_low) / (high.batch_size - low.batch_size))
-        fixed = max(0.0, min(at_low, at_low - slope * low.batch_size))
-        reference = fixed + slope * near.batch_size
-        return there * (fixed + slope * batch_size) / reference if reference > 0 else there * share
-
-    mean = scaled(*(fmean(trace.build_seconds) for trace in (near, low, high)))
-    builds = scaled_builds(np.array(near.build_seconds), mean, batch_size / near.batch_size)
-    return LoaderTrace(
+    samples = batch_size / near.batch_size
+    fixed = _fixed_share(traces, near)
+    factor = fixed + (1 - fixed) * samples
+    mean = fmean(near.build_seconds) * factor
+    return replace(
+        near,
         batch_size=batch_size,
-        build_seconds=tuple(builds.tolist()),
-        inline_seconds=scaled(near.inline_seconds, low.inline_seconds, high.inline_seconds),
-        receive_seconds=scaled(near.receive_seconds, low.receive_seconds, high.receive_seconds),
-        pin_seconds=near.pin_seconds * batch_size / near.batch_size,
-        transfer_seconds=near.transfer_seconds * batch_size / near.batch_size,
-        cpu_seconds=near.cpu_seconds * mean / fmean(near.build_seconds),
-        batch_bytes=near.batch_bytes * batch_size // near.batch_size,
-        start_seconds=near.start_seconds,
-        worker_memory_bytes=near.worker_memory_bytes,
-        storage_share=near.storage_share,
+        build_seconds=tuple(scaled_builds(np.array(near.build_seconds), mean, samples).tolist()),
+        inline_seconds=near.inline_seconds * factor,
+        cpu_seconds=near.cpu_seconds * factor,
+        pin_seconds=near.pin_seconds * samples,
+        transfer_seconds=near.transfer_seconds * samples,
+        batch_bytes=round(near.batch_bytes * samples),
     )
+
+
+def _fixed_share(traces: Sequence[LoaderTrace], near: LoaderTrace) -> float:
+    """Return the share of a batch's build time that does not grow with the batch.
+
+    It follows from the line through two traces; what could be chance, one standard error, is not counted.
+    """
+    low, high = traces[0], traces[-1]
+    if low.batch_size == high.batch_size:
+        return 0.0
+    (at_low, low_error), (at_high, high_error) = map(_mean_and_error, (low.build_seconds, high.build_seconds))
+    distance = high.batch_size - low.batch_size
+    fixed = (at_low * high.batch_size - at_high * low.batch_size) / distance
+    error = math.hypot(low_error * high.batch_size, high_error * low.batch_size) / distance
+    build = fmean(near.build_seconds)
+    return min(1.0, max(0.0, fixed - error) / build) if build > 0 else 0.0
+
+
+def _mean_and_error(seconds: Sequence[float]) -> tuple[float, float]:
+    mean = fmean(seconds)
+    return mean, stdev(seconds) / math.sqrt(len(seconds)) if len(seconds) > 1 else mean
 
 
 def _over_epochs(configs: Sequence[Config], rates: Floats, loader: _Loader, knowledge: Knowledge) -> Floats:

@@ -62,10 +62,9 @@ def next_rung(
 ) -> int | None:
     """Return the batch size to try next on the way up, or ``None`` at the top.
 
-    ``peaks`` maps batch sizes that ran to their peak memory in bytes, ``failed`` holds those that did not fit, ``allowed``
-    the candidates in order, ``limit`` the bytes that may be used. As long as memory is ``max(b, a + c * batch)`` with
-    ``a >= 0`` no rung exceeds the limit: a larger batch takes at most its share of the last peak more, and a line is
-    trusted only where two slopes agree.
+    ``peaks`` maps batch sizes that ran to their peak memory in bytes, ``failed`` holds those that did not fit,
+    ``allowed`` the candidates in order, ``limit`` the bytes that may be used. Where memory is ``a + c * batch`` with
+    ``a >= 0`` no rung exceeds the limit.
     """
     if not peaks:
         below = [batch for batch in allowed if batch < min(failed, default=start + 1)]

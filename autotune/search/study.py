@@ -21,9 +21,19 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.host import Host
-from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts, measurement_from_json
-from autotune.search.outlook import Outlook, feasible, look_ahead
+from autotune.records import (
+    Attempt,
+    Kind,
+    Outcome,
+    Part,
+    Probe,
+    Trial,
+    WorkloadFacts,
+    compute_from_json,
+    loader_from_json,
+    measurement_from_json,
+)
+from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.predict import Knowledge
 from autotune.search.space import KNOBS, Space
 from autotune.search.stopping import GAIN
@@ -123,14 +133,14 @@ class TuningStudy:
         return record
 
     def _violation(self, record: Trial) -> float:
-        """Return how far a trial lies beyond the memory that may be used, as a share of it; 1 where it gave no number."""
+        """Return by which share a trial exceeds the memory that may be used; 1 where it gave no number."""
         if record.outcome is not Outcome.OK or record.measurement is None:
             return 1.0
         measured = record.measurement
         return measured.peak_memory_bytes / ((1 - self._headroom) * measured.memory_limit_bytes) - 1
 
     def record_skipped(self) -> None:
-        """Record what was left out although it might be missed: the best of each step that cannot win, or does not fit."""
+        """Record what was left out although it might be missed, and why."""
         known = {record.config for record in self._records}
         for config, message, bound in self.outlook.left_out(self.knowledge):
             if config not in known:
@@ -198,7 +208,7 @@ class TuningStudy:
 class _Sampler(BaseSampler):
     """Proposes what the study's outlook does: a Gaussian process around the prediction, over the whole space.
 
-    Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for the first thirty trials.
+    Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for thirty trials.
     """
 
     def __init__(self, owner: TuningStudy) -> None:
@@ -250,10 +260,8 @@ def open_study(
 
 
 def _cost(trial: Trial) -> tuple[Any, ...]:
-    """Order configurations of equal speed: what takes less of the machine, and changes less, comes first."""
-    config, measured = trial.config, trial.measurement
-    peak = measured.peak_memory_bytes if measured else 0
-    return config.num_workers, config.prefetch_factor or 0, config.pin_memory, config.amp != "off", peak
+    """Order trials of equal speed: by what the configuration takes, then by memory."""
+    return (*cost(trial.config), trial.measurement.peak_memory_bytes if trial.measurement else 0)
 
 
 def _open_storage(storage: str | None) -> Any:
@@ -311,13 +319,12 @@ def trial_from_json(values: Mapping[str, Any]) -> Trial:
 
 
 def _probe_from_json(values: Mapping[str, Any]) -> Probe:
-    compute, loader = values["compute"], values["loader"]
     return Probe(
         **{
             **values,
             "config": Config.from_document(values["config"]),
             "outcome": Outcome(values["outcome"]),
-            "compute": ComputeProbe(**compute) if compute else None,
-            "loader": LoaderTrace(**{**loader, "build_seconds": tuple(loader["build_seconds"])}) if loader else None,
+            "compute": compute_from_json(values["compute"]),
+            "loader": loader_from_json(values["loader"]),
         }
     )

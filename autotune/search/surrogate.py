@@ -1,7 +1,7 @@
 """What measurements say about configurations that were not measured: a Gaussian process around the prediction.
 
-The process models the logarithm of measured over predicted rate. Its prior error is that of the prediction: one part that
-configurations with similar steps share, one that those with similar loaders share, and one common to all.
+The process models the logarithm of measured over predicted rate. Its prior error is that of the prediction: one part
+that configurations with similar steps share, one that those with similar loaders share, and one common to all.
 
 Pure: arrays in, arrays out. Source of the formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning,
 algorithm 2.1.
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 COMMON = 0.05
 """Standard deviation of an error that all predictions share, in logarithms."""
-OWN = 0.03
+OWN = 0.02
 """The same of what each configuration has for itself."""
 STEP_SCALES = (2.0, 1.0, 1.5)
 """How far, in doublings of batch size and threads and in steps of precision, errors of steps resemble each other."""
@@ -33,7 +33,7 @@ LOADER_SCALES = (2.5, 1.0, 1.5, 1.5)
 """The same for the loader, in doublings of batch size, workers and prefetch factor, and for pinning."""
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Candidate standard deviations of the measurements; the likeliest is taken."""
-JOINT = 0.05
+JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""

@@ -46,7 +46,8 @@ def measure_here() -> float:
     import torch  # noqa: F401  # first, as most scripts do
     from workload import build
 
-    from autotune.measure.benchmark import measure, open_cell
+    from autotune.measure.benchmark import measure
+from autotune.measure.cell import open_cell
     from autotune.measure.device import open_device
 
     config = autotune.load_config(CONFIG)

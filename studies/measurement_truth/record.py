@@ -29,7 +29,8 @@ from pipelines import BATCH_SIZE, LENGTH, Pipeline, SleepingStep, build_seconds,
 
 from autotune.config import Config
 from autotune.host import inspect_host
-from autotune.measure.benchmark import measure, open_cell
+from autotune.measure.benchmark import measure
+from autotune.measure.cell import open_cell
 from autotune.measure.device import CpuDevice
 from autotune.records import Request
 

@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from autotune.config import Config
-from autotune.measure.benchmark import WARM_CAP_SECONDS, measure, open_cell, open_loader
+from autotune.measure.benchmark import measure
+from autotune.measure.cell import WARM_CAP_SECONDS, open_cell
 from autotune.measure.device import AcceleratorDevice
 from autotune.measure.inventory import BatchStream, CountingCollate
+from autotune.measure.loading import open_loader
 from autotune.measure.run import TimedRun
 from autotune.measure.step import TrainingStep
 from autotune.records import Attempt, Measurement, Outcome, Request

@@ -22,7 +22,8 @@ from torch.utils.data import (
 )
 
 from autotune.config import Config
-from autotune.measure.benchmark import measure, open_cell
+from autotune.measure.benchmark import measure
+from autotune.measure.cell import open_cell
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import tensors_in
 from autotune.records import Measurement, Request

@@ -22,7 +22,8 @@ from torch.utils.data import Dataset
 import autotune
 from autotune.config import Config
 from autotune.host import usable_cpus
-from autotune.measure.benchmark import measure, open_cell
+from autotune.measure.benchmark import measure
+from autotune.measure.cell import open_cell
 from autotune.measure.device import CpuDevice
 from autotune.measure.monitor import conditions_between, snapshot
 from autotune.records import Attempt, Conditions, Outcome, Request

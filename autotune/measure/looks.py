@@ -1,0 +1,137 @@
+"""A short look at the loader alone: what building, receiving and moving a batch takes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from statistics import fmean, median
+from typing import Any
+
+from autotune.config import Config
+from autotune.measure.device import Device
+from autotune.measure.inventory import BatchStream
+from autotune.measure.loading import open_stream
+from autotune.measure.memory import cpu_seconds, open_segments, sample_memory
+from autotune.measure.monitor import conditions_between, snapshot
+from autotune.measure.step import move, tensors_in
+from autotune.probes import LoaderTrace
+from autotune.workload import Workload
+
+__all__ = ["look_at_loader"]
+
+PREFETCH = 4
+"""Batches that the one worker is asked for ahead: it never waits, and some are ready at once after a pause."""
+LEAST_BATCHES = 4
+"""Batches of a trace, however long they take."""
+LONGEST = 3
+"""How many times its length a look may take where batches are slow."""
+INLINE_SHARE = 0.3
+"""Share of a look that goes to building batches without workers."""
+COPIES = 3
+POLL_SECONDS = 0.0005
+
+
+def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds: float) -> LoaderTrace:
+    """Trace the loader for about so many seconds: without workers, then with one that nothing holds up."""
+    inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds)
+    known = open_segments(os.getpid())
+    config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=PREFETCH)
+    stream = open_stream(workload, config)
+    try:
+        next(stream)
+        _wait_until(lambda: stream.ready >= PREFETCH, LONGEST * seconds)
+        receives = [_seconds(lambda: next(stream)) for _ in range(min(PREFETCH - 1, stream.ready))]
+        before, own, used = snapshot(), time.process_time(), cpu_seconds()
+        builds = _trace(stream, seconds)
+        used, own = cpu_seconds() - used, time.process_time() - own
+        storage = conditions_between(before, snapshot()).storage_share
+        memory = sample_memory(stream.produced, known, stream.workers)
+        batch_bytes, start = stream.batch_bytes, stream.start_seconds[0]
+    finally:
+        stream.close()
+    return LoaderTrace(
+        batch_size=batch_size,
+        build_seconds=tuple(builds),
+        inline_seconds=inline,
+        receive_seconds=median(receives) if receives else 0.0,
+        pin_seconds=_pin_seconds(batch) if device.is_asynchronous else 0.0,
+        transfer_seconds=_transfer_seconds(batch, device) if device.is_asynchronous else 0.0,
+        cpu_seconds=max(0.0, used - own) / len(builds),
+        batch_bytes=batch_bytes,
+        start_seconds=max(0.0, start - median(builds)),
+        worker_memory_bytes=sum(memory.private.values()),
+        storage_share=storage,
+    )
+
+
+def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[float, Any]:
+    """Return the mean time of a batch without workers, and the last one; the first warms up and does not count."""
+    stream = open_stream(workload, Config(batch_size=batch_size))
+    first = _seconds(lambda: next(stream))
+    times: list[float] = []
+    limit = time.perf_counter() + seconds
+    while True:
+        begin, epochs = time.perf_counter(), stream.epochs
+        batch = next(stream)
+        if stream.epochs == epochs or first > seconds:
+            times.append(time.perf_counter() - begin)
+        if times and time.perf_counter() > limit:
+            return fmean(times), batch
+
+
+def _trace(stream: BatchStream, seconds: float) -> list[float]:
+    """Return the times between batches that one worker delivers without a pause; those across epochs are left out."""
+    begin = time.perf_counter()
+    _drain(stream)
+    builds: list[float] = []
+    previous = time.perf_counter()
+    while True:
+        epochs = stream.epochs
+        next(stream)
+        now = time.perf_counter()
+        if stream.epochs == epochs:
+            builds.append(now - previous)
+        previous = now
+        enough = len(builds) >= LEAST_BATCHES and now - begin > seconds
+        if builds and (enough or now - begin > LONGEST * seconds):
+            return builds
+
+
+def _drain(stream: BatchStream) -> None:
+    """Take what is ready, and the batch that is being built."""
+    for _ in range(max(0, stream.ready) + 1):
+        next(stream)
+
+
+def _pin_seconds(batch: Any) -> float:
+    """Return what copying a batch into pinned memory takes, once that memory was allocated."""
+
+    def pin() -> None:
+        for tensor in tensors_in(batch):
+            tensor.pin_memory()
+
+    return min(_seconds(pin) for _ in range(COPIES))
+
+
+def _transfer_seconds(batch: Any, device: Device) -> float:
+    """Return what copying a batch to the device takes from memory that is not pinned."""
+
+    def copy() -> None:
+        move(batch, device.torch_device, non_blocking=False)
+        device.synchronize()
+
+    device.synchronize()
+    return min(_seconds(copy) for _ in range(COPIES))
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float) -> None:
+    limit = time.perf_counter() + seconds
+    while not is_so() and time.perf_counter() < limit:
+        time.sleep(POLL_SECONDS)
+
+
+def _seconds(do: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    do()
+    return time.perf_counter() - begin
