@@ -200,7 +200,7 @@ class Measurement:
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
     stopped_early: bool = False
-    """Whether the window ended as soon as the rate was sure to lie below what was asked for."""
+    """Whether the window ended as soon as the rate was sure to lie below what was asked for; it may be lower still."""
     notes: tuple[str, ...] = ()
     """What a reader must know to trust this number, in plain words."""
 

@@ -108,13 +108,15 @@ class SimulatedMachine:
         if request.part == "compute":
             compute = examples.compute_probe(
                 samples_per_second=config.batch_size / self.cost(config).compute,
+                host_seconds=self.cost(config).compute,
+                cpu_seconds=self.cost(config).compute,
                 peak_memory_bytes=self.peak(config),
                 host_memory_bytes=self.peak(config),
             )
             return Attempt(outcome=Outcome.OK, compute=compute, seconds=self.seconds / 4)
         build = self.cost(config).wait
         loader = examples.loader_trace(
-            batch_size=config.batch_size, build_seconds=(build,) * 20, inline_seconds=build, cpu_seconds=build
+            batch_size=config.batch_size, build_seconds=(build,) * 20, inline_seconds=build, cpu_seconds=0.2 * build
         )
         return Attempt(outcome=Outcome.OK, loader=loader, seconds=self.seconds / 4)
 

@@ -59,7 +59,7 @@ def tuned(
 
 
 def searched(result: Result) -> list[Any]:
-    return [trial for trial in result.history if trial.kind != "confirm"]
+    return [trial for trial in result.history if trial.kind not in ("confirm", "skipped")]
 
 
 FAMILIES = {
@@ -112,7 +112,8 @@ def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
         tuned(SimulatedMachine(cost=equal_everywhere, noise=0.05, seed=seed), budget=300.0, trials=15)
         for seed in range(30)
     ]
-    assert all(max(t.rate for t in searched(result)) > 1000 for result in results)  # each search had a winner
+    lucky = [result for result in results if max(t.rate for t in searched(result)) > searched(result)[0].rate]
+    assert len(lucky) >= 10  # so many searches had a winner
     assert sum(result.verdict == "faster" for result in results) <= 2
 
 
@@ -305,9 +306,11 @@ def test_progress_goes_through_the_phases_in_order() -> None:
     seen: list[Progress] = []
     result = tuned(SimulatedMachine(cost=loader_bound), tell=seen.append)
     phases = [progress.phase for progress in seen]
-    assert list(dict.fromkeys(phases)) == ["baseline", "search", "confirm"]
-    assert phases == sorted(phases, key=["baseline", "search", "confirm"].index)
-    assert [progress.finished for progress in seen if progress.finished] == list(result.history)
+    assert list(dict.fromkeys(phases)) == ["baseline", "search", "probe", "confirm"]  # a trial ends in the search
+    assert [progress.finished for progress in seen if progress.finished] == [
+        trial for trial in result.history if trial.kind != "skipped"
+    ]
+    assert [p.looked.config for p in seen if p.looked] == [p.running for p in seen if p.running and p.phase == "probe"]
     left = [progress.seconds_left for progress in seen]
     assert left == sorted(left, reverse=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -34,8 +33,8 @@ LARGEST_STEPS = 2
 """Steps on a batch with the largest sample seen; the optimizer's state is allocated in the first step of all."""
 LARGEST_SECONDS = 0.3
 """How long samples are drawn for the largest."""
-EQUAL_SAMPLES, MOST_SAMPLES = 32, 1000
-"""Samples of equal size after which no larger one is looked for, and most samples that are drawn."""
+EQUAL_SAMPLES = 32
+"""Samples of equal size after which no larger one is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +98,46 @@ def _own_peak() -> int:
 
 
 def _take_the_largest(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
-    """Where samples differ in size, train on a batch with the largest of those seen: its peak is the one that counts.
-
-    A batch sampler may put large samples together, so there the whole batch is made of it.
-    """
-    collate = workload.collate_fn or default_collate
-    samples = _varied_samples(workload, collate)
-    if not samples:
+    """Where samples differ in size, train on a batch with the largest of those seen: its peak is the one that counts."""
+    largest = _largest_batch(workload, config.batch_size)
+    if largest is None:
         return
-    largest, others = samples[0], samples[1:]
-    if workload.batch_sampler is not None:
-        others = [largest]
-    chosen = [largest, *(others[index % len(others)] for index in range(config.batch_size - 1))]
-    batch = move(collate(chosen), device.torch_device, non_blocking=False)
+    batch = move(largest, device.torch_device, non_blocking=False)
     for _ in range(LARGEST_STEPS):
         step(batch)
     device.synchronize()
 
 
-def _varied_samples(workload: Workload, collate: Callable[[list[Any]], Any]) -> list[Any]:
-    """Return samples of a map-style dataset, the largest first; none where all have one size."""
+def _largest_batch(workload: Workload, batch_size: int) -> Any:
+    """Return the largest batch that a short look found, or ``None`` where all have one size or none can be chosen."""
     dataset: Any = workload.dataset
+    if workload.batch_sampler is not None:
+        return _largest_of_sampler(workload, batch_size)
     if isinstance(dataset, IterableDataset) or workload.sampler is not None:
-        return []
+        return None
+    collate = workload.collate_fn or default_collate
     stride = max(1, len(dataset) // EQUAL_SAMPLES)
     spread = itertools.chain.from_iterable(range(first, len(dataset), stride) for first in range(stride))
-    found: list[tuple[int, Any]] = []
+    largest, most, sizes = None, -1, set()
+    others: list[Any] = []
     limit = time.perf_counter() + LARGEST_SECONDS
-    for index in itertools.islice(spread, MOST_SAMPLES):
+    for count, index in enumerate(spread, start=1):
         sample = dataset[index]
-        found.append((tensor_bytes(collate([sample])), sample))
-        are_equal = len({size for size, _ in found}) == 1
-        if time.perf_counter() > limit or (len(found) >= EQUAL_SAMPLES and are_equal):
+        sizes.add(size := tensor_bytes(collate([sample])))
+        if size > most:
+            largest, most, sample = sample, size, largest
+        if sample is not None and len(others) < batch_size - 1:
+            others.append(sample)
+        if time.perf_counter() > limit or (count >= EQUAL_SAMPLES and len(sizes) == 1):
             break
-    found.sort(key=lambda each: each[0], reverse=True)
-    return [sample for _, sample in found] if found and found[0][0] > found[-1][0] else []
+    return collate([largest, *others]) if len(sizes) > 1 else None
+
+
+def _largest_of_sampler(workload: Workload, batch_size: int) -> Any:
+    """Return the largest of the batches that a batch sampler made in a short time."""
+    stream = open_stream(workload, Config(batch_size=batch_size))
+    limit = time.perf_counter() + LARGEST_SECONDS
+    largest = next(stream)
+    while time.perf_counter() < limit:
+        largest = max(largest, next(stream), key=tensor_bytes)
+    return largest

@@ -36,15 +36,16 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
     """Trace the loader for about so many seconds: without workers, then with one that nothing holds up."""
     inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds)
     known = open_segments(os.getpid())
-    config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=PREFETCH)
+    config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=PREFETCH, persistent_workers=True)
     stream = open_stream(workload, config)
     try:
         next(stream)
-        _wait_until(lambda: stream.ready >= PREFETCH, LONGEST * seconds)
+        arrived = time.perf_counter()
+        _wait_until(lambda: stream.ready >= min(PREFETCH, (stream.epoch_batches or PREFETCH) - 1), seconds)
         receives = [_seconds(lambda: next(stream)) for _ in range(min(PREFETCH - 1, stream.ready))]
-        before, own, used = snapshot(), time.process_time(), cpu_seconds()
-        builds = _trace(stream, seconds)
-        used, own = cpu_seconds() - used, time.process_time() - own
+        before, own, used, built = snapshot(), time.process_time(), cpu_seconds(), stream.produced
+        builds = _trace(stream, batch_size, arrived if not receives else _drained(stream), seconds)
+        used, own, built = cpu_seconds() - used, time.process_time() - own, stream.produced - built
         storage = conditions_between(before, snapshot()).storage_share
         memory = sample_memory(stream.produced, known, stream.workers)
         batch_bytes, start = stream.batch_bytes, stream.start_seconds[0]
@@ -57,7 +58,7 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
         receive_seconds=median(receives) if receives else 0.0,
         pin_seconds=_pin_seconds(batch) if device.is_asynchronous else 0.0,
         transfer_seconds=_transfer_seconds(batch, device) if device.is_asynchronous else 0.0,
-        cpu_seconds=max(0.0, used - own) / len(builds),
+        cpu_seconds=max(0.0, used - own) / max(1, built),
         batch_bytes=batch_bytes,
         start_seconds=max(0.0, start - median(builds)),
         worker_memory_bytes=sum(memory.private.values()),
@@ -68,40 +69,41 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
 def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[float, Any]:
     """Return the mean time of a batch without workers, and the last one; the first warms up and does not count."""
     stream = open_stream(workload, Config(batch_size=batch_size))
-    first = _seconds(lambda: next(stream))
     times: list[float] = []
     limit = time.perf_counter() + seconds
     while True:
-        begin, epochs = time.perf_counter(), stream.epochs
+        begin = time.perf_counter()
         batch = next(stream)
-        if stream.epochs == epochs or first > seconds:
-            times.append(time.perf_counter() - begin)
-        if times and time.perf_counter() > limit:
-            return fmean(times), batch
+        times.append((time.perf_counter() - begin) * batch_size / stream.samples)
+        if time.perf_counter() > limit:
+            return fmean(times[1:] or times), batch
 
 
-def _trace(stream: BatchStream, seconds: float) -> list[float]:
-    """Return the times between batches that one worker delivers without a pause; those across epochs are left out."""
+def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float) -> list[float]:
+    """Return the times between batches that one worker delivers without a pause, the last of them at ``previous``.
+
+    A short batch counts as its share of a full one; what lies between two epochs counts only where there is nothing else.
+    """
     begin = time.perf_counter()
-    _drain(stream)
-    builds: list[float] = []
-    previous = time.perf_counter()
+    inside: list[float] = []
+    between: list[float] = []
     while True:
         epochs = stream.epochs
         next(stream)
         now = time.perf_counter()
-        if stream.epochs == epochs:
-            builds.append(now - previous)
+        times = inside if stream.epochs == epochs else between
+        times.append((now - previous) * batch_size / stream.samples)
         previous = now
-        enough = len(builds) >= LEAST_BATCHES and now - begin > seconds
-        if builds and (enough or now - begin > LONGEST * seconds):
-            return builds
+        enough = len(inside) >= LEAST_BATCHES and now - begin > seconds
+        if enough or now - begin > LONGEST * seconds:
+            return inside or between
 
 
-def _drain(stream: BatchStream) -> None:
-    """Take what is ready, and the batch that is being built."""
+def _drained(stream: BatchStream) -> float:
+    """Take what is ready, and the batch that is being built; return when that was."""
     for _ in range(max(0, stream.ready) + 1):
         next(stream)
+    return time.perf_counter()
 
 
 def _pin_seconds(batch: Any) -> float:

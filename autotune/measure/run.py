@@ -43,7 +43,7 @@ LONGEST_EPOCH = 1.5
 """Epochs up to this many times the longest window are measured whole where a window does not fit into one."""
 CHECK_GROWTH = 1.1
 """How far a window grows from one look at its interval to the next; each look costs a millisecond."""
-HOPELESS_BLOCKS = 3
+HOPELESS_BLOCKS = 5
 """Fewest blocks after which a window may end because its rate is sure to lie below what is of interest."""
 SECONDS_AHEAD, LEAST_AHEAD = 0.3, 2
 """How far the host may run ahead of an accelerator where steps are long."""
@@ -238,7 +238,8 @@ class TimedRun:
         """
         least, log, first = self.request.least_rate, self.log, window.first
         ended = len(log.ends) - first
-        if least is None or ended < max(HOPELESS_BLOCKS * window.block, self._next_hopeless_look):
+        is_due = ended >= max(HOPELESS_BLOCKS * window.block, self._next_hopeless_look) and ended % self._burst == 0
+        if least is None or not is_due:
             return False
         self._next_hopeless_look = CHECK_GROWTH * ended
         start, ends = self.device.seconds(self._origin, window.mark), log.ends[first:]

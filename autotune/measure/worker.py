@@ -132,9 +132,18 @@ def classify(error: BaseException) -> tuple[Outcome, str, str]:
             return Outcome.DEVICE_OOM, line, ""
         if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
             return Outcome.WORKER_DIED, line, ""
+    if _lost_while_receiving(error):
+        return Outcome.WORKER_DIED, line, ""
     if isinstance(error, AutotuneError):
         return Outcome.USER_ERROR, text, getattr(error, "user_traceback", "")
     return Outcome.USER_ERROR, line, user_traceback(error)
+
+
+def _lost_while_receiving(error: BaseException) -> bool:
+    """Tell whether a worker died while this process was fetching a batch from it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_broken = isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError))
+    return is_broken and bool(frames) and f"{os.sep}multiprocessing{os.sep}" in frames[-1].filename
 
 
 def _one_line(error: BaseException) -> str:

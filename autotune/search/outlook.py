@@ -5,6 +5,7 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from autotune.search.surrogate import Posterior, expected_gain, posterior
 
 __all__ = ["Outlook", "cost", "feasible", "look_ahead"]
 
+HOPE = 0.5
+"""Standard deviations by which an expectation may be exceeded for the search to go on."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -37,6 +40,8 @@ class Outlook:
     """What is expected now."""
     is_open: NDArray[np.bool_]
     """Whether measuring one could still pay: not measured, fits, and its bound is not below the best."""
+    base: Config
+    """What the user runs now."""
     best: Trial
     """The measured configuration that is expected to be the fastest."""
     best_log: float
@@ -50,9 +55,8 @@ class Outlook:
             return None
         gains = np.where(self.is_open, self._gains(), -1.0)
         near = np.flatnonzero(self.is_open & (gains >= NEARLY * gains.max()))
-        return min(
-            (self.configs[index] for index in near), key=lambda config: (self._is_new_cell(config), cost(config))
-        )
+        equal = (self.configs[index] for index in near)
+        return min(equal, key=lambda config: (self._is_new_cell(config), cost(config, self.base)))
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -70,7 +74,7 @@ class Outlook:
         """How much faster than the best the most promising of the others may be, as a share, one deviation included."""
         if not self.is_open.any():
             return 0.0
-        hopes = np.minimum(self.posterior.means + self.posterior.errors, np.log(self.prediction.ceilings))
+        hopes = np.minimum(self.posterior.means + HOPE * self.posterior.errors, np.log(self.prediction.ceilings))
         return float(np.exp(hopes[self.is_open].max() - self.best_log) - 1)
 
     @property
@@ -151,6 +155,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         prediction=prediction,
         posterior=after,
         is_open=is_open,
+        base=space.base,
         best=best,
         best_log=best_log,
         last=knowledge.trials[-1].config,
@@ -202,9 +207,16 @@ def _cell(config: Config) -> tuple[object, ...]:
     return config.batch_size, config.amp, config.intra_op_threads
 
 
-def cost(config: Config) -> tuple[int, int, bool, bool]:
-    """Order configurations of equal speed: what takes less of the machine, and changes less, comes first."""
-    return config.num_workers, config.prefetch_factor or 0, config.pin_memory, config.amp != "off"
+def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, bool]:
+    """Order configurations of equal speed: what changes training less, and takes less of the machine, comes first."""
+    return (
+        abs(math.log2(config.batch_size / base.batch_size)),
+        config.num_workers,
+        config.prefetch_factor or 0,
+        config.pin_memory,
+        config.amp != "off",
+        config.intra_op_threads != base.intra_op_threads,
+    )
 
 
 def _without_numbers(text: str) -> str:

@@ -31,6 +31,8 @@ TRACED, GUESSED = 0.2, 0.4
 """Standard deviation of the logarithm of a rate that the loader limits: from a trace, and from the baseline alone."""
 SHARPNESS = 8.0
 """How fast, in the logarithm of the ratio, the loader's part in the error takes over from the step's."""
+CROWD_ROUNDS = 4
+"""Rounds in which the number of busy workers and the rate are made to agree."""
 FARTHEST = 4
 """How many times as large as the largest batch that ran a batch may be for its memory to be predicted."""
 
@@ -103,9 +105,10 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
     seconds = np.array([cell.seconds for cell in cells])
     errors = np.array([cell.error for cell in cells])
     effective, receives = loader.effective_steps(configs, seconds)
-    steady = loader.rates(configs, effective, receives)
     capacity = loader.capacity(configs, steps)
-    steady = np.minimum(steady, capacity)
+    if knowledge.on_cpu:
+        effective = loader.crowded_steps(configs, effective, capacity)
+    steady = np.minimum(loader.rates(configs, effective, receives), capacity)
     alone = loader.rates(configs, np.zeros_like(effective), receives)
     shares = 1 / (1 + (np.minimum(alone, capacity) * effective) ** SHARPNESS)
     return Prediction(
@@ -172,6 +175,7 @@ class _Loader:
         self._traces = knowledge.traces or (_guessed_trace(knowledge.trials[0]),)
         self.error = TRACED if knowledge.traces else GUESSED
         self._at: dict[int, LoaderTrace] = {}
+        self._cpus = knowledge.host.quota_cpus or knowledge.host.affinity_cpus
 
     def trace(self, batch_size: int) -> LoaderTrace:
         """Return the trace as it would be at a batch size."""
@@ -218,15 +222,32 @@ class _Loader:
 
     def capacity(self, configs: Sequence[Config], steps: _Steps) -> Floats:
         """Return the batches per second that CPUs and the pinning thread can bring; without workers nothing is shared."""
-        cpus = self._knowledge.host.quota_cpus or self._knowledge.host.affinity_cpus
         needs = [0.0] * len(configs)
         for index, config in enumerate(configs):
             if config.num_workers:
                 trace = self.trace(config.batch_size)
-                shared = (trace.cpu_seconds + steps.cpu_seconds(config)) / cpus
+                shared = (trace.cpu_seconds + steps.cpu_seconds(config)) / self._cpus
                 needs[index] = max(shared, trace.pin_seconds if config.pin_memory else 0.0)
         capacity: Floats = 1 / np.maximum(np.array(needs), NOTHING)
         return capacity
+
+    def crowded_steps(self, configs: Sequence[Config], steps: Floats, capacity: Floats) -> Floats:
+        """Return step times where the threads of a step share the CPUs with busy workers.
+
+        Each thread has an equal share of the work, and the step waits for the last: with more of both than CPUs it takes
+        as many times longer. Workers that are ahead wait, so how many are busy depends on the rate, and the rate on them.
+        """
+        traces = [self.trace(config.batch_size) for config in configs]
+        builds = np.array([max(fmean(trace.build_seconds), NOTHING) for trace in traces])
+        computing = np.minimum(1.0, np.array([trace.cpu_seconds for trace in traces]) / builds)
+        workers = np.array([config.num_workers for config in configs])
+        threads = np.array([self._knowledge.threads(config) for config in configs])
+        crowded = steps
+        for _ in range(CROWD_ROUNDS):
+            rates = np.minimum(np.minimum(1 / crowded, capacity), np.maximum(workers, NOTHING) / builds)
+            busy = rates * builds * computing
+            crowded = steps * np.where(workers > 0, np.maximum(1.0, (threads + busy) / self._cpus), 1.0)
+        return crowded
 
     def shared_memory(self, config: Config) -> int:
         """Return the bytes that batches in flight take at most: one more than are asked for ahead."""

@@ -104,7 +104,12 @@ class TuningStudy:
         outlook = self.outlook
         least = outlook.rate_of(outlook.best.config) / (1 + GAIN)
         equal = [trial for trial in feasible(self.knowledge) if outlook.rate_of(trial.config) >= least]
-        return min(equal, key=_cost)
+        return min(equal, key=self._cost)
+
+    def _cost(self, trial: Trial) -> tuple[Any, ...]:
+        """Order trials of equal speed: by what the configuration takes, then by memory."""
+        peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
+        return (*cost(trial.config, self._space.base), peak)
 
     def ask(self) -> tuple[Config, Kind]:
         """Return the next configuration to measure, never one that was measured before.
@@ -257,11 +262,6 @@ def open_study(
     finally:
         optuna.logging.set_verbosity(verbosity)
     return TuningStudy(study, space, facts, host, headroom)
-
-
-def _cost(trial: Trial) -> tuple[Any, ...]:
-    """Order trials of equal speed: by what the configuration takes, then by memory."""
-    return (*cost(trial.config), trial.measurement.peak_memory_bytes if trial.measurement else 0)
 
 
 def _open_storage(storage: str | None) -> Any:

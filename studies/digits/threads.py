@@ -47,7 +47,7 @@ def measure_here() -> float:
     from workload import build
 
     from autotune.measure.benchmark import measure
-from autotune.measure.cell import open_cell
+    from autotune.measure.cell import open_cell
     from autotune.measure.device import open_device
 
     config = autotune.load_config(CONFIG)

@@ -1,9 +1,9 @@
 """Machines and workloads made of formulas, as runners: every configuration's true rate is known.
 
-The formulas are not those of autotune's predictor: training and loading blend smoothly instead of by the loader's recursion,
-workers hinder each other and the step, speed ripples with the batch size and drops where memory is nearly full, storage may
-set a limit that no short look shows, pinned copies overlap in part, and what the looks report is off by a factor that stays
-the same for a machine. Time passes on the machine's own clock only.
+The formulas are not those of autotune's predictor: training and loading blend smoothly instead of by the loader's
+recursion, workers hinder each other and the step, speed ripples with the batch size and drops where memory is nearly
+full, storage may set a limit that no short look shows, pinned copies overlap in part, and what the looks report is off
+by a factor that stays the same for a machine. Time passes on the machine's own clock only.
 """
 
 from __future__ import annotations

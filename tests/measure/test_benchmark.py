@@ -51,7 +51,7 @@ MANY = 100_000
 @pytest.fixture(autouse=True)
 def warm_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps are enough here: these tests are not about how fast the model is."""
-    monkeypatch.setattr("autotune.measure.benchmark.WARM_SECONDS", 0.0)
+    monkeypatch.setattr("autotune.measure.cell.WARM_SECONDS", 0.0)
 
 
 class Training:

@@ -48,9 +48,8 @@ def test_repeated_measurements_count_by_their_geometric_mean() -> None:
 
 @given(CURVES, BATCHES)
 def test_between_two_neighbours_a_step_takes_a_time_between_theirs(curve: dict[int, float], batch: int) -> None:
-    below = max((known for known in curve if known <= batch), default=None)
-    above = min((known for known in curve if known >= batch), default=None)
-    assume(below is not None and above is not None)
+    assume(min(curve) <= batch <= max(curve))
+    below, above = max(known for known in curve if known <= batch), min(known for known in curve if known >= batch)
     seconds = model(curve).estimate(batch, "off", 2).seconds
     ends = sorted((curve[below], curve[above]))
     assert ends[0] * (1 - 1e-9) <= seconds <= ends[1] * (1 + 1e-9)
@@ -89,7 +88,7 @@ def test_a_smaller_batch_is_never_better_per_sample_than_the_smallest_measured()
 def test_errors_grow_with_the_distance_from_what_was_measured(curve: dict[int, float]) -> None:
     found = model(curve)
     up = [found.estimate(max(curve) * 2**doublings, "off", 2).error for doublings in range(6)]
-    down = [found.estimate(min(curve) / 2**doublings, "off", 2).error for doublings in range(4)]  # type: ignore[arg-type]
+    down = [found.estimate(min(curve) / 2**doublings, "off", 2).error for doublings in range(4)]
     assert all(near < far for errors in (up, down) for near, far in pairwise(errors))
 
 
@@ -179,7 +178,7 @@ def test_from_one_peak_larger_batches_need_memory_in_proportion_and_smaller_ones
 @given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6))
 def test_measured_peaks_are_returned_as_they_were_measured(peaks: dict[int, int]) -> None:
     found = MemoryModel(dict(sorted(peaks.items())))
-    assert [found.at(batch) for batch in peaks] == pytest.approx(list(peaks.values()), rel=1e-9)
+    assert [found.at(batch) for batch in peaks] == pytest.approx(list(peaks.values()), abs=1)
 
 
 @given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6), st.integers(1, 4096))
@@ -202,7 +201,7 @@ def test_of_two_slopes_the_larger_counts() -> None:
 
 
 def test_a_flat_start_of_the_curve_is_left_behind() -> None:
-    peaks = {batch: max(100, 2 * batch) * MIB for batch in (1, 2, 64, 128, 256, 512)}
+    peaks = {batch: max(64, 2 * batch) * MIB for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
     assert MemoryModel(peaks).at(1024) == pytest.approx(2048 * MIB)
 
 

@@ -1,0 +1,270 @@
+"""The look at the loader, on real workers and datasets that take a known time by sleeping."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import pairwise
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, default_collate, get_worker_info
+
+from autotune.measure.device import CpuDevice
+from autotune.measure.looks import look_at_loader
+from autotune.workload import Workload
+from tests.datasets import CountingUp, SlowToOpen, Squares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.probes import LoaderTrace
+
+BATCH_SIZE = 4
+SAMPLE_SECONDS = 0.01
+BATCH_SECONDS = 0.03
+SECONDS = 0.5
+"""Length of a look."""
+MANY = 100_000
+"""More samples than any of these looks builds."""
+SAMPLE_BYTES = 8
+"""Of a sample of ``Squares``: two floats."""
+
+
+class Sleeping(Squares):
+    """Takes a known time for each sample, and next to no CPU."""
+
+    def __init__(self, length: int = MANY, seconds: float = SAMPLE_SECONDS) -> None:
+        super().__init__(length)
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+class SleepingTogether(Sleeping):
+    """Takes a known time for each batch, and another for each sample in it."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        time.sleep(BATCH_SECONDS)
+        return [self[index] for index in indices]
+
+
+class SleepingStream(IterableDataset[torch.Tensor]):
+    """The same as a stream."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(MANY):
+            time.sleep(SAMPLE_SECONDS)
+            yield torch.tensor([float(number)])
+
+
+class Computing(Squares):
+    """Takes a known CPU time for each sample."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        end = time.thread_time() + SAMPLE_SECONDS
+        while time.thread_time() < end:
+            pass
+        return super().__getitem__(index)
+
+
+def look(dataset: Any, batch_size: int = BATCH_SIZE, seconds: float = SECONDS, **options: Any) -> LoaderTrace:
+    return look_at_loader(Workload(nn.Linear(1, 1), dataset, **options), batch_size, CpuDevice(), seconds)
+
+
+def about(seconds: float, rel: float = 0.08) -> Any:
+    return pytest.approx(seconds, rel=rel)
+
+
+@pytest.fixture(scope="module")
+def sleeping() -> LoaderTrace:
+    return look(Sleeping())
+
+
+# --- what building a batch takes ---
+
+
+def test_a_worker_builds_a_batch_in_the_time_of_its_samples(sleeping: LoaderTrace) -> None:
+    assert fmean(sleeping.build_seconds) == about(BATCH_SIZE * SAMPLE_SECONDS)
+    assert median(sleeping.build_seconds) == about(BATCH_SIZE * SAMPLE_SECONDS)
+    assert sleeping.batch_size == BATCH_SIZE
+
+
+def test_without_workers_it_takes_as_long(sleeping: LoaderTrace) -> None:
+    assert sleeping.inline_seconds == about(BATCH_SIZE * SAMPLE_SECONDS)
+
+
+def test_batches_that_were_built_before_the_look_are_not_part_of_it(sleeping: LoaderTrace) -> None:
+    assert min(sleeping.build_seconds[:2]) > 0.5 * BATCH_SIZE * SAMPLE_SECONDS
+
+
+def test_a_look_lasts_about_as_long_as_was_asked_for(sleeping: LoaderTrace) -> None:
+    assert SECONDS - 3 * BATCH_SIZE * SAMPLE_SECONDS < sum(sleeping.build_seconds) < 1.5 * SECONDS
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_two_looks_tell_what_a_batch_costs_beside_its_samples(batch_size: int) -> None:
+    trace = look(SleepingTogether(seconds=0.004), batch_size)
+    truth = BATCH_SECONDS + 0.004 * batch_size
+    assert fmean(trace.build_seconds) == about(truth)
+    assert trace.inline_seconds == about(truth)
+
+
+def test_builds_of_a_different_length_are_told_one_by_one() -> None:
+    class Uneven(Squares):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            time.sleep(0.08 if index % (2 * BATCH_SIZE) == 0 else 0.004)
+            return super().__getitem__(index)
+
+    dataset = Uneven(MANY)
+    builds = look(dataset, sampler=SequentialSampler(dataset)).build_seconds
+    slow = [seconds > 0.05 for seconds in builds]
+    assert any(slow)
+    assert not all(slow)
+    assert all(earlier != later for earlier, later in pairwise(slow))
+
+
+def test_the_users_collate_function_is_part_of_building() -> None:
+    def collate(samples: list[Any]) -> Any:
+        time.sleep(BATCH_SECONDS)
+        return default_collate(samples)
+
+    trace = look(Squares(MANY), seconds=0.3, collate_fn=collate)
+    assert fmean(trace.build_seconds) == about(BATCH_SECONDS, rel=0.15)
+    assert trace.inline_seconds == about(BATCH_SECONDS, rel=0.15)
+
+
+def test_batches_are_those_of_the_users_batch_sampler() -> None:
+    def sampler(batch_size: int) -> BatchSampler:
+        return BatchSampler(SequentialSampler(range(MANY)), 2 * batch_size, drop_last=False)
+
+    trace = look(Sleeping(), seconds=0.3, batch_sampler=sampler)
+    assert fmean(trace.build_seconds) == about(2 * BATCH_SIZE * SAMPLE_SECONDS)
+    assert trace.batch_bytes == 2 * BATCH_SIZE * SAMPLE_BYTES
+
+
+def test_an_iterable_dataset_is_looked_at_like_any_other() -> None:
+    trace = look(SleepingStream(), seconds=0.3)
+    assert fmean(trace.build_seconds) == about(BATCH_SIZE * SAMPLE_SECONDS)
+    assert trace.inline_seconds == about(BATCH_SIZE * SAMPLE_SECONDS)
+    assert trace.batch_bytes == BATCH_SIZE * 4
+
+
+def test_epochs_of_three_batches_are_looked_at_without_their_starts() -> None:
+    class Opening(Sleeping):
+        opened_by = 0
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            if self.opened_by != os.getpid():
+                time.sleep(0.2)
+                self.opened_by = os.getpid()
+            return super().__getitem__(index)
+
+    trace = look(Opening(3 * BATCH_SIZE, seconds=0.02), seconds=0.2)
+    assert fmean(trace.build_seconds) == about(BATCH_SIZE * 0.02, rel=0.15)
+    assert trace.inline_seconds == about(BATCH_SIZE * 0.02)
+
+
+def test_an_iterable_dataset_may_end_within_the_look() -> None:
+    trace = look(CountingUp(5 * BATCH_SIZE), seconds=0.1)
+    assert min(trace.build_seconds) > 0
+    assert trace.batch_bytes == BATCH_SIZE * 4
+
+
+def test_batches_that_are_slower_than_the_look_take_a_bounded_time() -> None:
+    begin = time.perf_counter()
+    trace = look(Sleeping(seconds=0.5), batch_size=1, seconds=0.3)
+    assert time.perf_counter() - begin < 10 * 0.5 + 3 * 0.3
+    assert trace.build_seconds
+    assert fmean(trace.build_seconds) == about(0.5)
+    assert trace.inline_seconds == about(0.5)
+
+
+# --- what else it takes ---
+
+
+def test_taking_a_batch_that_is_ready_does_not_wait_for_one(sleeping: LoaderTrace) -> None:
+    assert 0 < sleeping.receive_seconds < 0.2 * BATCH_SIZE * SAMPLE_SECONDS
+
+
+def test_a_dataset_that_sleeps_takes_no_cpu(sleeping: LoaderTrace) -> None:
+    assert 0 <= sleeping.cpu_seconds < 0.15 * BATCH_SIZE * SAMPLE_SECONDS
+
+
+def test_a_dataset_that_computes_takes_the_cpu_for_as_long() -> None:
+    assert 0.8 < look(Computing(MANY)).cpu_seconds / (BATCH_SIZE * SAMPLE_SECONDS) < 1.5
+
+
+def test_a_batch_has_the_bytes_of_all_its_tensors() -> None:
+    class Nested(Squares):
+        def __getitem__(self, index: int) -> Any:
+            x = torch.zeros(3, 5)
+            return {"x": x, "y": (torch.tensor(index), index), "mask": torch.zeros(7, dtype=torch.bool), "name": "a"}
+
+    assert look(Nested(MANY), seconds=0.1).batch_bytes == BATCH_SIZE * (3 * 5 * 4 + 8 + 8 + 7)
+
+
+def test_starting_a_worker_includes_opening_the_dataset_and_not_the_first_batch(sleeping: LoaderTrace) -> None:
+    opened = look(SlowToOpen(MANY, 0.4), seconds=0.2)
+    assert 0.4 <= opened.start_seconds < 1.2
+    assert 0 < sleeping.start_seconds < 0.4
+    assert opened.inline_seconds < 0.1
+
+
+def test_what_a_worker_holds_by_itself_is_told(sleeping: LoaderTrace) -> None:
+    class Caching(Squares):
+        kept = b""
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            if get_worker_info() and not self.kept:
+                self.kept = bytes([1]) * 2**26
+            return super().__getitem__(index)
+
+    grown = look(Caching(MANY), seconds=0.1).worker_memory_bytes - sleeping.worker_memory_bytes
+    assert grown == pytest.approx(2**26, rel=0.3)
+    assert sleeping.worker_memory_bytes > 0
+
+
+def test_on_a_cpu_nothing_is_pinned_or_moved(sleeping: LoaderTrace) -> None:
+    assert (sleeping.pin_seconds, sleeping.transfer_seconds) == (0, 0)
+
+
+# --- how it ends ---
+
+
+def test_no_worker_outlives_the_look() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    look(Squares(MANY), seconds=0.1)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+class Broken(Squares):
+    """Raises at a number of items read by one process, where it is to."""
+
+    def __init__(self, is_to_raise: Callable[[], Any], after: int) -> None:
+        super().__init__(MANY)
+        self._is_to_raise, self._left = is_to_raise, after
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._is_to_raise():
+            self._left -= 1
+            if self._left < 0:
+                raise ValueError("their item is broken")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("after", [0, 50], ids=["at once", "later"])
+@pytest.mark.parametrize("is_to_raise", [lambda: True, get_worker_info], ids=["anywhere", "in the worker"])
+def test_what_the_dataset_raises_passes_through_and_leaves_no_worker(
+    is_to_raise: Callable[[], Any], after: int
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(ValueError, match="their item is broken"):
+        look(Broken(is_to_raise, after), seconds=0.2)
+    assert set(psutil.Process().children(recursive=True)) <= before

@@ -1,0 +1,206 @@
+"""Looks at the parts of a pipeline, from the parent's end to the measuring process and back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import pytest
+from torch import nn
+
+import autotune
+from autotune.config import Config
+from autotune.measure.worker import Session
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import Attempt, Measurement, Outcome, Request
+from autotune.runner import ProcessRunner
+from autotune.workload import Workload, describe
+from tests import workloads
+from tests.datasets import Squares
+from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOADER = Request(seconds=0.4, time_limit=60, part="loader")
+COMPUTE = Request(seconds=0.4, time_limit=60, part="compute")
+TRAINING = Request(seconds=0.3, time_limit=60)
+OURS = str(Path(autotune.__file__).parent)
+SOUND = Config(batch_size=8, intra_op_threads=1)
+FAILING = Config(batch_size=8, intra_op_threads=2)
+"""The configuration in which the broken workloads break."""
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX")
+
+
+def runner_of(name: str) -> ProcessRunner:
+    return ProcessRunner(describe(f"tests.workloads:{name}"), "cpu")
+
+
+def has_run(attempt: Attempt) -> bool:
+    """A busy neighbour makes numbers suspect, but is no failure of a look."""
+    return attempt.outcome in (Outcome.OK, Outcome.SUSPECT)
+
+
+def traced(attempt: Attempt) -> LoaderTrace:
+    assert attempt.outcome is Outcome.OK, (attempt.message, attempt.details)
+    assert (attempt.measurement, attempt.compute) == (None, None)
+    assert attempt.loader is not None
+    return attempt.loader
+
+
+def computed(attempt: Attempt) -> ComputeProbe:
+    assert has_run(attempt), (attempt.message, attempt.details)
+    assert (attempt.measurement, attempt.loader) == (None, None)
+    assert attempt.compute is not None
+    return attempt.compute
+
+
+def trained(attempt: Attempt) -> Measurement:
+    assert has_run(attempt), (attempt.message, attempt.details)
+    assert (attempt.compute, attempt.loader) == (None, None)
+    assert attempt.measurement is not None
+    return attempt.measurement
+
+
+@pytest.fixture(scope="module")
+def sleeping() -> Iterator[ProcessRunner]:
+    with runner_of("sleeping") as runner:
+        runner.inspect(SOUND)
+        yield runner
+
+
+def test_a_look_at_the_loader_tells_how_long_batches_take(sleeping: ProcessRunner) -> None:
+    attempt = sleeping.measure(SOUND, LOADER)
+    trace = traced(attempt)
+    assert isinstance(trace.build_seconds, tuple)
+    assert fmean(trace.build_seconds) == pytest.approx(8 * SAMPLE_SECONDS, rel=0.08)
+    assert trace.inline_seconds == pytest.approx(8 * SAMPLE_SECONDS, rel=0.08)
+    assert (trace.batch_size, trace.batch_bytes) == (8, 8 * 4)
+    assert attempt.seconds > LOADER.seconds
+    assert attempt.message == attempt.details == ""
+
+
+def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> None:
+    compute = computed(sleeping.measure(SOUND, COMPUTE))
+    assert 0.75 * 8 / STEP_SECONDS <= compute.samples_per_second <= 8 / STEP_SECONDS
+    assert compute.host_seconds == pytest.approx(STEP_SECONDS, rel=0.3)
+    assert compute.memory == "host"
+    assert 2**20 < compute.peak_memory_bytes <= compute.memory_limit_bytes
+
+
+@pytest.mark.parametrize("look", [LOADER, COMPUTE], ids=["loader", "compute"])
+def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
+    assert sleeping.measure(SOUND, look).found
+    found = trained(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60)))
+    truth = 8 / (8 * SAMPLE_SECONDS + STEP_SECONDS)
+    assert truth * 0.93 <= found.samples_per_second <= truth * 1.02
+
+
+def test_what_a_look_at_the_step_gave_is_the_ceiling_of_training_after_it(sleeping: ProcessRunner) -> None:
+    config = Config(batch_size=4, intra_op_threads=1)
+    attempt = sleeping.measure(config, COMPUTE)
+    traced(sleeping.measure(config, LOADER))
+    found = trained(sleeping.measure(config, TRAINING))
+    ceiling = computed(attempt).samples_per_second
+    if attempt.outcome is Outcome.OK:
+        assert found.ceiling_samples_per_second == ceiling
+    else:
+        assert found.ceiling_samples_per_second != ceiling
+
+
+def test_looks_and_training_of_other_batch_sizes_share_a_process() -> None:
+    with runner_of("telling_process") as runner:
+        runner.inspect(SOUND)
+        first = trained(runner.measure(SOUND, TRAINING)).loss
+        config = Config(batch_size=16, intra_op_threads=1)
+        assert runner.measure(config, LOADER).found
+        assert runner.measure(config, COMPUTE).found
+        assert trained(runner.measure(SOUND, TRAINING)).loss == first
+
+
+def test_an_error_in_the_users_dataset_comes_back_from_the_process() -> None:
+    with runner_of("item_raises_in_worker") as runner:
+        attempt = runner.measure(FAILING, LOADER)
+    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: item 3 is broken")
+    assert_tells_where(attempt, "raise_value_error")
+
+
+def test_after_an_error_looks_and_training_go_on_in_a_clean_process() -> None:
+    with runner_of("raising_at_batch_size_7") as runner:
+        runner.inspect(SOUND)
+        first = trained(runner.measure(SOUND, TRAINING)).loss
+        attempt = runner.measure(Config(batch_size=7, intra_op_threads=1), COMPUTE)
+        assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
+        traced(runner.measure(SOUND, LOADER))
+        assert trained(runner.measure(SOUND, TRAINING)).loss != first
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the broken workloads break in this process too."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+def assert_tells_where(attempt: Attempt, function: str) -> None:
+    assert not attempt.found
+    assert 'workloads.py", line ' in attempt.details
+    assert f", in {function}\n" in attempt.details
+    assert OURS not in attempt.details
+
+
+@pytest.mark.usefixtures("breaks")
+@pytest.mark.parametrize(
+    ("make", "batch_size", "look", "message", "function"),
+    [
+        (workloads.item_raises, 8, LOADER, "ValueError: item 3 is broken", "raise_value_error"),
+        (workloads.item_raises_in_worker, 8, LOADER, "ValueError: item 3 is broken", "raise_value_error"),
+        (workloads.collate_raises_in_worker, 8, LOADER, "ValueError: cannot collate", "collate"),
+        (workloads.item_raises, 64, COMPUTE, "ValueError: item 3 is broken", "raise_value_error"),
+        (workloads.raising_at_batch_size_7, 7, COMPUTE, "ValueError: cannot train on 7", "step"),
+    ],
+    ids=["item", "item in worker", "collate", "item of the resident batch", "step"],
+)
+def test_an_error_in_the_users_code_is_an_outcome_with_their_frames_and_none_of_ours(
+    make: Callable[[], Workload], batch_size: int, look: Request, message: str, function: str
+) -> None:
+    attempt = Session(make(), "cpu").measure(Config(batch_size=batch_size), look)
+    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, message)
+    assert_tells_where(attempt, function)
+
+
+@pytest.mark.usefixtures("breaks")
+def test_a_worker_that_runs_out_of_memory_in_a_look_is_told_from_an_error_of_the_user() -> None:
+    attempt = Session(workloads.worker_out_of_memory(), "cpu").measure(Config(batch_size=8), LOADER)
+    assert (attempt.outcome, attempt.found) == (Outcome.HOST_OOM, False), (attempt.message, attempt.details)
+
+
+def test_a_session_keeps_its_last_step_and_warms_another_for_another_batch_size() -> None:
+    warmed: list[int] = []
+
+    def step(model: nn.Module, batch: tuple[object, ...]) -> object:
+        warmed.append(len(batch[0]))  # type: ignore[arg-type]
+        return model(batch[0]).sum()
+
+    session = Session(Workload(nn.Linear(1, 1), Squares(256), training_step=step), "cpu")  # type: ignore[arg-type]
+    attempts = [session.measure(Config(batch_size=batch_size), COMPUTE) for batch_size in (8, 4)]
+    assert all(has_run(attempt) for attempt in attempts)
+    assert list(dict.fromkeys(warmed)) == [8, 4]
+    warmed.clear()
+    again = session.measure(Config(batch_size=4, num_workers=1), COMPUTE)
+    assert has_run(again)
+    assert bool(warmed) == (attempts[-1].outcome is Outcome.SUSPECT)
+
+
+def test_a_part_that_was_not_asked_for_is_not_run() -> None:
+    steps: list[object] = []
+
+    def step(model: nn.Module, batch: object) -> object:
+        steps.append(batch)
+        raise AssertionError("no step was asked for")
+
+    session = Session(Workload(nn.Linear(1, 1), Squares(256), training_step=step), "cpu")  # type: ignore[arg-type]
+    traced(session.measure(Config(batch_size=8), LOADER))
+    assert not steps

@@ -1,0 +1,487 @@
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.config import Config
+from autotune.host import Host
+from autotune.records import Outcome, Probe, StepTime, Trial
+from autotune.search.predict import Knowledge, Prediction, exceeds, predict
+from tests import examples
+from tests.simulated import gpu_facts, host, space_of
+
+MIB, GIB = 2**20, 2**30
+ENDLESS = examples.facts(dataset_length=None)
+STEP = 32 / 2960.0
+"""Seconds of the example's baseline step alone."""
+
+
+def machine(cpus: int = 8, **changes: Any) -> Host:
+    return replace(host(cpus), **changes)
+
+
+def known(**changes: Any) -> Knowledge:
+    """The baseline on a CPU, in an epoch without end."""
+    example = Knowledge(facts=ENDLESS, host=machine(), headroom=0.1, trials=(examples.trial(),))
+    return replace(example, **changes)
+
+
+def known_of_gpu(**changes: Any) -> Knowledge:
+    """The same on an accelerator."""
+    return known(
+        **{"facts": gpu_facts(dataset_length=None), "trials": (gpu_baseline(),), "host": machine(64), **changes}
+    )
+
+
+def gpu_baseline(config: Config = examples.BASELINE, **changes: Any) -> Trial:
+    return examples.trial(config=config, measurement=examples.device_measurement(**changes))
+
+
+def look_at_loader(**changes: Any) -> Probe:
+    trace = examples.loader_trace(**changes)
+    return Probe(part="loader", config=Config(batch_size=trace.batch_size), outcome=Outcome.OK, loader=trace)
+
+
+def look_at_step(batch_size: int = 32, outcome: Outcome = Outcome.OK, /, **changes: Any) -> Probe:
+    config = {name: changes.pop(name) for name in ("amp", "intra_op_threads") if name in changes}
+    return Probe(
+        part="compute",
+        config=Config(batch_size=batch_size, **config),
+        outcome=outcome,
+        compute=examples.compute_probe(**changes),
+    )
+
+
+def workers(count: int = 2, prefetch: int = 2, **changes: Any) -> Config:
+    return Config(**{"num_workers": count, "prefetch_factor": prefetch, **changes})
+
+
+def rate(config: Config, knowledge: Knowledge) -> float:
+    return float(predict([config], knowledge).rates[0])
+
+
+def refusal(config: Config, knowledge: Knowledge) -> str | None:
+    return predict([config], knowledge).refusals[0]
+
+
+def assert_consistent(prediction: Prediction, count: int) -> None:
+    """Every array has its entries, and none contradicts another."""
+    for values in (
+        prediction.rates,
+        prediction.ceilings,
+        prediction.limits,
+        prediction.bounds,
+        prediction.step_errors,
+        prediction.loader_errors,
+        prediction.loader_shares,
+    ):
+        assert values.shape == (count,)
+        assert np.isfinite(values).all()
+    assert (prediction.rates > 0).all()
+    assert (prediction.rates <= prediction.limits * (1 + 1e-9)).all()
+    assert (prediction.limits <= prediction.ceilings * (1 + 1e-9)).all()
+    assert (prediction.ceilings <= prediction.bounds).all()
+    assert ((prediction.loader_shares >= 0) & (prediction.loader_shares <= 1)).all()
+    assert (prediction.step_errors >= 0).all()
+    assert (prediction.loader_errors >= 0).all()
+    assert len(prediction.refusals) == count
+
+
+COSTS = st.floats(0, 0.05)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.booleans(),
+    st.lists(st.floats(1e-4, 0.5), min_size=1, max_size=20),
+    st.floats(1e-4, 0.5),
+    COSTS,
+    COSTS,
+    COSTS,
+    st.floats(1e-4, 0.5),
+)
+def test_no_rate_exceeds_the_ceiling_whatever_the_loader_costs(
+    on_cpu: bool, builds: list[float], inline: float, receive: float, pin: float, transfer: float, cpu: float
+) -> None:
+    trace = look_at_loader(
+        build_seconds=tuple(builds),
+        inline_seconds=inline,
+        receive_seconds=receive,
+        pin_seconds=pin,
+        transfer_seconds=transfer,
+        cpu_seconds=cpu,
+    )
+    space = space_of(
+        ENDLESS if on_cpu else gpu_facts(dataset_length=None), batch_size="32,256", num_workers="0,1,5", amp="off"
+    )
+    assert_consistent(predict(space.configs, (known if on_cpu else known_of_gpu)(probes=(trace,))), space.size)
+
+
+@pytest.mark.parametrize("facts", [examples.facts(), gpu_facts()], ids=["cpu", "gpu"])
+def test_without_any_look_the_baselines_own_measurement_is_enough(facts: Any) -> None:
+    numbers = examples.measurement() if facts.device == "cpu" else examples.device_measurement()
+    space = space_of(facts)
+    knowledge = known(facts=facts, trials=(examples.trial(measurement=numbers),))
+    assert_consistent(predict(space.configs, knowledge), space.size)
+
+
+def test_a_baseline_without_workers_is_predicted_from_its_split() -> None:
+    assert rate(examples.BASELINE, known()) == pytest.approx(32 / (0.062 + STEP))
+    with_two = predict([workers(2)], known())
+    assert with_two.rates[0] == pytest.approx(32 * 2 / 0.062)
+
+
+def test_a_baseline_whose_workers_are_the_limit_is_predicted_as_measured() -> None:
+    waits = StepTime(data_wait=0.3, host_to_device=0.0, forward=0.004, backward=0.004, optimizer=0.002, other=0.0)
+    config = workers(3)
+    knowledge = known(
+        trials=(examples.trial(config=config, measurement=examples.measurement(step_time=waits)),), host=machine(64)
+    )
+    assert rate(config, knowledge) == pytest.approx(32 / 0.31, rel=0.01)
+
+
+def test_not_even_a_baseline_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no step was measured"):
+        predict([examples.BASELINE], known(trials=()))
+    with pytest.raises(ValueError, match="no step was measured"):
+        predict([examples.BASELINE], known(trials=(examples.failed_trial(),)))
+
+
+def test_some_thousand_configurations_take_less_than_a_second() -> None:
+    space = space_of(gpu_facts(), cpus=32)
+    traces = tuple(look_at_loader(batch_size=b, build_seconds=tuple(np.linspace(0.5, 1, 150) * b)) for b in (32, 128))
+    steps = tuple(look_at_step(b, amp=amp) for b in (32, 64, 128) for amp in ("off", "bf16"))
+    knowledge = known_of_gpu(probes=(*traces, *steps))
+    configs = space.configs
+    assert len(configs) > 2500
+    begin = time.process_time()
+    assert_consistent(predict(configs, knowledge), len(configs))
+    assert time.process_time() - begin < 1
+
+
+def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
+    space = space_of(ENDLESS, num_workers="0..6", batch_size="16..128")
+    knowledge = known(probes=(look_at_loader(build_seconds=tuple(np.linspace(0.03, 0.09, 20))),))
+    together = predict(space.configs, knowledge)
+    for index in range(0, space.size, 7):
+        alone = predict([space.configs[index]], knowledge)
+        for name in ("rates", "ceilings", "limits", "bounds", "step_errors", "loader_errors", "loader_shares"):
+            assert getattr(alone, name)[0] == pytest.approx(getattr(together, name)[index], rel=1e-9)
+        assert alone.refusals[0] == together.refusals[index]
+
+
+def test_the_ceiling_is_the_step_and_the_bound_lies_above_it_by_what_is_not_known() -> None:
+    prediction = predict([Config(batch_size=batch) for batch in (32, 64, 256)], known())
+    assert prediction.ceilings[0] == pytest.approx(2960)
+    above = prediction.bounds / prediction.ceilings
+    assert 1 < above[0] < above[1] < above[2]
+
+
+@pytest.mark.parametrize(("count", "limit"), [(0, "inline"), (1, "build"), (2, "build"), (4, "build"), (8, "step")])
+def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -> None:
+    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, inline_seconds=0.05),))
+    config = workers(count) if count else Config()
+    seconds = {"inline": 0.05, "build": 0.06 / max(1, count), "step": STEP}[limit]
+    assert rate(config, knowledge) == pytest.approx(32 / seconds)
+
+
+@pytest.mark.parametrize(("count", "shares"), [(1, (0.99, 1.0)), (16, (0.0, 0.05))])
+def test_the_error_is_the_loaders_where_the_loader_limits_and_the_steps_elsewhere(
+    count: int, shares: tuple[float, float]
+) -> None:
+    prediction = predict([workers(count)], known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),)))
+    assert shares[0] <= prediction.loader_shares[0] <= shares[1]
+    is_loader = prediction.loader_errors[0] > prediction.step_errors[0]
+    assert bool(is_loader) == (count == 1)
+
+
+def test_a_look_at_the_loader_makes_its_prediction_surer() -> None:
+    guessed = predict([workers(1)], known_of_gpu())
+    traced = predict([workers(1)], known_of_gpu(probes=(look_at_loader(),)))
+    assert traced.loader_errors[0] < guessed.loader_errors[0]
+
+
+def test_training_on_a_cpu_shares_it_with_the_workers() -> None:
+    knowledge = known(host=machine(2), probes=(look_at_loader(), look_at_step()))
+    step = math.sqrt(STEP * 0.010)  # the trial's and the look's
+    capacity = 2 / (0.060 + 2 * step)
+    prediction = predict([workers(8)], knowledge)
+    assert prediction.rates[0] == pytest.approx(32 * capacity)
+    assert prediction.limits[0] == pytest.approx(32 * capacity)
+    assert prediction.ceilings[0] == pytest.approx(32 / step)
+    assert rate(workers(8), replace(knowledge, host=machine(2, quota_cpus=1.0))) == pytest.approx(16 * capacity)
+    assert rate(workers(8), replace(knowledge, host=machine(64))) == pytest.approx(32 / step)
+
+
+def test_fewer_threads_leave_more_of_a_cpu_to_the_workers() -> None:
+    knowledge = known(
+        host=machine(2),
+        probes=(look_at_loader(cpu_seconds=0.02, build_seconds=(0.02,)), look_at_step(intra_op_threads=1)),
+    )
+    assert rate(workers(8, intra_op_threads=1), knowledge) == pytest.approx(32 * 2 / (0.02 + 0.010))
+    assert rate(workers(8, intra_op_threads=2), knowledge) == pytest.approx(32 * 2 / (0.02 + 2 * STEP))
+
+
+def test_without_workers_nothing_is_shared() -> None:
+    knowledge = known(host=machine(1), probes=(look_at_loader(),))
+    prediction = predict([examples.BASELINE], knowledge)
+    assert prediction.rates[0] == pytest.approx(32 / (0.060 + STEP))
+    assert prediction.limits[0] == pytest.approx(2960)
+
+
+def test_the_cpu_time_of_an_accelerators_step_is_what_its_looks_saw() -> None:
+    trace = look_at_loader(cpu_seconds=0.06)
+    step = look_at_step(samples_per_second=2960.0, cpu_seconds=3 * STEP)
+    knowledge = known_of_gpu(host=machine(2), probes=(trace, step))
+    assert rate(workers(16), knowledge) == pytest.approx(32 * 2 / (0.06 + 3 * STEP))
+
+
+def test_threads_do_not_matter_to_an_accelerator() -> None:
+    knowledge = known_of_gpu(probes=(look_at_loader(),))
+    prediction = predict([workers(16, intra_op_threads=count) for count in (None, 1, 8)], knowledge)
+    assert len(set(prediction.rates)) == len(set(prediction.ceilings)) == 1
+    assert knowledge.cell(Config(intra_op_threads=1)) == knowledge.cell(Config())
+    assert known().cell(Config(intra_op_threads=1)) != known().cell(Config())
+    assert known().cell(Config(intra_op_threads=2)) == known().cell(Config())
+
+
+def test_a_copy_from_memory_that_is_not_pinned_makes_the_host_wait() -> None:
+    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, transfer_seconds=0.005, pin_seconds=0.001),))
+    prediction = predict([workers(16), workers(16, pin_memory=True)], knowledge)
+    assert prediction.rates == pytest.approx([32 / (STEP + 0.005), 32 / STEP])
+    assert prediction.ceilings == pytest.approx([32 / STEP] * 2)
+
+
+def test_the_thread_that_pins_memory_can_be_the_limit() -> None:
+    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, pin_seconds=0.040),))
+    prediction = predict([workers(16), workers(16, pin_memory=True)], knowledge)
+    assert prediction.rates == pytest.approx([32 / STEP, 32 / 0.040])
+    assert prediction.limits == pytest.approx([32 / STEP, 32 / 0.040])
+
+
+def test_on_a_cpu_receiving_a_batch_adds_to_every_step() -> None:
+    knowledge = known(host=machine(64), probes=(look_at_loader(cpu_seconds=0.0, receive_seconds=0.01),))
+    assert rate(workers(16), knowledge) == pytest.approx(32 / (STEP + 0.01))
+
+
+def test_the_starts_of_epochs_count() -> None:
+    knowledge = known_of_gpu(
+        facts=gpu_facts(dataset_length=3200), probes=(look_at_loader(cpu_seconds=0.0, start_seconds=0.1),)
+    )
+    configs = [Config(), workers(2), workers(2, persistent_workers=True)]
+    epochs = [100 * 0.060, 100 * 0.030 + 0.060 + 2 * 0.1, 100 * 0.030 + 0.060]
+    prediction = predict(configs, knowledge)
+    assert prediction.rates == pytest.approx([3200 / seconds for seconds in epochs])
+    endless = predict(configs, replace(knowledge, facts=gpu_facts(dataset_length=None)))
+    assert endless.rates == pytest.approx([32 / 0.060, 32 / 0.030, 32 / 0.030])
+
+
+@given(st.integers(1, 100_000))
+@settings(deadline=None, max_examples=20)
+def test_the_shorter_the_epoch_the_more_new_workers_cost(samples: int) -> None:
+    probes = (look_at_loader(start_seconds=0.5),)
+    short, long = (
+        predict(
+            [workers(4), workers(4, persistent_workers=True)],
+            known_of_gpu(facts=gpu_facts(dataset_length=length), probes=probes),
+        ).rates
+        for length in (samples, 2 * samples)
+    )
+    assert short[0] < short[1]
+    assert long[0] < long[1]
+    assert (short < long).all()
+
+
+def test_two_looks_at_the_loader_tell_the_cost_of_a_batch_from_that_of_a_sample() -> None:
+    traces = tuple(
+        look_at_loader(
+            batch_size=batch,
+            build_seconds=(0.02 + 0.001 * batch,) * 20,
+            inline_seconds=0.5 * (0.02 + 0.001 * batch),
+            cpu_seconds=0,
+        )
+        for batch in (32, 128)
+    )
+    knowledge = known_of_gpu(probes=traces)
+    for batch in (16, 32, 64, 100, 128, 512):
+        prediction = predict([Config(batch_size=batch), workers(1, batch_size=batch)], knowledge)
+        expected = [2 * batch / (0.02 + 0.001 * batch), batch / (0.02 + 0.001 * batch)]
+        assert prediction.rates == pytest.approx(expected)
+
+
+def test_one_look_at_the_loader_is_carried_on_in_proportion() -> None:
+    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),))
+    rates = [rate(workers(1, batch_size=batch), knowledge) for batch in (16, 32, 128)]
+    assert rates == pytest.approx([32 / 0.060] * 3)
+
+
+def test_a_larger_batch_never_takes_less_time_to_build() -> None:
+    traces = (
+        look_at_loader(batch_size=32, build_seconds=(0.1,) * 20),
+        look_at_loader(batch_size=128, build_seconds=(0.3,) * 20),
+    )
+    for probes in (traces, traces[:1], traces[::-1]):
+        knowledge = known_of_gpu(probes=probes)
+        seconds = [batch / rate(workers(1, batch_size=batch), knowledge) for batch in range(8, 600, 8)]
+        assert all(small <= large * (1 + 1e-9) for small, large in pairwise(seconds))
+
+
+def test_a_disturbed_look_at_a_step_counts_only_where_there_is_nothing_else() -> None:
+    disturbed = look_at_step(32, Outcome.SUSPECT, samples_per_second=10.0)
+    assert predict([Config()], known(probes=(disturbed,))).ceilings[0] == pytest.approx(2960)
+    suspect = known(trials=(examples.trial(outcome=Outcome.SUSPECT),))
+    assert predict([Config()], suspect).ceilings[0] == pytest.approx(2960)
+
+
+def test_a_look_that_failed_says_nothing() -> None:
+    failed = Probe(part="compute", config=Config(batch_size=64), outcome=Outcome.DEVICE_OOM, message="out of memory")
+    configs = [Config(), Config(batch_size=64)]
+    assert predict(configs, known(probes=(failed,))).rates == pytest.approx(predict(configs, known()).rates)
+
+
+@pytest.mark.parametrize(("count", "prefetch"), [(1, 1), (1, 4), (3, 2), (8, 8)])
+@pytest.mark.parametrize(("headroom", "allowed"), [(0.0, 1000 * MIB), (0.1, 900 * MIB)])
+def test_shared_memory_holds_the_batches_asked_for_ahead_and_one_more(
+    count: int, prefetch: int, headroom: float, allowed: int
+) -> None:
+    def of(batch_bytes: int) -> str | None:
+        knowledge = known(
+            headroom=headroom,
+            host=machine(memory_bytes=1000 * GIB, shm_bytes=1000 * MIB),
+            probes=(look_at_loader(batch_bytes=batch_bytes),),
+        )
+        assert refusal(Config(), knowledge) is None
+        return refusal(workers(count, prefetch), knowledge)
+
+    largest = allowed // (count * prefetch + 1)
+    assert of(largest) is None
+    text = of(largest + 1)
+    assert text is not None
+    assert "1000 MiB of shared memory (/dev/shm)" in text
+
+
+def test_the_refusal_for_shared_memory_says_how_much() -> None:
+    knowledge = known(host=machine(shm_bytes=64 * MIB), probes=(look_at_loader(batch_bytes=300 * MIB),))
+    assert refusal(workers(2, 2), knowledge) == (
+        "its batches in flight would need 1.5 GiB of 64 MiB of shared memory (/dev/shm)"
+    )
+
+
+def test_shared_memory_grows_with_the_batch_and_counts_only_where_it_is_limited() -> None:
+    probes = (look_at_loader(batch_bytes=10 * MIB),)
+    knowledge = known(headroom=0.0, host=machine(shm_bytes=100 * MIB, memory_bytes=1000 * GIB), probes=probes)
+    assert refusal(workers(2, 2, batch_size=64), knowledge) is None
+    assert "/dev/shm" in str(refusal(workers(2, 2, batch_size=65), knowledge))
+    unlimited = replace(knowledge, host=machine(shm_bytes=None, memory_bytes=1000 * GIB))
+    assert refusal(workers(8, 8, batch_size=128), unlimited) is None
+
+
+@pytest.mark.parametrize(("headroom", "largest"), [(0.0, 106), (0.1, 96)])
+def test_from_one_peak_device_memory_is_taken_in_proportion(headroom: float, largest: int) -> None:
+    knowledge = known_of_gpu(headroom=headroom)  # a batch of 32 took 24 of 80 GiB
+    assert refusal(Config(batch_size=largest), knowledge) is None
+    assert "device memory" in str(refusal(Config(batch_size=largest + 1), knowledge))
+
+
+def test_the_refusal_for_device_memory_says_how_much() -> None:
+    assert refusal(Config(batch_size=128), known_of_gpu()) == (
+        "it would need 96.0 GiB of 80.0 GiB of device memory, of which 72.0 GiB may be used"
+    )
+
+
+@pytest.mark.parametrize(("headroom", "largest"), [(0.0, 312), (0.1, 280)])
+def test_from_two_peaks_device_memory_lies_on_a_line(headroom: float, largest: int) -> None:
+    trials = tuple(
+        gpu_baseline(Config(batch_size=batch), peak_memory_bytes=(2 + batch // 4) * GIB) for batch in (96, 128)
+    )
+    knowledge = known_of_gpu(headroom=headroom, trials=trials)  # 2 GiB and a quarter for each sample, of 80
+    assert refusal(Config(batch_size=largest), knowledge) is None
+    assert "device memory" in str(refusal(Config(batch_size=largest + 1), knowledge))
+
+
+@pytest.mark.parametrize(("headroom", "fits"), [(0.0, True), (0.1, False)])
+def test_host_memory_counts_on_a_cpu(headroom: float, fits: bool) -> None:
+    knowledge = known(headroom=headroom, host=machine(memory_bytes=2 * GIB))  # a batch of 32 took half a GiB
+    text = refusal(Config(batch_size=128), knowledge)
+    expected = "it would need 2.0 GiB of 2.0 GiB of host memory, of which 1.8 GiB may be used"
+    assert text == (None if fits else expected)
+    assert refusal(Config(batch_size=64), knowledge) is None
+
+
+@pytest.mark.parametrize("facts", [ENDLESS, gpu_facts(dataset_length=None)], ids=["cpu", "gpu"])
+def test_workers_and_batches_in_flight_need_host_memory(facts: Any) -> None:
+    numbers = examples.measurement() if facts.device == "cpu" else examples.device_measurement()
+    probes = (
+        look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB),
+        look_at_step(host_memory_bytes=512 * MIB),
+    )
+    trials = (examples.trial(measurement=numbers),)
+    for count, prefetch in [(1, 1), (3, 2), (5, 4)]:
+        needed = (512 + 10 * (count * prefetch + 1) + 100 * count) * MIB
+        enough, less = (
+            known(
+                facts=facts,
+                trials=trials,
+                headroom=0.0,
+                probes=probes,
+                host=machine(memory_bytes=needed - missing, shm_bytes=None),
+            )
+            for missing in (0, 1)
+        )
+        assert refusal(workers(count, prefetch), enough) is None
+        assert "of host memory" in str(refusal(workers(count, prefetch), less))
+        assert refusal(Config(), less) is None
+
+
+def test_what_the_workers_of_a_measured_trial_took_is_not_counted_twice() -> None:
+    probes = (look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB),)
+    with_two = examples.trial(config=workers(2, 2), measurement=examples.measurement(peak_memory_bytes=1250 * MIB))
+    knowledge = known(
+        headroom=0.0, trials=(with_two,), probes=probes, host=machine(memory_bytes=1250 * MIB, shm_bytes=None)
+    )
+    assert refusal(workers(2, 2), knowledge) is None
+    assert refusal(workers(3, 2), knowledge) is not None
+
+
+@pytest.mark.parametrize("knowledge", [known(), known_of_gpu()], ids=["cpu", "gpu"])
+def test_batches_far_from_the_largest_that_ran_are_refused_whatever_the_memory(knowledge: Knowledge) -> None:
+    small = replace(
+        knowledge,
+        host=machine(memory_bytes=10**6 * GIB),
+        trials=(
+            replace(knowledge.trials[0], measurement=replace(knowledge.trials[0].measurement, peak_memory_bytes=1)),  # type: ignore[type-var]
+        ),
+    )
+    assert refusal(Config(batch_size=128), small) is None
+    assert refusal(Config(batch_size=129), small) == (
+        "batches beyond 128 are too far from the largest that ran to know what they would need"
+    )
+    further = replace(small, probes=(look_at_step(64, host_memory_bytes=2, memory_limit_bytes=GIB),))
+    assert (refusal(Config(batch_size=256), further) is None) == knowledge.on_cpu
+
+
+def test_every_precision_has_its_own_memory_and_an_unmeasured_one_borrows() -> None:
+    half = gpu_baseline(Config(amp="bf16"), peak_memory_bytes=12 * GIB)
+    alone, both = known_of_gpu(), known_of_gpu(trials=(gpu_baseline(), half))
+    assert "device memory" in str(refusal(Config(batch_size=128, amp="bf16"), alone))
+    assert refusal(Config(batch_size=128, amp="bf16"), both) is None
+    assert "device memory" in str(refusal(Config(batch_size=128), both))
+
+
+@pytest.mark.parametrize(("headroom", "expected"), [(0.0, False), (0.1, False), (0.11, True)])
+def test_a_measured_peak_exceeds_what_may_be_used(headroom: float, expected: bool) -> None:
+    numbers = examples.measurement(peak_memory_bytes=900 * MIB, memory_limit_bytes=1000 * MIB)
+    assert exceeds(numbers, headroom) is expected
+
+
+def test_the_looks_at_the_loader_are_in_order_of_batch_size() -> None:
+    probes = (look_at_loader(batch_size=128), look_at_step(), look_at_loader(batch_size=32))
+    assert [trace.batch_size for trace in known(probes=probes).traces] == [32, 128]
