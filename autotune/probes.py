@@ -18,7 +18,7 @@ class ComputeProbe:
     samples_per_second: float
     """The ceiling of this batch size, precision and number of threads."""
     host_seconds: float
-    """What the host spends on one step before it is free for the next; on a CPU the whole step."""
+    """What the host spends on asking an accelerator for one step; on a CPU the whole step."""
     cpu_seconds: float
     """CPU time of one step, all threads together."""
     peak_memory_bytes: int

@@ -98,7 +98,7 @@ def _own_peak() -> int:
 
 
 def _take_the_largest(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
-    """Where samples differ in size, train on a batch with the largest of those seen: its peak is the one that counts."""
+    """Where samples differ in size, train on a batch with the largest of those seen: that peak counts."""
     largest = _largest_batch(workload, config.batch_size)
     if largest is None:
         return

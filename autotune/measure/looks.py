@@ -82,7 +82,7 @@ def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[
 def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float) -> list[float]:
     """Return the times between batches that one worker delivers without a pause, the last of them at ``previous``.
 
-    A short batch counts as its share of a full one; what lies between two epochs counts only where there is nothing else.
+    A short batch counts as its share of a full one; what lies between two epochs counts where there is nothing else.
     """
     begin = time.perf_counter()
     inside: list[float] = []

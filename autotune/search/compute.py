@@ -10,9 +10,12 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
+
+import numpy as np
 
 __all__ = ["ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
 
@@ -81,27 +84,23 @@ class ComputeModel:
         if group in self._curves:
             return self._measured_offset(group), BORROWED
         amp, threads = group
-        by_amp = self._offsets(other for other in self._curves if other[0] == amp)
-        by_threads = self._offsets(other for other in self._curves if other[1] == threads)
-        return _typical(by_amp, self._reference[1]) + _typical(by_threads, self._reference[0]), (
-            COMPOSED if by_amp and by_threads else UNKNOWN
-        )
+        amps, counts = ({measured[part] for measured in self._curves} for part in (0, 1))
+        is_known = amp in amps and threads in counts
+        return self._effects.get(amp, 0.0) + self._effects.get(threads, 0.0), COMPOSED if is_known else UNKNOWN
 
-    def _offsets(self, groups: Iterable[Group]) -> dict[Group, float]:
-        return {group: self._measured_offset(group) for group in groups}
+    @cached_property
+    def _effects(self) -> dict[str | int, float]:
+        """What each precision and each number of threads adds, in logarithms: the sum that fits all groups best."""
+        parts = sorted({part for group in self._curves for part in group} - set(self._reference), key=str)
+        rows = [[float(part in group) for part in parts] for group in self._curves]
+        offsets = [self._measured_offset(group) for group in self._curves]
+        fitted = np.linalg.lstsq(np.array(rows), np.array(offsets), rcond=None)[0] if parts else []
+        return dict(zip(parts, map(float, fitted), strict=True))
 
     def _measured_offset(self, group: Group) -> float:
         reference = self._curves[self._reference]
         points = self._curves[group].items()
         return fmean(math.log(seconds / _along(reference, batch).seconds) for batch, seconds in points)
-
-
-def _typical(offsets: Mapping[Group, float], beside: str | int) -> float:
-    """Return the offset measured beside the reference's other half where there is one, else the mean."""
-    for group, offset in offsets.items():
-        if beside in group:
-            return offset
-    return fmean(offsets.values()) if offsets else 0.0
 
 
 def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, float]]:

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.records import Outcome, Trial
-from autotune.search.predict import Knowledge, Prediction, exceeds, predict
+from autotune.search.fitting import exceeds
+from autotune.search.knowledge import Knowledge
+from autotune.search.predict import Prediction, predict
 from autotune.search.space import Space
 from autotune.search.surrogate import Posterior, expected_gain, posterior
 

@@ -38,36 +38,26 @@ LEAST_DEVIATION = 0.2
 def pipeline_rates(
     builds: Floats, row: Ints, workers: Ints, prefetch: Ints, step_seconds: Floats, receive_seconds: Floats
 ) -> Floats:
-    """Return batches per second for many configurations at once.
+    """Return batches per second for many configurations with workers at once.
 
     ``builds`` holds sequences of build times in seconds, one a row; ``row`` says which one each configuration meets,
-    over and over. The other arrays have one entry per configuration; without workers (0) a batch is built between two
-    steps, and nothing is received. Costs some ten microseconds for each batch of the window, whatever the number of
-    configurations up to a thousand.
+    over and over. The other arrays have one entry per configuration. Costs some ten microseconds for each batch of the
+    window, whatever the number of configurations up to a thousand.
     """
-    rates, builds = np.empty(len(workers)), np.maximum(builds, NOTHING)
-    alone = workers == 0
-    rates[alone] = 1 / (builds.mean(axis=1)[row[alone]] + step_seconds[alone])
-    fed = ~alone
-    if fed.any():
-        rates[fed] = _fed(builds, row[fed], workers[fed], prefetch[fed], step_seconds[fed], receive_seconds[fed])
-    return rates
-
-
-def _fed(builds: Floats, row: Ints, workers: Ints, prefetch: Ints, step: Floats, receive: Floats) -> Floats:
     in_flight, columns = workers * prefetch, np.arange(len(workers))
     window = max(LEAST_WINDOW, LEAST_BURSTS * int(workers.max()))
     before = int(in_flight.max())  # rows of zeros: every worker and every place is free at the start
     built = np.zeros((before + SETTLING + window, len(workers)))
     taken = np.zeros_like(built)
+    builds = np.maximum(builds, NOTHING)
     for k in range(before, len(built)):
         free = np.maximum(taken[k - in_flight, columns], built[k - workers, columns])
         built[k] = free + builds[row, (k - before) % builds.shape[1]]
-        taken[k] = np.maximum(built[k], taken[k - 1] + step) + receive
+        taken[k] = np.maximum(built[k], taken[k - 1] + step_seconds) + receive_seconds
     first = before + SETTLING - 1
     batches = window // workers * workers  # batches come in bursts of all workers
-    seconds: Floats = taken[first + batches, columns] - taken[first]
-    return batches / seconds
+    rates: Floats = batches / (taken[first + batches, columns] - taken[first])
+    return rates
 
 
 def scaled_builds(builds: Floats, mean: float, share: float) -> Floats:

@@ -13,7 +13,7 @@ from statistics import fmean
 from autotune.config import Config
 from autotune.records import Outcome, Part, Probe
 from autotune.search.compute import MemoryModel
-from autotune.search.predict import Knowledge
+from autotune.search.knowledge import Knowledge
 from autotune.search.space import Space
 
 __all__ = ["next_probe", "next_rung"]
@@ -199,7 +199,7 @@ def _other_groups(knowledge: Knowledge, space: Space, start: Config) -> list[Con
 
 
 def _beside_the_fastest(knowledge: Knowledge, space: Space) -> Config | None:
-    """Return a batch size next to the fastest step's that was not looked at: the highest ceiling should not be guessed."""
+    """Return a batch size next to the fastest step's that was not looked at: the highest ceiling is not guessed."""
     probes = [p for p in _seen(knowledge, "compute") if p.compute]
     if not probes:
         return None

@@ -33,8 +33,8 @@ from autotune.records import (
     loader_from_json,
     measurement_from_json,
 )
+from autotune.search.knowledge import Knowledge
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
-from autotune.search.predict import Knowledge
 from autotune.search.space import KNOBS, Space
 from autotune.search.stopping import GAIN
 

@@ -29,8 +29,10 @@ OWN = 0.02
 """The same of what each configuration has for itself."""
 STEP_SCALES = (2.0, 1.0, 1.5)
 """How far, in doublings of batch size and threads and in steps of precision, errors of steps resemble each other."""
-LOADER_SCALES = (2.5, 1.0, 1.5, 1.5)
+LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
 """The same for the loader, in doublings of batch size, workers and prefetch factor, and for pinning."""
+WITHOUT_WORKERS = -3.0
+"""Where a loader without workers stands on that scale: far off, because it works in another way."""
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Candidate standard deviations of the measurements; the likeliest is taken."""
 JOINT = 0.1
@@ -71,13 +73,14 @@ def posterior(
     index = np.array(measured, dtype=np.int64)
     residuals = np.log(rates) - prior[index]
     seen = _subset(points, index)
+    same = OWN**2 * (index[:, None] == index[None, :])
     scale, noise = max(
         ((scale, noise) for scale in SCALES for noise in NOISES),
-        key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0], same=True), residuals, pair[1]),
+        key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),
     )
-    lower = _cholesky(_kernel(seen, seen, scale, same=True), noise)
+    lower = _cholesky(_kernel(seen, seen, scale) + same, noise)
     across = _kernel(seen, points, scale)
-    across[np.arange(len(index)), index] += OWN**2
+    across += OWN**2 * (index[:, None] == np.arange(len(configs))[None, :])
     weights = np.linalg.solve(lower.T, np.linalg.solve(lower, residuals))
     explained = np.linalg.solve(lower, across)
     shared = COMMON**2 + JOINT**2 + points.step_errors**2 + points.loader_errors**2
@@ -90,8 +93,8 @@ def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
     """Return the expected improvement over ``best``, all in logarithms: how much a measurement is likely to win."""
     z = (means - best) / errors
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    share = 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(z / math.sqrt(2)))
-    gain: Floats = errors * (z * share + density)
+    share = 0.5 * np.vectorize(math.erfc, otypes=[float])(-z / math.sqrt(2))
+    gain: Floats = errors * np.maximum(z * share + density, 0.0)
     return gain
 
 
@@ -103,7 +106,7 @@ def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int)
     loader = [
         (
             math.log2(c.batch_size),
-            2 * math.log2(c.num_workers + 0.5),
+            math.log2(c.num_workers + 0.5) if c.num_workers else WITHOUT_WORKERS,
             math.log2(c.prefetch_factor or 1),
             float(c.pin_memory),
         )
@@ -121,13 +124,13 @@ def _subset(points: _Points, index: NDArray[np.int64]) -> _Points:
     return _Points(points.step[index], points.loader[index], points.step_errors[index], points.loader_errors[index])
 
 
-def _kernel(one: _Points, other: _Points, scale: float, *, same: bool = False) -> Floats:
+def _kernel(one: _Points, other: _Points, scale: float) -> Floats:
     """Return the covariances of the prediction's errors."""
     similar_steps, similar_loaders = _similarity(one.step, other.step), _similarity(one.loader, other.loader)
     step = np.outer(one.step_errors, other.step_errors) * similar_steps
     loader = np.outer(one.loader_errors, other.loader_errors) * similar_loaders
     covariances: Floats = scale**2 * (COMMON**2 + JOINT**2 * similar_steps * similar_loaders + step + loader)
-    return covariances + OWN**2 * np.eye(len(one.step)) if same else covariances
+    return covariances
 
 
 def _similarity(one: Floats, other: Floats) -> Floats:

@@ -257,6 +257,7 @@ class Machine:
             if world.device == "cpu":
                 return min(world.storage_cap, batch / (step + build))
             q = world.sharpness
+            build += amount / world.pinning if config.pin_memory else 0.0
             return min(world.storage_cap, batch / ((step**q + build**q) ** (1 / q) + copy + world.launch / 4))
         threads = config.intra_op_threads or world.cpus
         own = threads if world.device == "cpu" else 1.0
@@ -361,7 +362,7 @@ class Machine:
         threads = config.intra_op_threads or world.cpus
         probe = ComputeProbe(
             samples_per_second=config.batch_size / seconds,
-            host_seconds=seconds if on_cpu else world.launch,
+            host_seconds=seconds if on_cpu else world.launch * self._factor(0.2),
             cpu_seconds=seconds * threads * 0.9 if on_cpu else seconds,
             peak_memory_bytes=self.peak(config),
             memory="host" if on_cpu else "device",

@@ -1,0 +1,86 @@
+"""Which configurations would not fit the machine, and why: device memory, host memory, shared memory.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from autotune.config import Config
+from autotune.records import Measurement
+from autotune.search.compute import MemoryModel
+from autotune.search.knowledge import Knowledge
+from autotune.search.loader import LoaderModel
+
+__all__ = ["FARTHEST", "Fitting", "exceeds"]
+
+FARTHEST = 4
+"""How many times as large as the largest batch that ran a batch may be for its memory to be predicted."""
+LEAST_OWN = 0.5
+"""Least share of a measured peak that is the training process's own, however much its workers are said to take."""
+
+
+class Fitting:
+    """Memory over batch size for device and host, and the room that there is."""
+
+    def __init__(self, knowledge: Knowledge, loader: LoaderModel) -> None:
+        self._knowledge = knowledge
+        self._loader = loader
+        self._limits = {"host": knowledge.host.memory_bytes}
+        peaks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for kind, config, peak in self._peaks():
+            known = peaks[kind, config.amp]
+            known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
+        self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
+
+    def refusal(self, config: Config) -> str | None:
+        """Return why a configuration would not fit, or ``None``."""
+        room = 1 - self._knowledge.headroom
+        shared, shm = self._loader.shared_memory(config), self._knowledge.host.shm_bytes
+        if shm is not None and shared > room * shm:
+            return f"its batches in flight would need {_gib(shared)} of {_gib(shm)} of shared memory (/dev/shm)"
+        for kind, limit in self._limits.items():
+            model = self._model(kind, config.amp)
+            if model is None:
+                continue
+            largest = FARTHEST * max(model.peaks)
+            if config.batch_size > largest:
+                return f"batches beyond {largest} are too far from the largest that ran to know what they would need"
+            needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
+            if needed > room * limit:
+                free = _gib(room * limit)
+                return f"it would need {_gib(needed)} of {_gib(limit)} of {kind} memory, of which {free} may be used"
+        return None
+
+    def _model(self, kind: str, amp: str) -> MemoryModel | None:
+        """Return a precision's model; one never measured takes another's: good enough for what to try."""
+        others = [model for (other, _), model in self._models.items() if other == kind]
+        return self._models.get((kind, amp)) or max(others, key=lambda model: len(model.peaks), default=None)
+
+    def _peaks(self) -> Iterator[tuple[str, Config, int]]:
+        """Yield every measured peak: which memory, of which configuration, how many bytes."""
+        for probe in self._knowledge.probes:
+            if probe.compute:
+                yield "host", probe.config, probe.compute.host_memory_bytes
+                if probe.compute.memory == "device":
+                    self._limits["device"] = probe.compute.memory_limit_bytes
+                    yield "device", probe.config, probe.compute.peak_memory_bytes
+        for trial in self._knowledge.trials:
+            if trial.measurement:
+                host = trial.measurement.host_memory_bytes
+                own = max(host - self._loader.memory(trial.config), round(LEAST_OWN * host))
+                yield "host", trial.config, own
+                if trial.measurement.memory == "device":
+                    self._limits["device"] = trial.measurement.memory_limit_bytes
+                    yield "device", trial.config, trial.measurement.peak_memory_bytes
+
+
+def exceeds(measured: Measurement, headroom: float) -> bool:
+    """Tell whether a configuration that ran left less memory free than asked for."""
+    return measured.peak_memory_bytes > (1 - headroom) * measured.memory_limit_bytes
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

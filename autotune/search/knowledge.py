@@ -1,0 +1,54 @@
+"""All that was found out so far, for what reasons about it.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.config import Config
+from autotune.host import Host
+from autotune.probes import LoaderTrace
+from autotune.records import Probe, Trial, WorkloadFacts
+
+__all__ = ["Knowledge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """All that was found out so far."""
+
+    facts: WorkloadFacts
+    """The workload."""
+    host: Host
+    """The machine."""
+    headroom: float
+    """Share of the memory that must stay free."""
+    trials: tuple[Trial, ...]
+    """Measured configurations, the baseline first."""
+    probes: tuple[Probe, ...] = ()
+    """Short looks at steps and at the loader."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether training shares the CPUs with the loader."""
+        return self.facts.device == "cpu"
+
+    @property
+    def cpus(self) -> float:
+        """CPU seconds that there are each second; a quota may be a fraction."""
+        return self.host.quota_cpus or self.host.affinity_cpus
+
+    def threads(self, config: Config) -> int:
+        """Return the threads of a step; on an accelerator they do not matter to it, so there is one number for all."""
+        return (config.intra_op_threads or self.facts.intra_op_threads) if self.on_cpu else 0
+
+    def cell(self, config: Config) -> tuple[int, str, int]:
+        """Return what a step's time depends on: batch size, precision and threads."""
+        return config.batch_size, config.amp, self.threads(config)
+
+    @property
+    def traces(self) -> tuple[LoaderTrace, ...]:
+        """The looks at the loader, by batch size."""
+        return tuple(sorted((p.loader for p in self.probes if p.loader), key=lambda trace: trace.batch_size))
