@@ -38,8 +38,8 @@ LONGER_LOOKS = 2
 
 def measure(workload: Workload, config: Config, cell: Cell, device: Device, request: Request) -> Measurement:
     """Time real training steps of one configuration, loader included."""
-    known = open_segments(os.getpid())
     stream = open_stream(workload, config)
+    known = open_segments(os.getpid())
     cell.step.non_blocking = config.pin_memory  # the cell may have been opened for another loader
     run = TimedRun(config, cell.step, stream, device, request)
     try:

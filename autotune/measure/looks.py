@@ -35,9 +35,9 @@ POLL_SECONDS = 0.0005
 def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds: float) -> LoaderTrace:
     """Trace the loader for about so many seconds: without workers, then with one that nothing holds up."""
     inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds)
-    known = open_segments(os.getpid())
     config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=PREFETCH, persistent_workers=True)
     stream = open_stream(workload, config)
+    known = open_segments(os.getpid())
     try:
         next(stream)
         arrived = time.perf_counter()
@@ -74,9 +74,9 @@ def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[
     while True:
         begin = time.perf_counter()
         batch = next(stream)
-        times.append((time.perf_counter() - begin) * batch_size / stream.samples)
-        if time.perf_counter() > limit:
-            return fmean(times[1:] or times), batch
+        times.append((time.perf_counter() - begin) * max(1, batch_size / stream.samples))
+        if len(times) > 1 and time.perf_counter() > limit:
+            return fmean(times[1:]), batch
 
 
 def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float) -> list[float]:
@@ -92,7 +92,7 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
         next(stream)
         now = time.perf_counter()
         times = inside if stream.epochs == epochs else between
-        times.append((now - previous) * batch_size / stream.samples)
+        times.append((now - previous) * max(1, batch_size / stream.samples))
         previous = now
         enough = len(inside) >= LEAST_BATCHES and now - begin > seconds
         if enough or now - begin > LONGEST * seconds:

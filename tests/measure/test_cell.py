@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import BatchSampler, Dataset, SequentialSampler, SubsetRandomSampler
 
 from autotune.config import Config
-from autotune.measure.cell import Cell, open_cell
+from autotune.measure.cell import LARGEST_STEPS, Cell, open_cell
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import tensors_in
 from autotune.workload import Workload
@@ -194,18 +195,38 @@ def test_where_samples_differ_in_size_the_largest_is_trained_on() -> None:
 
 
 @pytest.mark.usefixtures("warm_at_once")
-def test_where_a_batch_sampler_may_put_large_samples_together_all_are_the_largest() -> None:
-    opened(Ragged(), training_step=(step := Training()), collate_fn=pad, batch_sampler=in_order)
-    assert step.others
-    for batch in step.others:
-        assert torch.equal(batch, torch.ones(8, LONGEST))
+def test_of_a_batch_sampler_the_largest_of_its_own_batches_is_taken() -> None:
+    dataset = Ragged()
+    opened(dataset, training_step=(step := Training()), collate_fn=pad, batch_sampler=in_order)
+    largest = max(pad([dataset[index] for index in batch]).numel() for batch in in_order(8))
+    assert [batch.numel() for batch in step.batches[-LARGEST_STEPS:]] == [largest] * LARGEST_STEPS
 
 
 @pytest.mark.usefixtures("warm_at_once")
 def test_a_batch_of_one_is_the_largest_sample() -> None:
     opened(Ragged(), 1, step := Training(), collate_fn=pad)
-    assert [tuple(batch.shape) for batch in step.others] == [(1, LONGEST)] * len(step.others)
-    assert step.others
+    assert [tuple(batch.shape) for batch in step.batches[-LARGEST_STEPS:]] == [(1, LONGEST)] * LARGEST_STEPS
+
+
+@pytest.mark.usefixtures("warm_at_once")
+def test_no_more_samples_are_held_than_a_batch_has() -> None:
+    """Held samples would count as memory that training needs."""
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    most = 0
+
+    def counting(samples: list[torch.Tensor]) -> torch.Tensor:
+        nonlocal most
+        most = max(most, len(alive))
+        return pad(samples)
+
+    class Watched(Ragged):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            sample = super().__getitem__(index)
+            alive.add(sample)
+            return sample
+
+    opened(Watched(), 8, Training(), collate_fn=counting)
+    assert 8 <= most <= 10  # a batch, the largest, and the one that is looked at
 
 
 class Lists(Ragged):

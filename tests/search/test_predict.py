@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.host import Host
 from autotune.records import Outcome, Probe, StepTime, Trial
-from autotune.search.predict import Knowledge, Prediction, exceeds, predict
+from autotune.search.fitting import exceeds
+from autotune.search.knowledge import Knowledge
+from autotune.search.predict import Prediction, predict
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
 
