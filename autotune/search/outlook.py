@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.records import Outcome, Trial
+from autotune.search.compute import MEASURED
 from autotune.search.fitting import exceeds
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import Prediction, predict
@@ -22,7 +23,7 @@ from autotune.search.surrogate import Posterior, expected_gain, posterior
 
 __all__ = ["Outlook", "cost", "feasible", "look_ahead"]
 
-HOPE = 0.5
+HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
@@ -81,9 +82,13 @@ class Outlook:
 
     @property
     def highest_ceiling(self) -> float:
-        """The highest expected rate of a step alone among what fits, samples per second."""
+        """The highest rate of a step alone among what fits, samples per second: as expected, or somewhat above.
+
+        A step that was not measured may be faster than expected, by as much as keeps the search going.
+        """
         fits = np.array([refusal is None for refusal in self.prediction.refusals])
-        return float(self.prediction.ceilings[fits].max()) if fits.any() else float(self.prediction.ceilings.max())
+        hopes = self.prediction.ceilings * np.exp(HOPE * (self.prediction.ceiling_errors - MEASURED))
+        return float(hopes[fits].max() if fits.any() else hopes.max())
 
     def left_out(self, knowledge: Knowledge) -> list[tuple[Config, str, float]]:
         """Return what was left out although it might be missed: configuration, reason, bound in samples per second.

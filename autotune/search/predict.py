@@ -5,6 +5,7 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -28,6 +29,8 @@ BOUND_ERRORS = 2.0
 """Standard deviations of a step's time by which a bound lies above the expected ceiling."""
 TRACED, GUESSED = 0.2, 0.4
 """Standard deviation of the logarithm of a rate that the loader limits: from a trace, and from the baseline alone."""
+CROWDING = 4.0
+"""How sharply the rate bends where the CPUs are used up: processes wait for each other before that."""
 SHARPNESS = 8.0
 """How fast, in the logarithm of the ratio, the loader's part in the error takes over from the step's."""
 
@@ -40,6 +43,8 @@ class Prediction:
     """Expected samples per second over whole epochs."""
     ceilings: Floats
     """Expected samples per second of the step alone."""
+    ceiling_errors: Floats
+    """Standard deviation of their logarithm."""
     limits: Floats
     """Expected samples per second where the loader is never late: the step alone, or the CPUs that both share."""
     bounds: Floats
@@ -65,13 +70,15 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
     seconds = np.array([cell.seconds for cell in cells])
     errors = np.array([cell.error for cell in cells])
     capacity = np.array([_capacity(config, steps, loader, knowledge) for config in configs])
-    steady = np.minimum(loader.rates(configs, seconds), capacity)
-    ready = np.minimum(loader.rates(configs, np.zeros_like(seconds)), capacity)
+    meet = np.minimum if knowledge.on_cpu else _crowded
+    steady = meet(loader.rates(configs, seconds), capacity)
+    ready = meet(loader.rates(configs, np.zeros_like(seconds)), capacity)
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
     fitting = Fitting(knowledge, loader)
     return Prediction(
         rates=_over_epochs(configs, batch * steady, loader, knowledge.facts.dataset_length),
         ceilings=batch / seconds,
+        ceiling_errors=errors,
         limits=batch * np.minimum(1 / seconds, capacity),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
@@ -87,9 +94,12 @@ class _Steps:
         self._knowledge = knowledge
         self._model = ComputeModel(_step_points(knowledge))
         self._known: dict[tuple[int, str, int], Estimate] = {}
-        looks = [(probe.config, probe.compute) for probe in knowledge.probes if probe.compute]
-        used = [look.cpu_seconds * look.samples_per_second / config.batch_size for config, look in looks]
-        self._cpus_in_use = fmean(used) if used else 1.0
+        used: dict[int, list[float]] = defaultdict(list)
+        for probe in knowledge.probes:
+            if probe.compute:
+                seconds = probe.config.batch_size / probe.compute.samples_per_second
+                used[knowledge.threads(probe.config)].append(probe.compute.cpu_seconds / seconds)
+        self._cpus_in_use = {threads: fmean(values) for threads, values in used.items()}
 
     def at(self, config: Config) -> Estimate:
         cell = self._knowledge.cell(config)
@@ -99,8 +109,8 @@ class _Steps:
 
     def cpu_seconds(self, config: Config) -> float:
         """Return the CPU time of a step: of all its threads, or of the host beside an accelerator."""
-        threads = self._knowledge.threads(config) if self._knowledge.on_cpu else self._cpus_in_use
-        return self.at(config).seconds * threads
+        threads = self._knowledge.threads(config)
+        return self.at(config).seconds * self._cpus_in_use.get(threads, max(1, threads))
 
 
 def _step_points(knowledge: Knowledge) -> list[StepPoint]:
@@ -134,6 +144,13 @@ def _capacity(config: Config, steps: _Steps, loader: LoaderModel, knowledge: Kno
         return 1 / NOTHING
     work = loader.trace(config.batch_size).cpu_seconds + steps.cpu_seconds(config)
     return min(knowledge.cpus / max(work, NOTHING), loader.pin_rate(config))
+
+
+def _crowded(rates: Floats, capacity: Floats) -> Floats:
+    """Return rates that come near to what the CPUs beside an accelerator can bring: they get there gradually."""
+    smaller, larger = np.minimum(rates, capacity), np.maximum(rates, capacity)
+    crowded: Floats = smaller * (1 + (smaller / larger) ** CROWDING) ** (-1 / CROWDING)
+    return crowded
 
 
 def _over_epochs(configs: Sequence[Config], rates: Floats, loader: LoaderModel, samples: int | None) -> Floats:

@@ -253,7 +253,7 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare ways to search on simulated machines.")
     parser.add_argument("--machines", type=int, default=100, help="how many, over all families")
-    parser.add_argument("--first", type=int, default=1000, help="seed of the first machine of each family")
+    parser.add_argument("--first", type=int, default=2000, help="seed of the first machine of each family")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.01, 0.03, 0.1])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--jobs", type=int, default=2)

@@ -13,7 +13,7 @@ from autotune.records import Request
 from tests.measure.test_run import resembling
 from tests.pipeline import BATCH_SIZE, ReadyBatches, SimulatedAccelerator, SimulatedPipeline, always
 
-LOADERS = [(0, 1), (1, 2), (2, 2), (1, 32), (2, 16)]
+LOADERS = [(0, 1), (1, 2), (2, 2), (1, 32), (2, 16), (4, 2), (8, 2), (8, 8)]
 COMPUTE = {"loader-bound": 0.002, "balanced": 0.01, "draining slowly": 0.009, "compute-bound": 0.03}
 """Seconds of a step, where the workers need 0.01 for a batch together."""
 SECONDS = 2.0
@@ -58,7 +58,7 @@ def test_a_pipeline_that_is_just_fast_enough_is_measured_to_the_end(workers: int
 
 @pytest.mark.parametrize("spread", [0.03, 0.1])
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
-@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (1, 8), (2, 2)])
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (1, 8), (2, 2), (8, 8)])
 def test_noise_hardly_ever_ends_a_pipeline_that_is_fast_enough(
     workers: int, prefetch: int, phi: float, spread: float
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_pipeline_that_is_too_slow_is_ended_early_and_its_rate_is_right(
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])
-@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (1, 8), (2, 2)])
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (1, 8), (2, 2), (8, 8)])
 def test_a_noisy_pipeline_that_is_too_slow_is_ended_early_nearly_always(
     workers: int, prefetch: int, phi: float
 ) -> None:

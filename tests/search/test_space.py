@@ -167,61 +167,51 @@ def test_points_of_one_configuration_are_admitted_together(drawn: tuple[Space, P
     assert space.admits(point) == space.admits(space.canonical(point))
 
 
-@given(points(), st.sampled_from(KNOBS), st.sampled_from([1, -1]))
-def test_a_move_changes_one_knob_by_one_and_can_be_taken_back(
-    drawn: tuple[Space, Point], knob: str, steps: int
-) -> None:
-    space, point = drawn
-    moved = space.moved(point, knob, steps)
-    if moved is None:
-        assert point[KNOBS.index(knob)] in (0, len(space.values[knob]) - 1)
-    else:
-        assert space.moved(moved, knob, -steps) == point
-        assert sum(a != b for a, b in zip(moved, point, strict=True)) == 1
-
-
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_admitted_configuration_is_near_exactly_once(space: Space) -> None:
+def test_every_admitted_configuration_is_there_exactly_once(space: Space) -> None:
     everything = {
         space.config(point)
         for point in itertools.product(*(range(len(space.values[knob])) for knob in KNOBS))
         if space.admits(point)
     }
-    found = [space.config(point) for point in space.nearest(space.point(space.base))]
-    assert len(found) == len(set(found)) == space.size
-    assert set(found) == everything
+    assert len(space.configs) == len(set(space.configs)) == space.size
+    assert set(space.configs) == everything
 
 
-@given(points())
-def test_the_nearest_point_to_an_admitted_one_is_itself(drawn: tuple[Space, Point]) -> None:
-    space, point = drawn
-    point = space.canonical(point)
-    first = next(space.nearest(point))
-    assert space.admits(first)
-    assert (first == point) == space.admits(point)
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_every_configuration_comes_from_the_canonical_point_that_it_leads_to(space: Space) -> None:
+    points = [space.point(config) for config in space.configs]
+    assert [space.config(point) for point in points] == list(space.configs)
+    assert [space.canonical(point) for point in points] == points
+    assert all(space.admits(point) for point in points)
 
 
-def test_nearest_goes_outward() -> None:
-    start = CPU.point(CPU.base)
-    distances = [sum(abs(a - b) for a, b in zip(start, point, strict=True)) for point in CPU.nearest(start)]
-    assert distances == sorted(distances)
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_every_configuration_keeps_to_the_bounds_and_every_value_within_them_occurs(space: Space) -> None:
+    for knob in KNOBS:
+        name = "intra_op_threads" if knob == "threads" else knob
+        of_workers = knob in ("prefetch_factor", "persistent_workers")
+        found = {getattr(config, name) for config in space.configs if config.num_workers or not of_workers}
+        assert found == set(space.allowed[knob])
 
 
 def test_a_baseline_beyond_the_bounds_can_be_written_but_is_not_admitted() -> None:
     point = BOUNDED.point(examples.BASELINE)
     assert BOUNDED.config(point) == examples.BASELINE
     assert not BOUNDED.admits(point)
-    assert all(
-        BOUNDED.config(near).batch_size in (64, 128, 256) and BOUNDED.config(near).num_workers <= 2
-        for near in BOUNDED.nearest(point)
-    )
+    assert examples.BASELINE not in BOUNDED.configs
+    assert {config.batch_size for config in BOUNDED.configs} == {64, 128, 256}
+    assert {config.num_workers for config in BOUNDED.configs} == {0, 1, 2}
+
+
+def test_a_baseline_within_the_bounds_is_among_the_configurations() -> None:
+    assert CPU.base in CPU.configs
 
 
 def test_what_does_not_vary_is_carried_along() -> None:
     base = Config(batch_size=8, accumulation_steps=4, inter_op_threads=2)
     space = space_of(examples.facts(), baseline=base)
-    config = space.config(next(iter(itertools.islice(space.nearest(space.point(base)), 5, None))))
-    assert (config.accumulation_steps, config.inter_op_threads) == (4, 2)
+    assert {(config.accumulation_steps, config.inter_op_threads) for config in space.configs} == {(4, 2)}
 
 
 @pytest.mark.parametrize("threads", [None, 2])

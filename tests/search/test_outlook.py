@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.config import Config
+from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
+from autotune.search.compute import MEASURED
+from autotune.search.knowledge import Knowledge
+from autotune.search.outlook import HOPE, NEARLY, Outlook, cost, feasible, look_ahead
+from autotune.search.predict import Prediction
+from autotune.search.space import Space
+from autotune.search.surrogate import Posterior
+from tests import examples
+from tests.simulated import SimulatedMachine, four_shared_cores, gpu_facts, host, loader_bound, space_of
+
+GIB = 2**30
+FACTS = gpu_facts(dataset_length=None)
+SPACE = space_of(FACTS, batch_size="16..128", num_workers="0,1,2,4", prefetch_factor="2,4")
+WORKERS = Config(batch_size=32, num_workers=2, prefetch_factor=4, persistent_workers=True)
+
+
+def trial(number: int, config: Config, attempt: Attempt) -> Trial:
+    return examples.trial(
+        number=number,
+        kind="search" if number else "baseline",
+        config=config,
+        outcome=attempt.outcome,
+        measurement=attempt.measurement,
+    )
+
+
+def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space = SPACE) -> Knowledge:
+    """The baseline measured, and some looks taken."""
+    probes = []
+    for part, config in looks:
+        attempt = machine.measure(config, Request(seconds=1, part=part))
+        probes.append(
+            Probe(part=part, config=config, outcome=attempt.outcome, compute=attempt.compute, loader=attempt.loader)
+        )
+    baseline = trial(0, space.base, machine.measure(space.base, Request(seconds=1)))
+    return Knowledge(facts=FACTS, host=host(), headroom=0.1, trials=(baseline,), probes=tuple(probes))
+
+
+def with_trial(knowledge: Knowledge, config: Config, outcome: Outcome, **changes: Any) -> Knowledge:
+    """One more trial: its numbers where it gave some."""
+    has_numbers = outcome in (Outcome.OK, Outcome.SUSPECT)
+    attempt = Attempt(outcome=outcome, measurement=examples.measurement(**changes) if has_numbers else None)
+    return replace(knowledge, trials=(*knowledge.trials, trial(len(knowledge.trials), config, attempt)))
+
+
+def of_loader_bound() -> Knowledge:
+    return known(SimulatedMachine(cost=loader_bound), ("loader", Config()), ("compute", Config()))
+
+
+def opened(outlook: Outlook) -> set[Config]:
+    return {config for config, is_open in zip(outlook.configs, outlook.is_open, strict=True) if is_open}
+
+
+def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
+    """Where a failure is to be expected again."""
+    if outcome is Outcome.DEVICE_OOM:
+        return config.amp == failed.amp and config.batch_size >= failed.batch_size
+    if outcome is Outcome.SHM:
+        one, other = (c.batch_size * c.num_workers * (c.prefetch_factor or 0) for c in (config, failed))
+        return one >= other
+    if outcome is Outcome.NUMERICS:
+        return config.amp == failed.amp
+    if outcome is Outcome.HOST_OOM or failed.num_workers:
+        return config.batch_size >= failed.batch_size and config.num_workers >= failed.num_workers
+    return (config.amp, config.batch_size) == (failed.amp, failed.batch_size)
+
+
+FAILURES = [
+    Outcome.DEVICE_OOM,
+    Outcome.HOST_OOM,
+    Outcome.SHM,
+    Outcome.TIMEOUT,
+    Outcome.CRASHED,
+    Outcome.WORKER_DIED,
+    Outcome.NUMERICS,
+    Outcome.USER_ERROR,
+]
+
+
+BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(batch_size=64, amp="bf16")
+
+
+@pytest.mark.parametrize(
+    ("failed", "outcome"),
+    [(BESIDE_WORKERS, outcome) for outcome in FAILURES]
+    + [(ALONE, outcome) for outcome in FAILURES if outcome is not Outcome.SHM],
+)
+def test_what_failed_takes_with_it_what_is_to_be_expected_to_fail_alike_and_nothing_else(
+    failed: Config, outcome: Outcome
+) -> None:
+    knowledge = of_loader_bound()
+    before = opened(look_ahead(knowledge, SPACE))
+    after = opened(look_ahead(with_trial(knowledge, failed, outcome), SPACE))
+    lost = {config for config in before if needs_more(config, failed, outcome)} | {failed}
+    assert after == before - lost
+    assert after
+    assert len(after) < len(before)
+
+
+@pytest.mark.parametrize("headroom", [0.0, 0.1])
+@pytest.mark.parametrize(("memory", "like"), [("device", Outcome.DEVICE_OOM), ("host", Outcome.HOST_OOM)])
+def test_a_trial_that_left_too_little_memory_free_takes_with_it_what_needs_more(
+    memory: str, like: Outcome, headroom: float
+) -> None:
+    knowledge = replace(of_loader_bound(), headroom=headroom)
+    numbers = {"memory": memory, "peak_memory_bytes": 95 * GIB, "memory_limit_bytes": 100 * GIB}
+    failed = replace(WORKERS, batch_size=64)
+    told = with_trial(knowledge, failed, Outcome.OK, **numbers)
+    outlook = look_ahead(told, SPACE)
+    more = {config for config in opened(outlook) if needs_more(config, failed, like)}
+    assert bool(more) == (headroom == 0.0)
+    assert (told.trials[1] in feasible(told)) == (headroom == 0.0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.HOST_OOM])
+def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome: Outcome) -> None:
+    knowledge = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    before = opened(look_ahead(knowledge, SPACE))
+    failed = Probe(part="loader", config=Config(batch_size=64), outcome=outcome)
+    after = opened(look_ahead(replace(knowledge, probes=(*knowledge.probes, failed)), SPACE))
+    assert after == {config for config in before if not (config.batch_size >= 64 and config.num_workers)}
+    assert any(config.num_workers for config in after)
+
+
+def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
+    knowledge = of_loader_bound()
+    before = opened(look_ahead(knowledge, SPACE))
+    failed = Probe(part="compute", config=Config(batch_size=64, amp="bf16"), outcome=Outcome.CRASHED)
+    after = opened(look_ahead(replace(knowledge, probes=(*knowledge.probes, failed)), SPACE))
+    assert after == {config for config in before if (config.batch_size, config.amp) != (64, "bf16")}
+
+
+def test_a_disturbed_trial_is_not_measured_again_and_excludes_nothing_else_and_is_never_the_best() -> None:
+    knowledge = of_loader_bound()
+    disturbed = with_trial(
+        knowledge, WORKERS, Outcome.SUSPECT, samples_per_second=1e6, ceiling_samples_per_second=10_000.0
+    )
+    outlook = look_ahead(disturbed, SPACE)
+    assert outlook.best.config == SPACE.base
+    assert opened(outlook) == opened(look_ahead(knowledge, SPACE)) - {WORKERS}
+
+
+FAILING: dict[str, Callable[[Config], Outcome | None]] = {
+    "memory": lambda config: Outcome.DEVICE_OOM if config.batch_size > 32 else None,
+    "workers": lambda config: Outcome.WORKER_DIED if config.num_workers > 1 else None,
+    "numerics": lambda config: Outcome.NUMERICS if config.amp == "bf16" else None,
+    "disturbed": lambda config: Outcome.SUSPECT if config.num_workers == 2 else None,
+    "nothing": lambda config: None,
+}
+
+
+@pytest.mark.parametrize("fails", FAILING.values(), ids=FAILING)
+@pytest.mark.parametrize("cost_of", [loader_bound, four_shared_cores])
+def test_what_is_proposed_was_not_measured_fits_and_could_win_and_does_not_fail_for_sure(
+    fails: Callable[[Config], Outcome | None], cost_of: Any
+) -> None:
+    machine = SimulatedMachine(cost=cost_of, fails=fails, noise=0.02)
+    knowledge = known(machine, ("loader", Config()), ("compute", Config()))
+    for _ in range(12):
+        outlook = look_ahead(knowledge, SPACE)
+        proposal = outlook.proposal()
+        if proposal is None:
+            assert not outlook.is_open.any()
+            break
+        assert proposal in SPACE.configs
+        assert proposal not in [done.config for done in knowledge.trials]
+        assert outlook.prediction.refusals[outlook.position[proposal]] is None
+        assert outlook.bound(proposal) > math.exp(outlook.best_log)
+        for done in knowledge.trials:
+            assert done.measurement is not None or not needs_more(proposal, done.config, done.outcome)
+        told = trial(len(knowledge.trials), proposal, machine.measure(proposal, Request(seconds=1)))
+        knowledge = replace(knowledge, trials=(*knowledge.trials, told))
+
+
+def test_what_would_not_fit_is_closed_and_said_to_be_left_out() -> None:
+    machine = SimulatedMachine(cost=loader_bound, peak=lambda config: GIB)
+    knowledge = replace(known(machine, ("loader", Config()), ("compute", Config())), host=replace(host(), shm_bytes=1))
+    outlook = look_ahead(knowledge, SPACE)
+    assert not any(config.num_workers for config in opened(outlook))
+    (left,) = outlook.left_out(knowledge)
+    assert left[0].num_workers
+    assert "/dev/shm" in left[1]
+    assert left[2] == outlook.bound(left[0])
+    refused = [c for c, refusal in zip(outlook.configs, outlook.prediction.refusals, strict=True) if refusal]
+    assert outlook.rate_of(left[0]) == max(outlook.rate_of(config) for config in refused)
+
+
+def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_bound() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    slow = Config(batch_size=16, amp="bf16")
+    knowledge = known(machine, ("loader", Config()), ("compute", Config()), ("compute", slow))
+    look = replace(knowledge.probes[2], compute=examples.compute_probe(samples_per_second=100.0))
+    knowledge = replace(knowledge, probes=(*knowledge.probes[:2], look))
+    outlook = look_ahead(knowledge, SPACE)
+    (left,) = outlook.left_out(knowledge)
+    assert (left[0].batch_size, left[0].amp) == (16, "bf16")
+    assert left[1] == f"no loader could give it more than {left[2]:,.0f} samples/s"
+    assert 100 < left[2] < math.exp(outlook.best_log)
+    assert not {c for c in opened(outlook) if (c.batch_size, c.amp) == (16, "bf16")}
+    tried = with_trial(knowledge, left[0], Outcome.CRASHED)
+    assert look_ahead(tried, SPACE).left_out(tried) == []
+
+
+def test_a_baseline_beyond_the_bounds_is_known_but_never_proposed() -> None:
+    space = space_of(FACTS, batch_size="64,128", num_workers="1,2")
+    knowledge = known(SimulatedMachine(cost=loader_bound), ("loader", Config(batch_size=64)), space=space)
+    outlook = look_ahead(knowledge, space)
+    assert outlook.configs == (*space.configs, space.base)
+    assert outlook.best.config == space.base
+    assert opened(outlook) <= set(space.configs)
+    assert outlook.proposal() in space.configs
+
+
+def test_the_baseline_counts_even_where_it_was_disturbed_or_takes_too_much_memory() -> None:
+    numbers = examples.measurement(peak_memory_bytes=100, memory_limit_bytes=100)
+    knowledge = of_loader_bound()
+    for baseline in (
+        examples.trial(measurement=numbers),
+        examples.trial(outcome=Outcome.SUSPECT),
+    ):
+        assert feasible(replace(knowledge, trials=(baseline,))) == [baseline]
+
+
+def outlook_of(
+    configs: Sequence[Config],
+    rates: Sequence[float],
+    *,
+    errors: Sequence[float] | float = 0.1,
+    is_open: Sequence[bool] | None = None,
+    ceiling: float = 1e9,
+    last: Config | None = None,
+    best: float = 100.0,
+) -> Outlook:
+    count = len(configs)
+    ceilings, zeros = np.full(count, ceiling), np.zeros(count)
+    return Outlook(
+        configs=tuple(configs),
+        position={config: index for index, config in enumerate(configs)},
+        prediction=Prediction(
+            rates=np.array(rates),
+            ceilings=ceilings,
+            ceiling_errors=np.full(count, MEASURED),
+            limits=ceilings,
+            bounds=ceilings * 1.2,
+            step_errors=zeros,
+            loader_errors=zeros,
+            refusals=(None,) * count,
+        ),
+        posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,)), 0.02),
+        is_open=np.array([True] * count if is_open is None else is_open),
+        base=examples.BASELINE,
+        best=examples.trial(),
+        best_log=math.log(best),
+        last=last,
+    )
+
+
+CHEAPER = [
+    (Config(batch_size=32, num_workers=2), Config(batch_size=32, num_workers=4)),
+    (Config(batch_size=64, num_workers=8), Config(batch_size=128)),
+    (Config(batch_size=32, num_workers=4), Config(batch_size=16)),
+    (Config(num_workers=2, prefetch_factor=2), Config(num_workers=2, prefetch_factor=8)),
+    (Config(num_workers=2), Config(num_workers=2, pin_memory=True)),
+    (Config(intra_op_threads=1), Config(amp="bf16")),
+    (Config(), Config(intra_op_threads=1)),
+]
+
+
+@pytest.mark.parametrize(("cheap", "dear"), CHEAPER)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_among_equals_the_cheapest_is_proposed(cheap: Config, dear: Config, is_first: bool) -> None:
+    configs = [cheap, dear] if is_first else [dear, cheap]
+    assert cost(cheap, examples.BASELINE) < cost(dear, examples.BASELINE)
+    assert outlook_of(configs, [120.0, 120.0]).proposal() == cheap
+
+
+def test_among_near_equals_what_needs_no_new_process_is_proposed() -> None:
+    here, elsewhere = Config(batch_size=64, num_workers=4), Config(batch_size=32, num_workers=1)
+    last = Config(batch_size=64, num_workers=8)
+    assert outlook_of([elsewhere, here], [120.0, 119.0], last=last).proposal() == here
+    assert outlook_of([elsewhere, here], [120.0, 119.0]).proposal() == elsewhere
+    for other in (Config(batch_size=16), Config(batch_size=64, amp="bf16"), Config(batch_size=64, intra_op_threads=1)):
+        assert outlook_of([elsewhere, here], [120.0, 119.0], last=other).proposal() == elsewhere
+
+
+@pytest.mark.parametrize(("share", "is_near"), [(NEARLY + 0.02, True), (NEARLY - 0.02, False)])
+def test_what_is_likely_to_win_clearly_more_is_proposed_whatever_it_costs(share: float, is_near: bool) -> None:
+    cheap, dear = Config(num_workers=1), Config(num_workers=8)
+    gain = 0.5  # so far above the best that the expected gain is the difference
+    outlook = outlook_of([dear, cheap], [100 * math.exp(gain), 100 * math.exp(share * gain)], errors=0.01)
+    assert outlook.proposal() == (cheap if is_near else dear)
+
+
+def test_only_what_is_open_is_proposed() -> None:
+    configs = [Config(num_workers=count) for count in range(1, 5)]
+    outlook = outlook_of(configs, [400.0, 300.0, 200.0, 100.0], is_open=[False, False, True, True])
+    assert outlook.proposal() == configs[2]
+    assert outlook_of(configs, [400.0] * 4, is_open=[False] * 4).proposal() is None
+
+
+def test_nothing_open_has_no_upside() -> None:
+    assert outlook_of([Config()], [500.0], is_open=[False]).upside == 0.0
+
+
+def test_the_upside_is_that_of_the_most_hopeful_and_no_more_than_its_ceiling() -> None:
+    configs = [Config(num_workers=count) for count in range(1, 4)]
+    outlook = outlook_of(configs, [90.0, 110.0, 300.0], errors=[1.0, 0.1, 0.1], is_open=[True, True, False])
+    assert outlook.upside == pytest.approx(0.9 * math.exp(HOPE * 1.0) - 1)
+    assert replace(outlook, is_open=np.array([False, True, False])).upside == pytest.approx(
+        1.1 * math.exp(HOPE * 0.1) - 1
+    )
+    assert outlook_of(configs, [90.0] * 3, errors=2.0, ceiling=104.0).upside == pytest.approx(0.04)

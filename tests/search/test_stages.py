@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.errors import NothingFeasibleError, UserCodeError
+from autotune.records import Attempt, Outcome, Progress, Request, WorkloadFacts
+from autotune.search.space import Space
+from autotune.search.stages import PROBE_SHARE, Search
+from autotune.search.study import TuningStudy, open_study
+from tests import examples
+from tests.simulated import (
+    SimulatedMachine,
+    StepCost,
+    equal_everywhere,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+    space_of,
+)
+
+CPU, GPU = examples.facts(dataset_length=None), gpu_facts(dataset_length=None)
+DEVICES = pytest.mark.parametrize("facts", [CPU, GPU], ids=["cpu", "gpu"])
+
+
+class Run:
+    """A search on a simulated machine, and all that was told of it."""
+
+    def __init__(
+        self,
+        machine: SimulatedMachine,
+        facts: WorkloadFacts = GPU,
+        *,
+        budget: float = 600.0,
+        storage: Path | None = None,
+        max_trials: int | None = None,
+        **bounds: Any,
+    ) -> None:
+        self.machine = machine
+        self.told: list[Progress] = []
+        self.space: Space = space_of(facts, **bounds)
+        where = None if storage is None else str(storage)
+        self.study: TuningStudy = open_study(self.space, facts, host(), name="a study", storage=where)
+        self.clock = Clock(budget, machine.now)
+        search = Search(
+            runner=machine,
+            study=self.study,
+            space=self.space,
+            clock=self.clock,
+            tell=self.told.append,
+            max_trials=max_trials,
+        )
+        self.reason = search.run()
+
+
+def step_of_ten_loadings(config: Config) -> StepCost:
+    """A batch takes a tenth of the step to load; a worker does it meanwhile."""
+    compute = 1e-3 * config.batch_size
+    return StepCost(wait=0.0 if config.num_workers else 0.1 * compute, compute=compute)
+
+
+@DEVICES
+def test_the_looks_come_after_the_baseline_and_before_any_other_trial(facts: WorkloadFacts) -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), facts, max_trials=2)
+    phases = [told.phase for told in run.told if told.running]
+    looks = len(run.machine.looks)
+    assert phases == ["baseline"] + looks * ["probe"] + ["search"]
+    assert looks > 3
+    assert run.machine.looks[0][1].part == "loader"
+    assert len(run.study.probes) == len([told for told in run.told if told.looked]) == looks
+
+
+@pytest.mark.parametrize("budget", [20.0, 40.0])
+def test_no_look_begins_once_their_share_of_the_budget_is_spent(budget: float) -> None:
+    machine = SimulatedMachine(cost=loader_bound, seconds=8.0)
+    began: list[float] = []
+    measure = machine.measure
+
+    def noting(config: Config, request: Request) -> Attempt:
+        if request.part != "training":
+            began.append(machine.now())
+        return measure(config, request)
+
+    machine.measure = noting  # type: ignore[method-assign]
+    run = Run(machine, budget=budget)
+    assert all(moment <= PROBE_SHARE * budget for moment in began)
+    assert (len(began) > 0) == (budget > 30)
+    assert run.study.trials
+
+
+def test_with_time_enough_looks_end_before_their_share_and_never_come_back() -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), budget=10_000.0, max_trials=10)
+    assert 0 < len(run.machine.looks) < 30
+    phases = [told.phase for told in run.told if told.running]
+    assert phases == sorted(phases, key=["baseline", "probe", "search"].index)
+
+
+@DEVICES
+def test_where_the_step_takes_ten_times_the_loading_few_trials_reach_the_ceiling(facts: WorkloadFacts) -> None:
+    run = Run(SimulatedMachine(cost=step_of_ten_loadings), facts)
+    assert len(run.machine.calls) <= 6
+    assert run.study.best is not None
+    assert run.study.best.rate == pytest.approx(1000.0)
+    assert run.clock.left > 500
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_trials_run_than_were_asked_for(most: int) -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), max_trials=most)
+    assert len(run.machine.calls) == len(run.study.trials) == most
+    assert run.reason == f"{most} trials were asked for"
+
+
+@pytest.mark.parametrize("budget", [20.0, 30.0])
+def test_the_search_leaves_time_for_confirmation(budget: float) -> None:
+    def never_enough(config: Config) -> StepCost:
+        return StepCost(wait=10.0 / config.batch_size / (1 + config.num_workers), compute=1e-5 * config.batch_size)
+
+    run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
+    assert run.reason == "the budget is spent"
+    assert run.clock.left >= 0.4 * budget - 2.0 - 1e-9
+    assert run.clock.spent > 0.4 * budget
+
+
+@DEVICES
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DEVICE_OOM, Outcome.USER_ERROR])
+def test_looks_that_fail_do_not_end_the_search(facts: WorkloadFacts, outcome: Outcome) -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    measure = machine.measure
+
+    def failing(config: Config, request: Request) -> Attempt:
+        if request.part == "training":
+            return measure(config, request)
+        machine.looks.append((config, request))
+        machine.time += 0.5
+        return Attempt(outcome=outcome, message="it fails", seconds=0.5)
+
+    machine.measure = failing  # type: ignore[method-assign]
+    run = Run(machine, facts, max_trials=8)
+    assert 0 < len(machine.looks) < 20
+    assert len(machine.calls) > 1 or run.reason.startswith("every configuration")
+    assert run.reason
+
+
+def test_a_resumed_study_looks_no_further_and_measures_no_baseline_again(tmp_path: Path) -> None:
+    journal = tmp_path / "study.journal"
+    first = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=1)
+    again = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=3)
+    assert first.machine.looks
+    assert again.machine.looks == []
+    assert len(again.machine.calls) == 2
+    assert again.study.trials[0].config == first.space.base == first.machine.calls[0][0]
+    assert len(again.study.trials) == 3
+    done = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=3)
+    assert done.machine.looks == done.machine.calls == []
+
+
+def test_looks_that_the_budget_cut_short_go_on_in_a_resumed_study(tmp_path: Path) -> None:
+    whole = Run(SimulatedMachine(cost=loader_bound), max_trials=1).machine.looks
+    journal = tmp_path / "study.journal"
+    first = Run(SimulatedMachine(cost=loader_bound), storage=journal, budget=10.0, max_trials=1)
+    again = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=1)
+    assert 0 < len(first.machine.looks) < len(whole)
+    parts = [(config, request.part) for config, request in first.machine.looks + again.machine.looks]
+    assert parts == [(config, request.part) for config, request in whole]
+
+
+@pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])
+@DEVICES
+def test_the_search_comes_within_five_percent_of_the_best_there_is(
+    cost: Callable[[Config], StepCost], facts: WorkloadFacts
+) -> None:
+    run = Run(SimulatedMachine(cost=cost), facts, budget=200.0)
+    assert run.study.best is not None
+    assert run.machine.rate(run.study.best.config) >= 0.95 * run.machine.best(run.space)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome.USER_ERROR, UserCodeError),
+        (Outcome.CRASHED, UserCodeError),
+        (Outcome.NUMERICS, UserCodeError),
+        (Outcome.DEVICE_OOM, NothingFeasibleError),
+        (Outcome.TIMEOUT, NothingFeasibleError),
+    ],
+)
+def test_a_baseline_without_numbers_ends_it_all(outcome: Outcome, error: type[Exception]) -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
+    with pytest.raises(error, match="the baseline configuration"):
+        Run(machine)
+    assert machine.looks == []
+    assert len(machine.calls) == 1
+
+
+def test_a_trial_below_the_best_may_end_early_and_the_baseline_may_not() -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), max_trials=3)
+    baseline, second, _ = (request for _, request in run.machine.calls)
+    assert baseline.least_rate is None
+    measured = run.study.trials[0].measurement
+    assert measured is not None
+    assert measured.ci95 is not None
+    assert second.least_rate == measured.ci95[0]
+
+
+@pytest.mark.parametrize(("budget", "longest"), [(30.0, 1.5), (180.0, 3.0), (3600.0, 5.0)])
+def test_windows_are_as_long_as_the_budget_allows_within_bounds(budget: float, longest: float) -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), budget=budget, max_trials=2)
+    assert {request.seconds for _, request in run.machine.calls} == {longest}

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autotune.config import Config
+from autotune.search.compute import MEASURED
+from autotune.search.outlook import HOPE, Outlook
+from autotune.search.predict import Prediction
+from autotune.search.stopping import CEILING_SHARE, GAIN, reason_to_stop
+from autotune.search.surrogate import Posterior
+from tests import examples
+
+
+def outlook(
+    best: float,
+    others: Sequence[float] = (),
+    *,
+    error: float = 0.0,
+    ceilings: Sequence[float] | float = 1e6,
+    ceiling_error: float = MEASURED,
+    refused: Sequence[int] = (),
+    closed: Sequence[int] = (),
+) -> Outlook:
+    """A measured configuration of index 0 at a rate, and others of which so much is expected."""
+    rates = np.array([best, *others])
+    count = len(rates)
+    configs = tuple(Config(batch_size=batch) for batch in range(1, count + 1))
+    ceiling = np.broadcast_to(np.asarray(ceilings, dtype=float), (count,))
+    zeros = np.zeros(count)
+    return Outlook(
+        configs=configs,
+        position={config: index for index, config in enumerate(configs)},
+        prediction=Prediction(
+            rates=rates,
+            ceilings=ceiling,
+            ceiling_errors=np.full(count, ceiling_error),
+            limits=ceiling,
+            bounds=ceiling * 1.1,
+            step_errors=zeros,
+            loader_errors=zeros,
+            refusals=tuple("too large" if index in refused else None for index in range(count)),
+        ),
+        posterior=Posterior(np.log(rates), np.full(count, error), 0.02),
+        is_open=np.array([index not in (0, *refused, *closed) for index in range(count)]),
+        base=configs[0],
+        best=examples.trial(config=configs[0]),
+        best_log=float(np.log(best)),
+        last=configs[0],
+    )
+
+
+@pytest.mark.parametrize(("rate", "stops"), [(96.9, False), (97.1, True), (100.0, True), (110.0, True)])
+def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops: bool) -> None:
+    assert CEILING_SHARE == 0.97
+    reason = reason_to_stop(outlook(rate, [200.0], ceilings=100.0))
+    assert (reason is not None) == stops
+    if stops:
+        assert reason == "within 3% of the ceiling: no loader can give more than 100 samples/s"
+
+
+def test_the_ceiling_is_the_highest_of_all_that_fit() -> None:
+    assert reason_to_stop(outlook(98.0, [150.0], ceilings=[100.0, 200.0])) is None
+    reason = reason_to_stop(outlook(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
+    assert reason is not None
+    assert "no loader can give more than 100 samples/s" in reason
+
+
+def test_a_ceiling_that_is_only_expected_is_reached_later_than_a_measured_one() -> None:
+    unsure = outlook(99.0, ceilings=100.0, ceiling_error=MEASURED + 0.1)
+    assert unsure.highest_ceiling == pytest.approx(100 * np.exp(HOPE * 0.1))
+    assert outlook(99.0, ceilings=100.0).highest_ceiling == pytest.approx(100)
+    reason = reason_to_stop(unsure)
+    assert reason is not None
+    assert "ceiling" not in reason
+
+
+def test_a_measured_configuration_with_the_highest_ceiling_keeps_the_search_from_ending_there() -> None:
+    assert reason_to_stop(outlook(90.0, [95.0, 95.0], ceilings=[90.0, 200.0, 100.0], closed=[1])) is None
+
+
+def test_where_nothing_is_left_that_could_win_the_search_ends() -> None:
+    for nothing in (outlook(50.0), outlook(50.0, [100.0], closed=[1])):
+        assert reason_to_stop(nothing) == "every configuration within the bounds that could win was measured"
+
+
+@pytest.mark.parametrize(("gain", "stops"), [(0.5, False), (0.021, False), (0.019, True), (0.0, True), (-0.5, True)])
+def test_where_less_than_two_percent_is_expected_the_search_ends(gain: float, stops: bool) -> None:
+    assert GAIN == 0.02
+    reason = reason_to_stop(outlook(100.0, [10.0, 100.0 * (1 + gain)]))
+    assert reason == ("the best that was not tried is expected to be less than 2% faster" if stops else None)
+
+
+@pytest.mark.parametrize(("hope", "stops"), [(0.0, True), (0.019, True), (0.021, False)])
+def test_what_is_unsure_keeps_the_search_going(hope: float, stops: bool) -> None:
+    reason = reason_to_stop(outlook(100.0, [100.0], error=hope / HOPE))
+    assert (reason is not None) == stops
+
+
+def test_hopes_end_at_the_ceiling_of_each_configuration() -> None:
+    assert reason_to_stop(outlook(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 101.0, 50.0])) is not None
+    assert reason_to_stop(outlook(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 103.0, 50.0])) is None
