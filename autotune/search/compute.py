@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["MEASURED", "ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
+__all__ = ["ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
 
 Group = tuple[str, int]
 """Precision and threads."""

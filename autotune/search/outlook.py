@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.records import Outcome, Trial
-from autotune.search.compute import MEASURED
 from autotune.search.fitting import exceeds
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import Prediction, predict
 from autotune.search.space import Space
 from autotune.search.surrogate import Posterior, expected_gain, posterior
 
-__all__ = ["Outlook", "cost", "feasible", "look_ahead"]
+__all__ = ["Outlook", "cost", "feasible", "look_ahead", "without_loader"]
 
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
+LOOK_PREFETCH = 4
+"""Batches that a look at the loader asks its worker for ahead."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -74,7 +75,7 @@ class Outlook:
 
     @property
     def upside(self) -> float:
-        """How much faster than the best the most promising of the others may be, as a share, one deviation included."""
+        """How much faster than the best another one may be, as a share, ``HOPE`` deviations included."""
         if not self.is_open.any():
             return 0.0
         hopes = np.minimum(self.posterior.means + HOPE * self.posterior.errors, np.log(self.prediction.ceilings))
@@ -82,13 +83,8 @@ class Outlook:
 
     @property
     def highest_ceiling(self) -> float:
-        """The highest rate of a step alone among what fits, samples per second: as expected, or somewhat above.
-
-        A step that was not measured may be faster than expected, by as much as keeps the search going.
-        """
-        fits = np.array([refusal is None for refusal in self.prediction.refusals])
-        hopes = self.prediction.ceilings * np.exp(HOPE * (self.prediction.ceiling_errors - MEASURED))
-        return float(hopes[fits].max() if fits.any() else hopes.max())
+        """The highest expected rate of a step alone among what fits, samples per second."""
+        return float(self._fitting(self.prediction.ceilings).max())
 
     def left_out(self, knowledge: Knowledge) -> list[tuple[Config, str, float]]:
         """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
@@ -113,12 +109,27 @@ class Outlook:
                 found.setdefault(cell, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
         return list(found.values())
 
+    def doubtful_step(self, knowledge: Knowledge) -> Config | None:
+        """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
+
+        Only the batch size, the precision and the threads of what is returned matter.
+        """
+        measured = {knowledge.cell(trial.config) for trial in knowledge.trials}
+        measured |= {knowledge.cell(probe.config) for probe in knowledge.probes if probe.part == "compute"}
+        is_doubtful = self.is_open & np.array([knowledge.cell(config) not in measured for config in self.configs])
+        hopes = np.where(is_doubtful, np.log(self.prediction.ceilings) + self.prediction.ceiling_errors, -np.inf)
+        top = int(hopes.argmax())
+        return without_loader(self.configs[top]) if hopes[top] > self.best_log else None
+
     @property
     def highest_limit(self) -> float:
         """The highest expected rate among what fits if no loader were ever late, samples per second."""
+        return max(float(self._fitting(self.prediction.limits).max()), float(np.exp(self.best_log)))
+
+    def _fitting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values of what fits the machine; of all where nothing is said to."""
         fits = np.array([refusal is None for refusal in self.prediction.refusals])
-        limits = self.prediction.limits[fits] if fits.any() else self.prediction.limits
-        return max(float(limits.max()), float(np.exp(self.best_log)))
+        return values[fits] if fits.any() else values
 
     def _gains(self) -> NDArray[np.float64]:
         means = np.minimum(self.posterior.means, np.log(self.prediction.bounds))
@@ -145,7 +156,11 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         for t in knowledge.trials
         if t.measurement is not None and exceeds(t.measurement, knowledge.headroom)
     ]
-    failures += [(_of_loader(p.config, p.part), p.outcome) for p in knowledge.probes if not (p.compute or p.loader)]
+    failures += [
+        (_of_loader(probe.config, probe.part), probe.outcome)
+        for probe in knowledge.probes
+        if not (probe.compute or probe.loader) and probe.outcome is not Outcome.TIMEOUT  # more workers may be in time
+    ]
     is_open = np.array(
         [
             number not in closed
@@ -181,7 +196,7 @@ def feasible(knowledge: Knowledge) -> list[Trial]:
 
 def _of_loader(config: Config, part: str) -> Config:
     """Return the configuration that a look was like: one at the loader has a worker."""
-    return replace(config, num_workers=1) if part == "loader" else config
+    return replace(config, num_workers=1, prefetch_factor=LOOK_PREFETCH) if part == "loader" else config
 
 
 def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
@@ -196,8 +211,8 @@ def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
     if outcome is Outcome.DEVICE_OOM:
         return same_amp and larger
     if outcome is Outcome.HOST_OOM:
-        return larger and more_workers
-    if outcome is Outcome.SHM:
+        return larger and more_workers and _in_flight(config) >= _in_flight(failed)
+    if outcome is Outcome.SHM and failed.num_workers:
         return _in_flight(config) >= _in_flight(failed)
     if outcome is Outcome.NUMERICS:
         return same_amp
@@ -224,6 +239,11 @@ def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, boo
         config.amp != "off",
         config.intra_op_threads != base.intra_op_threads,
     )
+
+
+def without_loader(config: Config) -> Config:
+    """Return a configuration with nothing but what its step depends on."""
+    return replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
 
 
 def _without_numbers(text: str) -> str:

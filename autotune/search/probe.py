@@ -5,6 +5,7 @@ A pure function of what is known, so that a resumed study continues where it sto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -66,11 +67,12 @@ def next_rung(
     ``allowed`` the candidates in order, ``limit`` the bytes that may be used. Where memory is ``a + c * batch`` with
     ``a >= 0`` no rung exceeds the limit.
     """
-    if not peaks:
-        below = [batch for batch in allowed if batch < min(failed, default=start + 1)]
-        return max((batch for batch in below if batch <= start), default=None) or (below[0] if below else None)
     if len(peaks) + len(failed) >= MAX_RUNGS:
         return None
+    if not peaks:
+        return max(
+            (batch for batch in allowed if batch <= start and batch < min(failed, default=batch + 1)), default=None
+        )
     largest = max(peaks)
     safe = min(_safe_batch(peaks, limit), LARGEST_STEP * largest, min(failed, default=allowed[-1] + 1) - 1)
     larger = [batch for batch in allowed if batch > largest]
@@ -87,9 +89,9 @@ def _safe_batch(peaks: Mapping[int, int], limit: float) -> float:
     batches = sorted(peaks)
     last, slope = batches[-1], MemoryModel({batch: peaks[batch] for batch in batches}).slope
     in_proportion = last * limit / max(1, peaks[last])
-    if not slope:
+    if slope is None:
         return in_proportion
-    on_line = last + (limit - peaks[last]) / (slope * (1 + AGREEMENT))
+    on_line = last + (limit - peaks[last]) / (slope * (1 + AGREEMENT)) if slope else math.inf
     slopes = [(peaks[high] - peaks[low]) / (high - low) for low, high in pairwise(batches[-3:])]
     is_clear = slopes[-1] * last > SIGNIFICANT_SLOPE * peaks[last] and abs(slopes[0] / slopes[-1] - 1) <= AGREEMENT
     return max(in_proportion, on_line if len(slopes) == 2 and is_clear else min(on_line, 2 * last))

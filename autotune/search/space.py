@@ -135,7 +135,7 @@ def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
 
 def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tuple[Any, ...]]:
     on_cpu = facts.device == "cpu"
-    most = min(MAX_BATCH_SIZE, (facts.dataset_length or MAX_BATCH_SIZE) // 2)
+    most = min(MAX_BATCH_SIZE, facts.dataset_length // 2 if facts.dataset_length else MAX_BATCH_SIZE)
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
     return {

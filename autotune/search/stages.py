@@ -10,11 +10,11 @@ from typing import Literal
 from autotune.budget import Clock
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
-from autotune.records import Attempt, Outcome, Probe, Progress, Request, Runner, Trial
+from autotune.records import Attempt, Outcome, Part, Probe, Progress, Request, Runner, Trial
 from autotune.search.attempt import measure_undisturbed
 from autotune.search.probe import next_probe
 from autotune.search.space import Space
-from autotune.search.stopping import reason_to_stop
+from autotune.search.stopping import AT_CEILING, reason_to_stop
 from autotune.search.study import TuningStudy
 
 __all__ = ["Search"]
@@ -29,6 +29,8 @@ LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 LOOK_SECONDS = 1.5
 """Length of a look at the loader."""
+MAX_DOUBTS = 4
+"""Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT = 60.0
 """Seconds after which a look is given up."""
 
@@ -50,6 +52,7 @@ class Search:
     max_trials: int | None = None
     """Most trials, where the user gave a number."""
     _done_looking: bool = field(default=False, init=False)
+    _doubted: int = field(default=0, init=False)
 
     def run(self) -> str:
         """Measure until a stopping rule holds, and return which.
@@ -60,6 +63,8 @@ class Search:
             if self.study.trials and self._looks_again():
                 continue
             reason = self._reason_to_stop()
+            if reason and reason.startswith(AT_CEILING) and self._doubts():
+                continue
             if reason:
                 self.study.record_skipped()
                 return reason
@@ -73,12 +78,23 @@ class Search:
         if planned is None:
             self._done_looking = True
             return False
-        part, config = planned
+        self._look(*planned)
+        return True
+
+    def _doubts(self) -> bool:
+        """Look at a step whose ceiling was only estimated, before the ceiling is said to be reached; tell whether."""
+        config = self.study.outlook.doubtful_step(self.study.knowledge)
+        if config is None or self._doubted >= MAX_DOUBTS or self.left < _typical_cost(self.study.trials):
+            return False
+        self._doubted += 1
+        self._look("compute", config)
+        return True
+
+    def _look(self, part: Part, config: Config) -> None:
         self.tell(self._progress("probe", running=config))
         request = Request(seconds=LOOK_SECONDS, time_limit=min(LOOK_LIMIT, max(5.0, self.left + 5.0)), part=part)
         probe = self.study.looked(part, config, self.runner.measure(config, request))
         self.tell(self._progress("probe", looked=probe))
-        return True
 
     def _reason_to_stop(self) -> str | None:
         done = self.study.trials

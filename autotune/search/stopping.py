@@ -9,10 +9,12 @@ import math
 
 from autotune.search.outlook import Outlook
 
-__all__ = ["CEILING_SHARE", "GAIN", "reason_to_stop"]
+__all__ = ["AT_CEILING", "CEILING_SHARE", "GAIN", "reason_to_stop"]
 
 CEILING_SHARE = 0.97
 """Share of the ceiling that a rate must reach to count as one with it."""
+AT_CEILING = f"within {1 - CEILING_SHARE:.0%} of the ceiling"
+"""How the reason begins where the step alone is hardly faster."""
 GAIN = 0.02
 """Gains below this share do not count: no measurement here tells them from nothing."""
 
@@ -21,7 +23,7 @@ def reason_to_stop(outlook: Outlook) -> str | None:
     """Return why nothing is left to gain, or ``None``."""
     rate, ceiling = math.exp(outlook.best_log), outlook.highest_ceiling
     if rate >= CEILING_SHARE * ceiling:
-        return f"within {1 - CEILING_SHARE:.0%} of the ceiling: no loader can give more than {ceiling:,.0f} samples/s"
+        return f"{AT_CEILING}: no loader can give more than {ceiling:,.0f} samples/s"
     if not outlook.is_open.any():
         return "every configuration within the bounds that could win was measured"
     if outlook.upside < GAIN:

@@ -37,7 +37,7 @@ NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Candidate standard deviations of the measurements; the likeliest is taken."""
 JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
-SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""
 
 
