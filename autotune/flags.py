@@ -102,6 +102,12 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--trials", type=_whole_from_one, metavar="N", help="most trials to run, such as 20")
     group.add_argument(
+        "--headroom",
+        default="10%",
+        metavar="SHARE",
+        help="memory to leave free, such as 10%% or 0.1 (default: 10%%)",
+    )
+    group.add_argument(
         "--baseline",
         metavar="K=V,..",
         help="what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "

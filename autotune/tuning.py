@@ -41,8 +41,6 @@ INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
 GRACE = 10.0
 """Seconds after the end of the budget in which a confirmation that has begun may end."""
-HEADROOM = 0.1
-"""Share of the memory that stays free unless the user says otherwise."""
 
 
 def best_config(
@@ -82,6 +80,7 @@ def tune(
     persistent_workers: Any = None,
     amp: Any = None,
     threads: Any = None,
+    headroom: float | str = 0.1,
     storage: str | Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
@@ -91,8 +90,9 @@ def tune(
     reference of the same kind, needed when the first names a model alone. ``budget`` is the wall time for
     everything, in seconds or as text (``"3m"``), ``trials`` the most trials of the search. ``baseline`` is what
     runs today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``). Each knob takes a value, a
-    sequence of values, or text as on the command line (``"32..512"``). ``storage`` is a file or an Optuna URL
-    that keeps the study. ``on_progress`` is called with each ``Progress``.
+    sequence of values, or text as on the command line (``"32..512"``). ``headroom`` is the share of the memory to
+    leave free (0.1 or ``"10%"``). ``storage`` is a file or an Optuna URL that keeps the study. ``on_progress`` is
+    called with each ``Progress``.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -110,6 +110,7 @@ def tune(
         parse_knob(knob, given)  # before anything starts
     if trials is not None and trials < 1:
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
+    free = parse_headroom(headroom)
     before = as_baseline(baseline)
     clock = Clock(parse_duration(budget))
     tell = on_progress or (lambda progress: None)
@@ -121,7 +122,7 @@ def tune(
         before = _fitted(before, facts)
         space = build_space(facts, host.cpus, before, knobs)
         run = Run(runner, space, facts, host, clock, tell)
-        return run.result(_storage_path(storage), trials)
+        return run.result(_storage_path(storage), trials, free)
 
 
 @dataclass(slots=True)
@@ -137,7 +138,7 @@ class Run:
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
 
-    def result(self, storage: str | None, max_trials: int | None, headroom: float = HEADROOM) -> Result:
+    def result(self, storage: str | None, max_trials: int | None, headroom: float = 0.1) -> Result:
         """Search, confirm and conclude."""
         from autotune.search.stages import Search
         from autotune.search.study import open_study
@@ -267,6 +268,21 @@ def as_baseline(given: Config | Mapping[str, Any] | None) -> Config:
         known = [name for name in asdict(Config()) if name not in ("measured", "made_on")]
         unknown = ", ".join(name for name in fields if name not in known)
         raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
+
+
+def parse_headroom(given: float | str) -> float:
+    """Return a share from a number below 1, or from text such as ``"10%"`` or ``"0.1"``.
+
+    Raises ``UsageError``.
+    """
+    text = str(given).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(f"--headroom {given}: allowed: a share from 0% to below 100%, for example 10% or 0.1")
+    return share
 
 
 def _fitted(baseline: Config, facts: WorkloadFacts) -> Config:

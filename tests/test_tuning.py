@@ -10,11 +10,12 @@ from typing import Any
 import optuna
 import pytest
 
+from autotune.budget import Clock
 from autotune.config import Config, load_config
 from autotune.configfile import read_document
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.records import Outcome, Progress, Result, WorkloadFacts
-from autotune.tuning import Clock, Run, as_baseline, tune
+from autotune.tuning import Run, as_baseline, parse_headroom, tune
 from tests import examples
 from tests.simulated import (
     SimulatedMachine,
@@ -160,8 +161,8 @@ def test_a_baseline_that_does_not_fit_is_nothing_feasible(outcome: Outcome) -> N
 
 
 def test_an_interrupted_search_confirms_what_it_has() -> None:
-    machine = SimulatedMachine(cost=loader_bound, noise=0.001, interrupt_at=6)
-    result = tuned(machine)
+    machine = SimulatedMachine(cost=four_shared_cores, noise=0.001, interrupt_at=6)
+    result = tuned(machine, CPU, cpus=4)
     assert "interrupted" in result.stop_reason
     assert len(searched(result)) == 5
     assert result.rounds >= 2
@@ -191,16 +192,17 @@ def test_an_interrupt_before_the_baseline_is_measured_is_an_error() -> None:
 
 
 def test_an_interrupted_confirmation_claims_nothing() -> None:
-    machine = SimulatedMachine(cost=loader_bound, interrupt_at=9)
-    result = tuned(machine, trials=6)
+    machine = SimulatedMachine(cost=four_shared_cores, interrupt_at=9)
+    result = tuned(machine, CPU, cpus=4, trials=6)
     assert result.verdict == "no proven gain"
     assert result.config == result.baseline
-    assert len(result.history) == 8  # the trials, and the round that was complete
+    ran = [trial for trial in result.history if trial.kind != "skipped"]
+    assert len(ran) == 8  # the trials, and the round that was complete
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7])
 def test_the_number_of_trials_limits_the_search(trials: int) -> None:
-    result = tuned(SimulatedMachine(cost=loader_bound), trials=trials)
+    result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
     assert len(searched(result)) == trials
     assert result.stop_reason == f"{trials} trials were asked for"
 
@@ -224,7 +226,8 @@ def test_the_budget_leaves_room_for_three_rounds_of_confirmation() -> None:
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     machine = SimulatedMachine(cost=loader_bound)
     result = tuned(machine, budget=100_000.0)
-    assert "no gain" in result.stop_reason
+    assert result.stop_reason.startswith("within 3% of the ceiling")
+    assert len(searched(result)) <= 6
     assert result.remaining_gain == pytest.approx(0.0, abs=0.01)
 
 
@@ -300,6 +303,30 @@ def test_a_larger_batch_comes_with_advice() -> None:
     fixed = tuned(SimulatedMachine(cost=loader_bound), batch_size=32)
     assert fixed.verdict == "faster"
     assert not any("learning rate" in note for note in fixed.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "share"), [("10%", 0.1), ("0.1", 0.1), (0.25, 0.25), (" 7.5% ", 0.075), ("0%", 0.0), (0, 0.0)]
+)
+def test_headroom_is_a_share_or_a_percentage(given: Any, share: float) -> None:
+    assert parse_headroom(given) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("given", ["", "ten", "100%", "-1%", 1, 1.5, "nan", "1e9%", "10 %%"])
+def test_any_other_headroom_is_refused_with_its_flag(given: Any) -> None:
+    with pytest.raises(UsageError, match="--headroom"):
+        parse_headroom(given)
+
+
+def test_more_headroom_leaves_more_memory_free() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
+    largest = {}
+    for headroom in (0.1, 0.6):
+        result = run_of(machine).result(None, None, headroom)
+        peaks = [trial.measurement.peak_memory_bytes for trial in searched(result) if trial.measurement]
+        assert max(peaks) <= (1 - headroom) * 8 * 2**30
+        largest[headroom] = result.config.batch_size
+    assert largest == {0.1: 256, 0.6: 128}
 
 
 def test_progress_goes_through_the_phases_in_order() -> None:

@@ -3,7 +3,8 @@
     python studies/simulated_machines/compare.py [--machines 100] [--noise 0.01 0.03 0.1] [--jobs 2]
 
 Regret is 1 - true rate of the configuration that a method would return / true optimum, after so many trials. Writes
-``recorded/runs.csv`` beside this script, one line for each method, machine, noise and trial.
+``recorded/runs.csv`` beside this script, one line for each method, machine, noise and number of trials; ``ran`` is how
+many ran until the method stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from autotune.search.stages import Search
 from autotune.search.study import open_study
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
-TRIALS = 30
+COUNTS = (5, 10, 20, 30)
+"""Trials after which the answer is recorded."""
+TRIALS = max(COUNTS)
 PREDICTED = 5
 """Configurations that the methods with a predicted start measure first."""
 REQUEST = Request(seconds=5.0)
@@ -40,6 +43,7 @@ FIELDS = (
     "seed",
     "noise",
     "trial",
+    "ran",
     "regret",
     "finalist_regret",
     "seconds",
@@ -225,9 +229,19 @@ def run(job: tuple[str, str, int, float]) -> list[dict[str, object]]:
     method, family, seed, noise = job
     machine = Machine(world=draw_world(family, seed), noise=noise, seed=seed)
     found = METHODS[method](machine)
+    rows = list(found)
+    ran = sum(not values["reason"] for values in rows)
     return [
-        {"method": method, "family": family, "seed": seed, "noise": noise, "trial": number, **values}
-        for number, values in enumerate(found, start=1)
+        {
+            "method": method,
+            "family": family,
+            "seed": seed,
+            "noise": noise,
+            "trial": count,
+            "ran": ran,
+            **rows[count - 1],
+        }
+        for count in COUNTS
     ]
 
 

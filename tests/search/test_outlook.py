@@ -12,12 +12,20 @@ from autotune.config import Config
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
 from autotune.search.compute import MEASURED
 from autotune.search.knowledge import Knowledge
-from autotune.search.outlook import HOPE, NEARLY, Outlook, cost, feasible, look_ahead
+from autotune.search.outlook import HOPE, NEARLY, Outlook, cost, feasible, look_ahead, without_loader
 from autotune.search.predict import Prediction
 from autotune.search.space import Space
 from autotune.search.surrogate import Posterior
 from tests import examples
-from tests.simulated import SimulatedMachine, four_shared_cores, gpu_facts, host, loader_bound, space_of
+from tests.simulated import (
+    SimulatedMachine,
+    equal_everywhere,
+    four_shared_cores,
+    gpu_facts,
+    host,
+    loader_bound,
+    space_of,
+)
 
 GIB = 2**30
 FACTS = gpu_facts(dataset_length=None)
@@ -66,11 +74,13 @@ def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
     """Where a failure is to be expected again."""
     if outcome is Outcome.DEVICE_OOM:
         return config.amp == failed.amp and config.batch_size >= failed.batch_size
-    if outcome is Outcome.SHM:
-        one, other = (c.batch_size * c.num_workers * (c.prefetch_factor or 0) for c in (config, failed))
-        return one >= other
+    in_flight, failed_in_flight = (c.batch_size * c.num_workers * (c.prefetch_factor or 0) for c in (config, failed))
+    if outcome is Outcome.SHM and failed.num_workers:
+        return in_flight >= failed_in_flight
     if outcome is Outcome.NUMERICS:
         return config.amp == failed.amp
+    if outcome is Outcome.HOST_OOM and in_flight < failed_in_flight:
+        return False
     if outcome is Outcome.HOST_OOM or failed.num_workers:
         return config.batch_size >= failed.batch_size and config.num_workers >= failed.num_workers
     return (config.amp, config.batch_size) == (failed.amp, failed.batch_size)
@@ -129,8 +139,29 @@ def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome
     before = opened(look_ahead(knowledge, SPACE))
     failed = Probe(part="loader", config=Config(batch_size=64), outcome=outcome)
     after = opened(look_ahead(replace(knowledge, probes=(*knowledge.probes, failed)), SPACE))
-    assert after == {config for config in before if not (config.batch_size >= 64 and config.num_workers)}
+    like_it = Config(batch_size=64, num_workers=1, prefetch_factor=4)
+    assert after == {config for config in before if not needs_more(config, like_it, outcome)}
     assert any(config.num_workers for config in after)
+
+
+def test_a_look_at_the_loader_that_took_too_long_closes_nothing() -> None:
+    knowledge = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    late = Probe(part="loader", config=Config(), outcome=Outcome.TIMEOUT)
+    told = replace(knowledge, probes=(*knowledge.probes, late))
+    assert opened(look_ahead(told, SPACE)) == opened(look_ahead(knowledge, SPACE))
+
+
+def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> None:
+    knowledge = known(SimulatedMachine(cost=equal_everywhere), ("loader", Config()), ("compute", Config()))
+    doubted: list[Config] = []
+    while (config := look_ahead(knowledge, SPACE).doubtful_step(knowledge)) is not None:
+        assert config == without_loader(config)
+        assert config not in doubted
+        doubted.append(config)
+        compute = examples.compute_probe(samples_per_second=500.0)
+        look = Probe(part="compute", config=config, outcome=Outcome.OK, compute=compute)
+        knowledge = replace(knowledge, probes=(*knowledge.probes, look))
+    assert doubted
 
 
 def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:

@@ -125,13 +125,14 @@ def test_whatever_memory_does_the_climb_ends_and_nothing_above_a_failure_is_trie
     assert start in found
 
 
-@pytest.mark.parametrize("fits", [0, 1, 4, 16, 32])
+@pytest.mark.parametrize("fits", [0, 2, 4, 16, 32])
 def test_from_a_start_that_does_not_fit_the_way_leads_down_to_the_largest_that_does(fits: int) -> None:
     peaks, failed, tried = climb(DOUBLING, 64, 1000, lambda batch: 1 if batch <= fits else 1001)
     assert tried[0] == 64
     assert tried == sorted(tried, reverse=True)
     assert max(peaks, default=0) == fits
     assert not fits or min(failed) == 2 * fits
+    assert len(tried) <= MAX_RUNGS
 
 
 @pytest.mark.parametrize(("start", "first"), [(8, 8), (47, 8), (50, 48), (10**6, 512)])

@@ -20,7 +20,6 @@ def outlook(
     *,
     error: float = 0.0,
     ceilings: Sequence[float] | float = 1e6,
-    ceiling_error: float = MEASURED,
     refused: Sequence[int] = (),
     closed: Sequence[int] = (),
 ) -> Outlook:
@@ -36,7 +35,7 @@ def outlook(
         prediction=Prediction(
             rates=rates,
             ceilings=ceiling,
-            ceiling_errors=np.full(count, ceiling_error),
+            ceiling_errors=np.full(count, MEASURED),
             limits=ceiling,
             bounds=ceiling * 1.1,
             step_errors=zeros,
@@ -66,15 +65,6 @@ def test_the_ceiling_is_the_highest_of_all_that_fit() -> None:
     reason = reason_to_stop(outlook(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
     assert reason is not None
     assert "no loader can give more than 100 samples/s" in reason
-
-
-def test_a_ceiling_that_is_only_expected_is_reached_later_than_a_measured_one() -> None:
-    unsure = outlook(99.0, ceilings=100.0, ceiling_error=MEASURED + 0.1)
-    assert unsure.highest_ceiling == pytest.approx(100 * np.exp(HOPE * 0.1))
-    assert outlook(99.0, ceilings=100.0).highest_ceiling == pytest.approx(100)
-    reason = reason_to_stop(unsure)
-    assert reason is not None
-    assert "ceiling" not in reason
 
 
 def test_a_measured_configuration_with_the_highest_ceiling_keeps_the_search_from_ending_there() -> None:

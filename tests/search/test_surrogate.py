@@ -132,7 +132,7 @@ def test_where_the_prediction_is_wrong_the_truth_lies_within_what_is_left_open(c
         found = after(index, np.exp(truth[index]))
         inside.append((np.abs(found.means - truth) < 2 * found.errors).mean())
     assert np.mean(inside) > 0.9
-    assert min(inside) > 0.75
+    assert min(inside) > 0.9
 
 
 @pytest.mark.parametrize("seed", range(3))
