@@ -109,8 +109,9 @@ def test_the_promised_numbers_are_those_of_the_confirmation() -> None:
 
 
 def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
+    few = {"batch_size": "32,64", "num_workers": "0..2", "amp": "off,bf16", "threads": 1}
     results = [
-        tuned(SimulatedMachine(cost=equal_everywhere, noise=0.05, seed=seed), budget=300.0, trials=15)
+        tuned(SimulatedMachine(cost=equal_everywhere, noise=0.05, seed=seed), budget=300.0, trials=15, **few)
         for seed in range(30)
     ]
     lucky = [result for result in results if max(t.rate for t in searched(result)) > searched(result)[0].rate]

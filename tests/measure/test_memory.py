@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import time
 from contextlib import contextmanager
@@ -129,7 +130,12 @@ class InMemory(Images):
 
 @contextmanager
 def workers_on(dataset: Images) -> Iterator[tuple[BatchStream, Callable[[], MemorySample]]]:
-    """Two forked workers after their first batch, and how to look at them once the queue is full."""
+    """Two forked workers after their first batch, and how to look at them once the queue is full.
+
+    What other tests have left in this process is frozen: collecting garbage among it would copy its pages.
+    """
+    gc.collect()
+    gc.freeze()
     known = open_segments(os.getpid())
     counter = CountingCollate(None, WORKERS)
     loader = DataLoader(
@@ -146,6 +152,7 @@ def workers_on(dataset: Images) -> Iterator[tuple[BatchStream, Callable[[], Memo
         yield stream, lambda: sample_full(stream, known)
     finally:
         stream.close()
+        gc.unfreeze()
 
 
 def sample_full(stream: BatchStream, known: Container[int]) -> MemorySample:
