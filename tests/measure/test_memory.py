@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import time
 from contextlib import contextmanager
@@ -96,14 +97,16 @@ class WithStraggler(Images):
 
 
 class Keeping(Images):
-    """Every item leaves 1 MiB behind."""
+    """Every item leaves 1 MiB behind, on pages of its own: the heap may hold free ones that are shared."""
 
     def __init__(self, data: torch.Tensor | None = None) -> None:
         self._data = data
-        self._kept: list[bytes] = []
+        self._kept: list[mmap.mmap] = []
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self._kept.append(b"x" * MIB)
+        pages = mmap.mmap(-1, MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.write(b"x" * MIB)
+        self._kept.append(pages)
         return torch.zeros(1) if self._data is None else self._data.sum().reshape(1)
 
 
