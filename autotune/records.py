@@ -1,6 +1,6 @@
 """The records that cross the process boundary and that everything else only reads.
 
-All are frozen and made of plain values, so that they travel as JSON (``to_json``, ``measurement_from_json``).
+All are frozen and made of plain values, so that they travel as JSON (``autotune.encoding``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "Measurement",
     "Outcome",
     "Part",
+    "Phase",
     "Probe",
     "Progress",
     "Request",
@@ -39,6 +40,7 @@ SCHEMA = 3
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader"]
 """What a request is about: training with the loader, the step alone on a resident batch, the loader alone."""
+Phase = Literal["inspect", "baseline", "probe", "search", "confirm"]
 Interval = tuple[float, float]
 
 
@@ -346,7 +348,7 @@ class Trial:
 class Progress:
     """One moment of a run, for whoever shows it."""
 
-    phase: Literal["inspect", "baseline", "probe", "search", "confirm"]
+    phase: Phase
     """What the run is doing."""
     seconds_left: float
     """What is left of the budget."""
@@ -396,7 +398,8 @@ class Result:
     stop_reason: str
     """Why the search ended."""
     remaining_gain: float
-    """Upper bound on what a further search could still win, as a share: ceiling / rate - 1."""
+    """What the fastest step that fits would still win, as a share, if no loader were ever late: at most its ceiling, or
+    where step and loader share the CPUs what these can bring."""
     facts: WorkloadFacts
     """The workload."""
     measurement: Measurement
@@ -460,42 +463,3 @@ def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 def _rate_and_peak(trial: Trial) -> tuple[float, int]:
     assert trial.measurement is not None
     return trial.measurement.samples_per_second, trial.measurement.peak_memory_bytes
-
-
-def measurement_from_json(values: Mapping[str, Any]) -> Measurement:
-    """Rebuild a measurement from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
-    plain = dict(values)
-    plain["step_time"] = StepTime(**plain["step_time"])
-    conditions = plain["conditions"]
-    plain["conditions"] = Conditions(**{**conditions, "gpu_slowdowns": tuple(conditions["gpu_slowdowns"])})
-    plain["ci95"] = tuple(plain["ci95"]) if plain["ci95"] else None
-    plain["notes"] = tuple(plain["notes"])
-    return Measurement(**plain)
-
-
-def compute_from_json(values: Mapping[str, Any] | None) -> ComputeProbe | None:
-    """Rebuild a look at the step from the dictionary that JSON made of it."""
-    return ComputeProbe(**values) if values else None
-
-
-def loader_from_json(values: Mapping[str, Any] | None) -> LoaderTrace | None:
-    """Rebuild a look at the loader from the dictionary that JSON made of it."""
-    return LoaderTrace(**{**values, "build_seconds": tuple(values["build_seconds"])}) if values else None
-
-
-def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
-    """Rebuild an attempt from the dictionary that JSON made of it."""
-    return Attempt(
-        **{
-            **values,
-            "outcome": Outcome(values["outcome"]),
-            "measurement": measurement_from_json(values["measurement"]) if values["measurement"] else None,
-            "compute": compute_from_json(values["compute"]),
-            "loader": loader_from_json(values["loader"]),
-        }
-    )
-
-
-def facts_from_json(values: Mapping[str, Any]) -> WorkloadFacts:
-    """Rebuild the workload's facts from the dictionary that JSON made of them."""
-    return WorkloadFacts(**{**values, "amp_modes": tuple(values["amp_modes"])})

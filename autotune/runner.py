@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from autotune.config import Config
+from autotune.encoding import attempt_from_json, facts_from_json
 from autotune.errors import UsageError, UserCodeError
 from autotune.process import MeasuringProcess, ProcessLostError
-from autotune.records import Attempt, Outcome, Request, WorkloadFacts, attempt_from_json, facts_from_json
+from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.workload import ImportedWorkload, WorkloadSource
 
 __all__ = ["ProcessRunner"]

@@ -208,13 +208,13 @@ class Run:
 
         def on_attempt(config: Config, attempt: Attempt) -> None:
             self.confirmations.append(study.confirmed(attempt, config))
-            self._report("confirm", finished=self.confirmations[-1], best=best, baseline_rate=baseline.rate)
+            search.report("confirm", finished=self.confirmations[-1])
 
         def on_interrupt() -> None:
             interruptions.append(True)
             self._close_runner()
 
-        self._report("confirm", running=candidate, best=best, baseline_rate=baseline.rate)
+        search.report("confirm", running=candidate)
         found = confirm(
             self.runner,
             baseline.config,
@@ -225,25 +225,6 @@ class Run:
             on_interrupt=on_interrupt,
         )
         return found, candidate, any(interruptions)
-
-    def _report(
-        self,
-        phase: Any,
-        *,
-        running: Config | None = None,
-        finished: Trial | None = None,
-        best: Trial | None = None,
-        baseline_rate: float | None = None,
-    ) -> None:
-        progress = Progress(
-            phase=phase,
-            seconds_left=self.clock.left,
-            running=running,
-            finished=finished,
-            best_rate=best.rate if best else None,
-            baseline_rate=baseline_rate,
-        )
-        self.tell(progress)
 
     def _close_runner(self) -> None:
         """End a measurement that the user has interrupted."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
+__all__ = ["LARGEST_STEP", "ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
 
 Group = tuple[str, int]
 """Precision and threads."""
@@ -34,6 +34,9 @@ COMPOSED = 0.12
 """What it adds to compose precision and threads from measurements of each alone."""
 UNKNOWN = 0.35
 """The same for a precision or a number of threads that was never measured."""
+LARGEST_STEP = 4
+"""How many times as large as the largest batch that ran a batch may be for its memory to be foreseen: it is not always
+a line."""
 
 
 class StepPoint(NamedTuple):

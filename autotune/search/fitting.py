@@ -10,14 +10,12 @@ from collections.abc import Iterator
 
 from autotune.config import Config
 from autotune.records import Measurement
-from autotune.search.compute import MemoryModel
+from autotune.search.compute import LARGEST_STEP, MemoryModel
 from autotune.search.knowledge import Knowledge
 from autotune.search.loader import LoaderModel
 
-__all__ = ["FARTHEST", "Fitting", "exceeds"]
+__all__ = ["Fitting", "exceeds"]
 
-FARTHEST = 4
-"""How many times as large as the largest batch that ran a batch may be for its memory to be predicted."""
 LEAST_OWN = 0.5
 """Least share of a measured peak that is the training process's own, however much its workers are said to take."""
 
@@ -28,9 +26,10 @@ class Fitting:
     def __init__(self, knowledge: Knowledge, loader: LoaderModel) -> None:
         self._knowledge = knowledge
         self._loader = loader
-        self._limits = {"host": knowledge.host.memory_bytes}
+        self._limits: dict[str, int] = {}
         peaks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-        for kind, config, peak in self._peaks():
+        for kind, config, peak, limit in self._peaks():
+            self._limits[kind] = limit
             known = peaks[kind, config.amp]
             known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
         self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
@@ -45,7 +44,7 @@ class Fitting:
             model = self._model(kind, config.amp)
             if model is None:
                 continue
-            largest = FARTHEST * max(model.peaks)
+            largest = LARGEST_STEP * max(model.peaks)
             if config.batch_size > largest:
                 return f"batches beyond {largest} are too far from the largest that ran to know what they would need"
             needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
@@ -59,22 +58,21 @@ class Fitting:
         others = [model for (other, _), model in self._models.items() if other == kind]
         return self._models.get((kind, amp)) or max(others, key=lambda model: len(model.peaks), default=None)
 
-    def _peaks(self) -> Iterator[tuple[str, Config, int]]:
-        """Yield every measured peak: which memory, of which configuration, how many bytes."""
-        for probe in self._knowledge.probes:
-            if probe.compute:
-                yield "host", probe.config, probe.compute.host_memory_bytes
-                if probe.compute.memory == "device":
-                    self._limits["device"] = probe.compute.memory_limit_bytes
-                    yield "device", probe.config, probe.compute.peak_memory_bytes
+    def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
+        """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""
+        room = self._knowledge.host.memory_bytes
+        for config, look in self._knowledge.looks:
+            yield "host", config, look.host_memory_bytes, room
+            if look.memory == "device":
+                yield "device", config, look.peak_memory_bytes, look.memory_limit_bytes
         for trial in self._knowledge.trials:
             if trial.measurement:
                 host = trial.measurement.host_memory_bytes
                 own = max(host - self._loader.memory(trial.config), round(LEAST_OWN * host))
-                yield "host", trial.config, own
+                yield "host", trial.config, own, room
                 if trial.measurement.memory == "device":
-                    self._limits["device"] = trial.measurement.memory_limit_bytes
-                    yield "device", trial.config, trial.measurement.peak_memory_bytes
+                    measured = trial.measurement
+                    yield "device", trial.config, measured.peak_memory_bytes, measured.memory_limit_bytes
 
 
 def exceeds(measured: Measurement, headroom: float) -> bool:

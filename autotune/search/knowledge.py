@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.host import Host
-from autotune.probes import LoaderTrace
+from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Probe, Trial, WorkloadFacts
 
 __all__ = ["Knowledge"]
@@ -47,6 +47,11 @@ class Knowledge:
     def cell(self, config: Config) -> tuple[int, str, int]:
         """Return what a step's time depends on: batch size, precision and threads."""
         return config.batch_size, config.amp, self.threads(config)
+
+    @property
+    def looks(self) -> tuple[tuple[Config, ComputeProbe], ...]:
+        """The looks at steps that gave numbers, each with its configuration, in order."""
+        return tuple((probe.config, probe.compute) for probe in self.probes if probe.compute)
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:

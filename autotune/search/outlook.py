@@ -17,10 +17,10 @@ from autotune.records import Outcome, Trial
 from autotune.search.fitting import exceeds
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import Prediction, predict
-from autotune.search.space import Space
+from autotune.search.space import Space, without_loader
 from autotune.search.surrogate import Posterior, expected_gain, posterior
 
-__all__ = ["Outlook", "cost", "feasible", "look_ahead", "without_loader"]
+__all__ = ["Outlook", "cost", "feasible", "look_ahead"]
 
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
@@ -93,15 +93,11 @@ class Outlook:
         for every way not to fit, the fastest of those that are expected to be faster than the best.
         """
         tried = {knowledge.cell(trial.config) for trial in knowledge.trials}
-        looked_at = {knowledge.cell(probe.config) for probe in knowledge.probes if probe.compute} - tried
+        looked_at = {knowledge.cell(config) for config, _ in knowledge.looks} - tried
         found: dict[object, tuple[Config, str, float]] = {}
         for index in np.argsort(-self.posterior.means):
-            config, bound, refusal = (
-                self.configs[index],
-                float(self.prediction.bounds[index]),
-                self.prediction.refusals[index],
-            )
-            cell = knowledge.cell(config)
+            config, refusal = self.configs[index], self.prediction.refusals[index]
+            cell, bound = knowledge.cell(config), self.bound(config)
             if refusal is not None:
                 if self.posterior.means[index] > self.best_log:
                     found.setdefault(_without_numbers(refusal), (config, refusal, bound))
@@ -239,11 +235,6 @@ def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, boo
         config.amp != "off",
         config.intra_op_threads != base.intra_op_threads,
     )
-
-
-def without_loader(config: Config) -> Config:
-    """Return a configuration with nothing but what its step depends on."""
-    return replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
 
 
 def _without_numbers(text: str) -> str:

@@ -95,10 +95,9 @@ class _Steps:
         self._model = ComputeModel(_step_points(knowledge))
         self._known: dict[tuple[int, str, int], Estimate] = {}
         used: dict[int, list[float]] = defaultdict(list)
-        for probe in knowledge.probes:
-            if probe.compute:
-                seconds = probe.config.batch_size / probe.compute.samples_per_second
-                used[knowledge.threads(probe.config)].append(probe.compute.cpu_seconds / seconds)
+        for config, look in knowledge.looks:
+            seconds = config.batch_size / look.samples_per_second
+            used[knowledge.threads(config)].append(look.cpu_seconds / seconds)
         self._cpus_in_use = {threads: fmean(values) for threads, values in used.items()}
 
     def at(self, config: Config) -> Estimate:
@@ -133,8 +132,8 @@ def _loader_model(knowledge: Knowledge) -> LoaderModel:
     baseline = knowledge.trials[0]
     assert baseline.measurement is not None
     guessed = trace_from_baseline(baseline.config, baseline.measurement, knowledge.facts.sample_bytes)
-    asking = [probe.compute.host_seconds for probe in knowledge.probes if probe.compute]
-    host_seconds = None if knowledge.on_cpu else min(asking, default=0.0)
+    asking = min((look.host_seconds for _, look in knowledge.looks), default=0.0)
+    host_seconds = None if knowledge.on_cpu else asking
     return LoaderModel(knowledge.traces or (guessed,), host_seconds)
 
 

@@ -12,17 +12,16 @@ from itertools import pairwise
 from statistics import fmean
 
 from autotune.config import Config
-from autotune.records import Outcome, Part, Probe
-from autotune.search.compute import MemoryModel
+from autotune.probes import ComputeProbe
+from autotune.records import Outcome, Part
+from autotune.search.compute import LARGEST_STEP, MemoryModel
 from autotune.search.knowledge import Knowledge
-from autotune.search.space import Space
+from autotune.search.space import Space, without_loader
 
 __all__ = ["next_probe", "next_rung"]
 
 MAX_RUNGS = 6
 """Most batch sizes that are looked at for one precision."""
-LARGEST_STEP = 4
-"""A rung is at most so many times as large as the one before: memory is not always a line."""
 AGREEMENT = 0.05
 """Relative difference up to which two slopes of memory over batch size count as one line."""
 SIGNIFICANT_SLOPE = 0.2
@@ -42,11 +41,11 @@ def next_probe(knowledge: Knowledge, space: Space) -> tuple[Part, Config] | None
     precisions and threads do at the best of them, and both together.
     """
     start = _start(knowledge, space)
-    if not _seen(knowledge, "loader"):
+    if not any(probe.part == "loader" for probe in knowledge.probes):
         return "loader", start
-    group = _next_on_ladder(knowledge, space, start)
-    if group is not None:
-        return "compute", group
+    rung = _next_on_ladder(knowledge, space, start)
+    if rung is not None:
+        return "compute", rung
     other = _second_trace(knowledge, space, start)
     if other is not None:
         return "loader", other
@@ -103,12 +102,8 @@ def _start(knowledge: Knowledge, space: Space) -> Config:
     allowed = space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
     return replace(
-        base,
+        without_loader(base),
         batch_size=batch,
-        num_workers=0,
-        prefetch_factor=None,
-        persistent_workers=False,
-        pin_memory=False,
         amp=base.amp if base.amp in allowed["amp"] else allowed["amp"][0],
         intra_op_threads=base.intra_op_threads
         if base.intra_op_threads in allowed["threads"]
@@ -116,62 +111,72 @@ def _start(knowledge: Knowledge, space: Space) -> Config:
     )
 
 
-def _seen(knowledge: Knowledge, part: Part) -> list[Probe]:
-    return [probe for probe in knowledge.probes if probe.part == part]
-
-
 def _unseen(knowledge: Knowledge, config: Config) -> Config | None:
     cell = knowledge.cell(config)
-    return None if any(knowledge.cell(probe.config) == cell for probe in _seen(knowledge, "compute")) else config
+    seen = (knowledge.cell(probe.config) for probe in knowledge.probes if probe.part == "compute")
+    return None if cell in seen else config
 
 
-def _of_group(knowledge: Knowledge, config: Config) -> list[Probe]:
-    """Return the looks at steps of one precision and number of threads."""
-    cell = knowledge.cell(config)
-    return [probe for probe in _seen(knowledge, "compute") if knowledge.cell(probe.config)[1:] == cell[1:]]
+def _is_of_group(knowledge: Knowledge, config: Config, other: Config) -> bool:
+    """Tell whether two steps have the same precision and number of threads."""
+    return knowledge.cell(config)[1:] == knowledge.cell(other)[1:]
+
+
+def _looks_of_group(knowledge: Knowledge, config: Config) -> dict[int, ComputeProbe]:
+    """Return the looks at steps of a configuration's precision and number of threads, by batch size, in order."""
+    looks = {own.batch_size: look for own, look in knowledge.looks if _is_of_group(knowledge, own, config)}
+    return dict(sorted(looks.items()))
+
+
+def _failed_of_group(knowledge: Knowledge, config: Config) -> dict[int, Outcome]:
+    """Return what became of the looks at steps that gave no numbers, by batch size."""
+    return {
+        probe.config.batch_size: probe.outcome
+        for probe in knowledge.probes
+        if probe.part == "compute" and not probe.compute and _is_of_group(knowledge, probe.config, config)
+    }
 
 
 def _next_on_ladder(knowledge: Knowledge, space: Space, config: Config) -> Config | None:
     """Return the next rung for a precision, or a smaller batch where larger ones do not pay."""
-    probes = _of_group(knowledge, config)
-    peaks = {p.config.batch_size: p.compute.peak_memory_bytes for p in probes if p.compute}
-    rates = {p.config.batch_size: p.compute.samples_per_second for p in probes if p.compute}
-    failed = [p.config.batch_size for p in probes if not p.compute]
-    if failed and not all(p.outcome in (Outcome.DEVICE_OOM, Outcome.HOST_OOM) for p in probes if not p.compute):
+    looks, failed = _looks_of_group(knowledge, config), _failed_of_group(knowledge, config)
+    if not set(failed.values()) <= {Outcome.DEVICE_OOM, Outcome.HOST_OOM}:
         return None  # it fails for another reason than its size
-    limit = _memory_limit(knowledge, probes)
-    if _still_pays(rates):
-        rung = next_rung(peaks, failed, space.allowed["batch_size"], config.batch_size, limit)
+    if _still_pays(looks):
+        limit = _memory_limit(knowledge, looks)
+        rung = next_rung(_peaks(looks), list(failed), space.allowed["batch_size"], config.batch_size, limit)
         return None if rung is None else replace(config, batch_size=rung)
     smallest = min(space.allowed["batch_size"])
-    if len(rates) == 2 and smallest < min(rates):
+    if len(looks) == 2 and smallest < min(looks):
         return replace(config, batch_size=smallest)
     return None
 
 
-def _still_pays(rates: Mapping[int, float]) -> bool:
+def _peaks(looks: Mapping[int, ComputeProbe]) -> dict[int, int]:
+    return {batch: look.peak_memory_bytes for batch, look in looks.items()}
+
+
+def _still_pays(looks: Mapping[int, ComputeProbe]) -> bool:
     """Tell whether the largest batch looked at was faster than the one before."""
-    batches = sorted(rates)
-    return len(batches) < 2 or rates[batches[-1]] > FLAT * rates[batches[-2]]
+    rates = [look.samples_per_second for look in looks.values()]
+    return len(rates) < 2 or rates[-1] > FLAT * rates[-2]
 
 
-def _memory_limit(knowledge: Knowledge, probes: Sequence[Probe]) -> float:
-    limits = [probe.compute.memory_limit_bytes for probe in probes if probe.compute]
-    return (1 - knowledge.headroom) * min(limits, default=0)
+def _memory_limit(knowledge: Knowledge, looks: Mapping[int, ComputeProbe]) -> float:
+    return (1 - knowledge.headroom) * min((look.memory_limit_bytes for look in looks.values()), default=0)
 
 
 def _second_trace(knowledge: Knowledge, space: Space, start: Config) -> Config | None:
     """Return another batch size at which to look at the loader, where loading matters and it was not done."""
-    traces = knowledge.traces
-    if len(_seen(knowledge, "loader")) != 1 or not traces or len(space.allowed["batch_size"]) == 1:
+    tried = sum(probe.part == "loader" for probe in knowledge.probes)
+    if tried != 1 or not knowledge.traces or not knowledge.looks or len(space.allowed["batch_size"]) == 1:
         return None
-    trace = traces[0]
-    rates = [p.compute.samples_per_second for p in _seen(knowledge, "compute") if p.compute]
-    builds = fmean(trace.build_seconds) / trace.batch_size
-    if not rates or builds * max(rates) < RELEVANT_BUILD:
+    trace = knowledge.traces[0]
+    build = fmean(trace.build_seconds) / trace.batch_size
+    if build * max(look.samples_per_second for _, look in knowledge.looks) < RELEVANT_BUILD:
         return None
-    largest = max(p.config.batch_size for p in _seen(knowledge, "compute") if p.compute)
-    allowed = [b for b in space.allowed["batch_size"] if b <= max(largest, start.batch_size)]
+    largest = max(start.batch_size, *(config.batch_size for config, _ in knowledge.looks))
+    allowed = [batch for batch in space.allowed["batch_size"] if batch <= largest]
     wanted = min(OTHER_BATCH * trace.batch_size, max(allowed))
     if wanted == trace.batch_size:
         wanted = min(allowed)
@@ -181,43 +186,40 @@ def _second_trace(knowledge: Knowledge, space: Space, start: Config) -> Config |
 
 def _other_groups(knowledge: Knowledge, space: Space, start: Config) -> list[Config]:
     """Return where to look at other precisions and threads: at the best batch size so far, and at the best of both."""
-    own = [p for p in _of_group(knowledge, start) if p.compute]
-    best = _fastest(own)
-    if best is None:
+    own = [(config, look) for config, look in knowledge.looks if _is_of_group(knowledge, config, start)]
+    if not own:
         return []
+    best = _fastest(own).batch_size
     amps = [amp for amp in space.allowed["amp"] if amp != start.amp]
     threads = (
         [count for count in space.allowed["threads"] if count != start.intra_op_threads] if knowledge.on_cpu else []
     )
     configs = [replace(start, amp=amp) for amp in amps]
     configs += [replace(start, batch_size=best, intra_op_threads=count) for count in threads]
-    tried = [p for p in _seen(knowledge, "compute") if p.compute]
-    fastest = max(tried, key=lambda p: p.compute.samples_per_second if p.compute else 0.0)
     if threads and amps:
-        others = [p for p in tried if p.config.amp == start.amp and p.config.batch_size == best]
-        count = max(others, key=lambda p: p.compute.samples_per_second if p.compute else 0.0).config.intra_op_threads
-        configs.append(replace(fastest.config, intra_op_threads=count))
+        beside = [(c, look) for c, look in knowledge.looks if c.amp == start.amp and c.batch_size == best]
+        count = _fastest(beside).intra_op_threads
+        configs.append(replace(_fastest(knowledge.looks), intra_op_threads=count))
     return configs
 
 
 def _beside_the_fastest(knowledge: Knowledge, space: Space) -> Config | None:
     """Return a batch size next to the fastest step's that was not looked at: the highest ceiling is not guessed."""
-    probes = [p for p in _seen(knowledge, "compute") if p.compute]
-    if not probes:
+    if not knowledge.looks:
         return None
-    fastest = max(probes, key=lambda p: p.compute.samples_per_second if p.compute else 0.0).config
-    group = [p for p in _of_group(knowledge, fastest) if p.compute]
-    peaks = {p.config.batch_size: p.compute.peak_memory_bytes for p in group if p.compute}
-    model, allowed = MemoryModel(dict(sorted(peaks.items()))), space.allowed["batch_size"]
+    fastest = _fastest(knowledge.looks)
+    looks = _looks_of_group(knowledge, fastest)
+    if len(looks) + len(_failed_of_group(knowledge, fastest)) >= MAX_RUNGS:
+        return None
+    model, allowed = MemoryModel(_peaks(looks)), space.allowed["batch_size"]
     here = allowed.index(fastest.batch_size)
-    for index in (here - 1, here + 1):
-        if 0 <= index < len(allowed) and model.at(allowed[index]) <= _memory_limit(knowledge, group):
-            found = _unseen(knowledge, replace(fastest, batch_size=allowed[index]))
-            if found is not None and len(_of_group(knowledge, fastest)) < MAX_RUNGS:
+    for batch in allowed[max(0, here - 1) : here] + allowed[here + 1 : here + 2]:
+        if model.at(batch) <= _memory_limit(knowledge, looks):
+            found = _unseen(knowledge, replace(fastest, batch_size=batch))
+            if found is not None:
                 return found
     return None
 
 
-def _fastest(probes: Sequence[Probe]) -> int | None:
-    rates = {p.config.batch_size: p.compute.samples_per_second for p in probes if p.compute}
-    return max(rates, key=lambda batch: rates[batch]) if rates else None
+def _fastest(looks: Sequence[tuple[Config, ComputeProbe]]) -> Config:
+    return max(looks, key=lambda pair: pair[1].samples_per_second)[0]

@@ -16,7 +16,7 @@ from autotune.config import AMP_MODES, Config
 from autotune.errors import UsageError
 from autotune.records import Trial, WorkloadFacts
 
-__all__ = ["KNOBS", "Point", "Space", "build_space", "parse_knob"]
+__all__ = ["KNOBS", "Point", "Space", "build_space", "parse_knob", "without_loader"]
 
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads")
 """Every knob that the search varies; ``threads`` is ``Config.intra_op_threads``."""
@@ -77,12 +77,6 @@ class Space:
         """Return the one point that stands for all those with the same configuration."""
         return self.point(self.config(point))
 
-    def admits(self, point: Point) -> bool:
-        """Tell whether every value at the point is within the user's bounds."""
-        chosen = {name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)}
-        names = KNOBS if chosen["num_workers"] else [n for n in KNOBS if n not in _OF_WORKERS]
-        return all(chosen[name] in self.allowed[name] for name in names)
-
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Every different configuration within the bounds."""
@@ -91,17 +85,14 @@ class Space:
         return tuple(self.config(point) for point in dict.fromkeys(points))
 
     @property
-    def size(self) -> int:
-        """Number of different configurations within the bounds."""
-        return len(self.configs)
-
-    @property
     def fingerprint(self) -> str:
         """Short hash that tells this space from another."""
         return hashlib.sha256(repr((sorted(self.values.items()), self.base)).encode()).hexdigest()[:12]
 
 
-_OF_WORKERS = ("prefetch_factor", "persistent_workers")
+def without_loader(config: Config) -> Config:
+    """Return a configuration with nothing but what its step depends on."""
+    return replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
 
 
 def build_space(facts: WorkloadFacts, cpus: int, baseline: Config, given: Mapping[str, Any]) -> Space:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
 
 from autotune.budget import Clock
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
-from autotune.records import Attempt, Outcome, Part, Probe, Progress, Request, Runner, Trial
+from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.search.attempt import measure_undisturbed
 from autotune.search.probe import next_probe
 from autotune.search.space import Space
-from autotune.search.stopping import AT_CEILING, reason_to_stop
+from autotune.search.stopping import at_ceiling, reason_to_stop
 from autotune.search.study import TuningStudy
 
 __all__ = ["Search"]
@@ -33,6 +32,8 @@ MAX_DOUBTS = 4
 """Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT = 60.0
 """Seconds after which a look is given up."""
+GRACE = 5.0
+"""Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,12 +64,11 @@ class Search:
             if self.study.trials and self._looks_again():
                 continue
             reason = self._reason_to_stop()
-            if reason and reason.startswith(AT_CEILING) and self._doubts():
-                continue
-            if reason:
+            if reason is None:
+                self._run_trial()
+            elif not self._doubts():
                 self.study.record_skipped()
                 return reason
-            self._run_trial()
 
     def _looks_again(self) -> bool:
         """Take the next short look; tell whether there was one."""
@@ -83,24 +83,26 @@ class Search:
 
     def _doubts(self) -> bool:
         """Look at a step whose ceiling was only estimated, before the ceiling is said to be reached; tell whether."""
-        config = self.study.outlook.doubtful_step(self.study.knowledge)
-        if config is None or self._doubted >= MAX_DOUBTS or self.left < _typical_cost(self.study.trials):
+        outlook = self.study.outlook
+        config = outlook.doubtful_step(self.study.knowledge) if at_ceiling(outlook) else None
+        is_over = self._has_all_trials or self.left < _typical_cost(self.study.trials)
+        if config is None or is_over or self._doubted >= MAX_DOUBTS:
             return False
         self._doubted += 1
         self._look("compute", config)
         return True
 
     def _look(self, part: Part, config: Config) -> None:
-        self.tell(self._progress("probe", running=config))
-        request = Request(seconds=LOOK_SECONDS, time_limit=min(LOOK_LIMIT, max(5.0, self.left + 5.0)), part=part)
+        self.report("probe", running=config)
+        request = Request(seconds=LOOK_SECONDS, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
         probe = self.study.looked(part, config, self.runner.measure(config, request))
-        self.tell(self._progress("probe", looked=probe))
+        self.report("probe", looked=probe)
 
     def _reason_to_stop(self) -> str | None:
         done = self.study.trials
         if not done:
             return None
-        if self.max_trials is not None and len(done) >= self.max_trials:
+        if self._has_all_trials:
             return f"{self.max_trials} trials were asked for"
         reason = reason_to_stop(self.study.outlook)
         if reason:
@@ -110,12 +112,12 @@ class Search:
     def _run_trial(self) -> None:
         config, kind = self.study.ask()
         first = not self.study.trials
-        self.tell(self._progress("baseline" if first else "search", running=config))
+        self.report("baseline" if first else "search", running=config)
         attempt = measure_undisturbed(self.runner, config, self._request(), self._may_repeat)
         trial = self.study.tell(attempt, config, kind)
         if first:
             _require_baseline(trial)
-        self.tell(self._progress("search", finished=trial))
+        self.report("search", finished=trial)
 
     def _may_repeat(self, attempt: Attempt) -> bool:
         return self.clock.left > 4 * attempt.seconds
@@ -125,8 +127,11 @@ class Search:
             return Request(seconds=self.longest_window, time_limit=max(60.0, self.clock.left))
         best = self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        limit = max(5.0, self.left + 5.0)
-        return Request(seconds=self.longest_window, time_limit=limit, least_rate=low)
+        return Request(seconds=self.longest_window, time_limit=self._time_limit, least_rate=low)
+
+    @property
+    def _has_all_trials(self) -> bool:
+        return self.max_trials is not None and len(self.study.trials) >= self.max_trials
 
     @property
     def longest_window(self) -> float:
@@ -140,20 +145,25 @@ class Search:
         return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
 
     @property
+    def _time_limit(self) -> float:
+        return max(0.0, self.left) + GRACE
+
+    @property
     def fresh_cost(self) -> float:
         """The seconds that a measurement in a fresh process takes, about."""
         return self.study.trials[0].seconds + 3.0
 
-    def _progress(
+    def report(
         self,
-        phase: Literal["baseline", "probe", "search"],
+        phase: Phase,
         *,
         running: Config | None = None,
         finished: Trial | None = None,
         looked: Probe | None = None,
-    ) -> Progress:
+    ) -> None:
+        """Tell how things stand, and what is running or has just ended."""
         done, best = self.study.trials, self.study.best
-        return Progress(
+        progress = Progress(
             phase=phase,
             seconds_left=self.clock.left,
             running=running,
@@ -162,6 +172,7 @@ class Search:
             best_rate=best.rate if best else None,
             baseline_rate=done[0].rate if done else None,
         )
+        self.tell(progress)
 
 
 def _typical_cost(trials: tuple[Trial, ...]) -> float:

@@ -5,10 +5,8 @@ Optuna asks a sampler that recomputes its state from the study's trials and look
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +17,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.config import Config
+from autotune.encoding import probe_from_json, to_json, trial_from_json
 from autotune.errors import StorageError
 from autotune.host import Host
-from autotune.records import (
-    Attempt,
-    Kind,
-    Outcome,
-    Part,
-    Probe,
-    Trial,
-    WorkloadFacts,
-    compute_from_json,
-    loader_from_json,
-    measurement_from_json,
-)
+from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.search.knowledge import Knowledge
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.space import KNOBS, Space
@@ -69,12 +57,13 @@ class TuningStudy:
 
     @property
     def _records(self) -> tuple[Trial, ...]:
-        return tuple(_to_record(frozen) for frozen in self._study.get_trials(deepcopy=False) if _is_ours(frozen))
+        found = [frozen.user_attrs["record"] for frozen in self._study.get_trials(deepcopy=False) if _is_ours(frozen)]
+        return tuple(trial_from_json(values) for values in found)
 
     @property
     def probes(self) -> tuple[Probe, ...]:
         """The short looks at steps and at the loader, in order."""
-        return tuple(_probe_from_json(values) for values in self._study.user_attrs.get("probes", []))
+        return tuple(probe_from_json(values) for values in self._study.user_attrs.get("probes", []))
 
     @property
     def knowledge(self) -> Knowledge:
@@ -129,7 +118,7 @@ class TuningStudy:
         record = _record(len(self.history), kind, config, attempt)
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
-        trial.set_user_attr("record", _to_json(record))
+        trial.set_user_attr("record", to_json(record))
         trial.set_constraint("feasible", self._violation(record))
         if record.outcome is Outcome.OK and record.rate is not None:
             self._study.tell(trial, record.rate)
@@ -159,7 +148,7 @@ class TuningStudy:
             state=TrialState.PRUNED,
             params=dict(zip(KNOBS, self._space.point(config), strict=True)),
             distributions=self._distributions(),
-            user_attrs={"record": _to_json(record)},
+            user_attrs={"record": to_json(record)},
             constraints={"feasible": 1.0},
         )
         self._study.add_trial(frozen)
@@ -175,18 +164,18 @@ class TuningStudy:
             message=attempt.message,
             seconds=attempt.seconds,
         )
-        self._append("probes", {**asdict(probe), "config": config.to_document()})
+        self._append("probes", to_json(probe))
         return probe
 
     def confirmed(self, attempt: Attempt, config: Config) -> Trial:
         """Record a confirmation beside the study's trials, out of the sampler's sight."""
         record = _record(len(self.history), "confirm", config, attempt)
-        self._append("confirmations", _to_json(record))
+        self._append("confirmations", to_json(record))
         return record
 
     def _append(self, name: str, values: dict[str, Any]) -> None:
         known = self._study.user_attrs.get(name, [])
-        self._study.set_user_attr(name, [*known, json.loads(json.dumps(values))])
+        self._study.set_user_attr(name, [*known, values])
 
     @property
     def history(self) -> tuple[Trial, ...]:
@@ -293,38 +282,4 @@ def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
         message=attempt.message,
         details=attempt.details,
         seconds=attempt.seconds,
-    )
-
-
-def _to_json(record: Trial) -> dict[str, Any]:
-    values = {**asdict(record), "config": record.config.to_document()}
-    return dict(json.loads(json.dumps(values)))
-
-
-def _to_record(frozen: FrozenTrial) -> Trial:
-    return trial_from_json(frozen.user_attrs["record"])
-
-
-def trial_from_json(values: Mapping[str, Any]) -> Trial:
-    """Rebuild a trial from what ``_to_json`` made of it."""
-    measurement = values["measurement"]
-    return Trial(
-        **{
-            **values,
-            "config": Config.from_document(values["config"]),
-            "outcome": Outcome(values["outcome"]),
-            "measurement": measurement_from_json(measurement) if measurement else None,
-        }
-    )
-
-
-def _probe_from_json(values: Mapping[str, Any]) -> Probe:
-    return Probe(
-        **{
-            **values,
-            "config": Config.from_document(values["config"]),
-            "outcome": Outcome(values["outcome"]),
-            "compute": compute_from_json(values["compute"]),
-            "loader": loader_from_json(values["loader"]),
-        }
     )

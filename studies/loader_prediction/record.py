@@ -2,7 +2,7 @@
 
     python studies/loader_prediction/record.py
 
-Looks and measurements are those of a search. Writes the folder ``recorded`` beside this script: one line in
+Looks and measurements are those of a search, but last longer. Writes the folder ``recorded`` beside this script: one line in
 ``runs.csv`` for each workload, length of the step and setting, with predicted and measured rate, and the traces.
 """
 
@@ -32,10 +32,15 @@ HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 RECORDED = HERE / "recorded"
 BATCH_SIZE = 16
 BASELINE = Config(batch_size=BATCH_SIZE)
-SETTINGS = [(workers, prefetch) for workers in (1, 2, 3, 4, 6) for prefetch in (1, 2, 4, 8)]
+SETTINGS = {
+    "sleeping": [(workers, prefetch) for workers in (1, 2, 3, 4, 6) for prefetch in (1, 2, 4, 8)],
+    "jpegs": [(workers, prefetch) for workers in (1, 2, 4) for prefetch in (1, 4)],
+    "texts": [(workers, prefetch) for workers in (1, 2, 4) for prefetch in (1, 4)],
+}
+"""Workers and prefetch factors."""
 STEP_SHARES = {"sleeping": (0.05, 0.3, 0.6), "jpegs": (0.2, 0.6), "texts": (0.2, 0.6)}
 """Length of a step as a share of the time that one worker needs for a batch."""
-LOOK = Request(seconds=3.0, part="loader")
+LOOK = Request(seconds=6.0, part="loader")
 WINDOW = Request(seconds=6.0, target=0.005)
 FIELDS = ("workload", "step_share", "workers", "prefetch", "predicted", "simple", "measured", "low", "high", "error")
 
@@ -77,7 +82,7 @@ def record(workload: str) -> tuple[list[dict[str, object]], dict[str, object]]:
         knowledge = look(runner, facts)
         configs = [
             Config(batch_size=BATCH_SIZE, num_workers=workers, prefetch_factor=prefetch, persistent_workers=True)
-            for workers, prefetch in SETTINGS
+            for workers, prefetch in SETTINGS[workload]
         ]
         predicted = predict(configs, knowledge).rates
         rows = []

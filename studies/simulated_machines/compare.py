@@ -207,7 +207,8 @@ def neighbours(machine: Machine, config: Config, seen: set[Config]) -> Iterator[
             index = here[position] + step
             if 0 <= index < len(space.values[knob]):
                 moved = (*here[:position], index, *here[position + 1 :])
-                if space.admits(moved) and (found := space.config(space.canonical(moved))) not in seen:
+                found = space.config(moved)
+                if found in space.configs and found not in seen:
                     yield found
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.records import Outcome, Probe
-from autotune.search.fitting import FARTHEST, LEAST_OWN, Fitting, exceeds
+from autotune.search.compute import LARGEST_STEP
+from autotune.search.fitting import LEAST_OWN, Fitting, exceeds
 from autotune.search.knowledge import Knowledge
 from autotune.search.loader import LoaderModel
 from tests import examples
@@ -83,8 +84,8 @@ def test_what_was_measured_leaves_the_workers_out_but_not_more_than_half() -> No
 @pytest.mark.parametrize("batch", [32, 100])
 def test_beyond_so_many_times_the_largest_that_ran_nothing_is_said_to_fit(batch: int) -> None:
     known = fitting(look(batch, 1), look(16, 1))
-    assert known.refusal(Config(batch_size=FARTHEST * batch)) is None
-    assert "too far" in str(known.refusal(Config(batch_size=FARTHEST * batch + 1)))
+    assert known.refusal(Config(batch_size=LARGEST_STEP * batch)) is None
+    assert "too far" in str(known.refusal(Config(batch_size=LARGEST_STEP * batch + 1)))
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000), st.floats(0, 0.9))

@@ -12,9 +12,9 @@ from autotune.config import Config
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
 from autotune.search.compute import MEASURED
 from autotune.search.knowledge import Knowledge
-from autotune.search.outlook import HOPE, NEARLY, Outlook, cost, feasible, look_ahead, without_loader
+from autotune.search.outlook import HOPE, NEARLY, Outlook, cost, feasible, look_ahead
 from autotune.search.predict import Prediction
-from autotune.search.space import Space
+from autotune.search.space import Space, without_loader
 from autotune.search.surrogate import Posterior
 from tests import examples
 from tests.simulated import (

@@ -139,7 +139,7 @@ def test_no_rate_exceeds_the_ceiling_whatever_the_loader_costs(
     space = space_of(
         ENDLESS if on_cpu else gpu_facts(dataset_length=None), batch_size="32,256", num_workers="0,1,5", amp="off"
     )
-    assert_consistent(predict(space.configs, (known if on_cpu else known_of_gpu)(probes=(trace,))), space.size)
+    assert_consistent(predict(space.configs, (known if on_cpu else known_of_gpu)(probes=(trace,))), len(space.configs))
 
 
 @pytest.mark.parametrize("facts", [examples.facts(), gpu_facts()], ids=["cpu", "gpu"])
@@ -147,7 +147,7 @@ def test_without_any_look_the_baselines_own_measurement_is_enough(facts: Any) ->
     numbers = examples.measurement() if facts.device == "cpu" else examples.device_measurement()
     space = space_of(facts)
     knowledge = known(facts=facts, trials=(examples.trial(measurement=numbers),))
-    assert_consistent(predict(space.configs, knowledge), space.size, GUESSED)
+    assert_consistent(predict(space.configs, knowledge), len(space.configs), GUESSED)
 
 
 def test_a_baseline_without_workers_is_predicted_from_its_split() -> None:
@@ -188,7 +188,7 @@ def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
     space = space_of(ENDLESS, num_workers="0..6", batch_size="16..128")
     knowledge = known(probes=(look_at_loader(build_seconds=tuple(np.linspace(0.03, 0.09, 20))),))
     together = predict(space.configs, knowledge)
-    for index in range(0, space.size, 7):
+    for index in range(0, len(space.configs), 7):
         alone = predict([space.configs[index]], knowledge)
         for name in ("rates", "ceilings", "ceiling_errors", "limits", "bounds", "step_errors", "loader_errors"):
             assert getattr(alone, name)[0] == pytest.approx(getattr(together, name)[index], rel=1e-9)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.records import Outcome, Part, Probe, WorkloadFacts
+from autotune.search.compute import LARGEST_STEP
 from autotune.search.knowledge import Knowledge
-from autotune.search.probe import AGREEMENT, LARGEST_STEP, MAX_RUNGS, next_probe, next_rung
+from autotune.search.probe import AGREEMENT, MAX_RUNGS, next_probe, next_rung
 from autotune.search.space import Space
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of

@@ -1,0 +1,100 @@
+"""Records as JSON, and back: for the pipe to the measuring process and for the study's storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from autotune.config import Config
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import (
+    Attempt,
+    Conditions,
+    Measurement,
+    Outcome,
+    Probe,
+    StepTime,
+    Trial,
+    WorkloadFacts,
+)
+
+__all__ = [
+    "attempt_from_json",
+    "facts_from_json",
+    "measurement_from_json",
+    "probe_from_json",
+    "to_json",
+    "trial_from_json",
+]
+
+
+def to_json(record: Trial | Probe) -> dict[str, Any]:
+    """Return a trial or a look as plain values, its configuration as a document."""
+    values = {**asdict(record), "config": record.config.to_document()}
+    return dict(json.loads(json.dumps(values)))
+
+
+def trial_from_json(values: Mapping[str, Any]) -> Trial:
+    """Rebuild a trial from what ``to_json`` made of it."""
+    return Trial(
+        **{
+            **values,
+            "config": Config.from_document(values["config"]),
+            "outcome": Outcome(values["outcome"]),
+            "measurement": measurement_from_json(values["measurement"]),
+        }
+    )
+
+
+def probe_from_json(values: Mapping[str, Any]) -> Probe:
+    """Rebuild a look from what ``to_json`` made of it."""
+    return Probe(
+        **{
+            **values,
+            "config": Config.from_document(values["config"]),
+            "outcome": Outcome(values["outcome"]),
+            "compute": _compute_from_json(values["compute"]),
+            "loader": _loader_from_json(values["loader"]),
+        }
+    )
+
+
+def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
+    """Rebuild an attempt from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
+    return Attempt(
+        **{
+            **values,
+            "outcome": Outcome(values["outcome"]),
+            "measurement": measurement_from_json(values["measurement"]),
+            "compute": _compute_from_json(values["compute"]),
+            "loader": _loader_from_json(values["loader"]),
+        }
+    )
+
+
+def facts_from_json(values: Mapping[str, Any]) -> WorkloadFacts:
+    """Rebuild the workload's facts from the dictionary that JSON made of them."""
+    return WorkloadFacts(**{**values, "amp_modes": tuple(values["amp_modes"])})
+
+
+def measurement_from_json(values: Mapping[str, Any] | None) -> Measurement | None:
+    """Rebuild a measurement from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
+    if values is None:
+        return None
+    plain = dict(values)
+    plain["step_time"] = StepTime(**plain["step_time"])
+    conditions = plain["conditions"]
+    plain["conditions"] = Conditions(**{**conditions, "gpu_slowdowns": tuple(conditions["gpu_slowdowns"])})
+    plain["ci95"] = tuple(plain["ci95"]) if plain["ci95"] else None
+    plain["notes"] = tuple(plain["notes"])
+    return Measurement(**plain)
+
+
+def _compute_from_json(values: Mapping[str, Any] | None) -> ComputeProbe | None:
+    return None if values is None else ComputeProbe(**values)
+
+
+def _loader_from_json(values: Mapping[str, Any] | None) -> LoaderTrace | None:
+    return None if values is None else LoaderTrace(**{**values, "build_seconds": tuple(values["build_seconds"])})
