@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,12 +103,13 @@ def _json_text(result: Result) -> str:
     """Return a result as one JSON object; ``config`` is the config file's content."""
     from autotune.records import trial_row
 
-    names = ("verdict", "speedup", "speedup_ci95", "stop_reason", "remaining_gain", "notes", "seconds")
+    names = ("verdict", "speedup", "speedup_ci95", "rounds", "stop_reason", "remaining_gain", "notes", "seconds")
     document = result.config.to_document()
     content = {
         "config": document,
         "measured": document.get("measured"),
         **{name: getattr(result, name) for name in names},
+        "control": asdict(result.control) if result.control else None,
         "trials": [trial_row(trial) for trial in result.history],
     }
     return json.dumps(_without_nan(content), indent=2, allow_nan=False) + "\n"

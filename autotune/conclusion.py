@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from autotune.config import Config
 from autotune.host import Host
-from autotune.records import Outcome, Result, Trial, WorkloadFacts
-from autotune.search.confirm import Confirmation
+from autotune.records import Control, Outcome, Result, Trial, WorkloadFacts
+from autotune.search.confirm import Confirmation, Standing
 
 __all__ = ["conclude"]
 
@@ -18,7 +18,6 @@ __all__ = ["conclude"]
 def conclude(
     trials: Sequence[Trial],
     confirmation: Confirmation | None,
-    candidate: Config,
     *,
     facts: WorkloadFacts,
     host: Host,
@@ -27,41 +26,54 @@ def conclude(
     stop_reason: str,
     seconds: float,
     highest_limit: float,
+    is_confirmed: bool = True,
+    distrusted: Sequence[str] = (),
 ) -> Result:
-    """Return the result of a run: the candidate where its gain was proven, the baseline otherwise.
+    """Return the result of a run: the winner where its gain was proven, the baseline otherwise.
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
     ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
-    were ever late.
+    were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``distrusted`` says why
+    precisions were left out.
     """
-    baseline = trials[0]
-    assert baseline.measurement is not None
-    faster = confirmation is not None and confirmation.verdict == "faster"
-    before = confirmation.typical(0) if confirmation else baseline.measurement
-    answer = confirmation.typical(1) if confirmation and faster else before
-    rate_before, interval_before = confirmation.rate(0) if confirmation else (_rate(baseline), before.ci95)
-    rate, interval = confirmation.rate(1) if confirmation and faster else (rate_before, interval_before)
+    before = confirmation.baseline if confirmation else _standing(trials[0])
+    answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
+    if confirmation and confirmation.winner is not None and confirmation.verdict == "faster":
+        winner = confirmation.winner
+        answer, rounds = confirmation.standing(winner), confirmation.rounds_of(winner)
+        speedup, interval = confirmation.speedup(winner)
     result = Result(
-        config=_resolved(candidate if faster else baseline.config, facts),
-        baseline=_resolved(baseline.config, facts),
-        samples_per_second=rate,
-        ci95=interval,
-        baseline_samples_per_second=rate_before,
-        baseline_ci95=interval_before,
-        rounds=confirmation.rounds if confirmation else 0,
-        speedup=confirmation.speedup if confirmation and faster else 1.0,
-        speedup_ci95=confirmation.speedup_ci95 if confirmation and faster else None,
-        verdict="faster" if faster else "no proven gain",
+        config=_resolved(answer.config, facts),
+        baseline=_resolved(before.config, facts),
+        samples_per_second=answer.rate,
+        ci95=answer.rate_ci95,
+        baseline_samples_per_second=before.rate,
+        baseline_ci95=before.rate_ci95,
+        rounds=rounds,
+        speedup=speedup,
+        speedup_ci95=interval,
+        verdict=confirmation.verdict if confirmation else "no proven gain",
+        control=confirmation.control if confirmation else None,
         stop_reason=stop_reason,
-        remaining_gain=max(0.0, highest_limit / rate - 1),
+        remaining_gain=max(0.0, highest_limit / answer.rate - 1),
         facts=facts,
-        measurement=answer,
-        baseline_measurement=before,
+        measurement=answer.typical,
+        baseline_measurement=before.typical,
         history=history,
         seconds=seconds,
-        notes=_notes(confirmation, candidate, baseline.config, confirmations),
+        notes=(
+            *_notes(confirmation, answer, before, confirmations, is_confirmed),
+            *(f"{why}: left out" for why in distrusted),
+        ),
     )
     return replace(result, config=_with_evidence(result, host))
+
+
+def _standing(trial: Trial) -> Standing:
+    """Return what a trial of the search says of its configuration, where nothing was confirmed."""
+    assert trial.measurement is not None
+    measured = trial.measurement
+    return Standing(config=trial.config, rate=measured.samples_per_second, rate_ci95=measured.ci95, typical=measured)
 
 
 def _resolved(config: Config, facts: WorkloadFacts) -> Config:
@@ -106,33 +118,41 @@ def _with_evidence(result: Result, host: Host) -> Config:
 
 
 def _notes(
-    confirmation: Confirmation | None, candidate: Config, baseline: Config, confirmations: Sequence[Trial]
-) -> tuple[str, ...]:
-    notes = []
-    faster = confirmation is not None and confirmation.verdict == "faster"
+    confirmation: Confirmation | None,
+    answer: Standing,
+    before: Standing,
+    confirmations: Sequence[Trial],
+    is_confirmed: bool,
+) -> Iterator[str]:
     disturbed = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT]
     if disturbed:
-        notes.append(
+        yield (
             f"the machine was disturbed during confirmation ({disturbed[-1].message}); those rounds do "
             "not count. Close what else is running and try again"
         )
-    if confirmation is None and candidate != baseline:
-        notes.append("the fastest trial was not confirmed in a fresh process, so nothing is claimed")
-    elif confirmation is not None and confirmation.rounds == 1:
-        notes.append("there was time for one round only, which proves nothing; give a larger --budget")
-    if faster and candidate.batch_size != baseline.batch_size:
-        notes.append(
-            f"the batch size changes from {baseline.batch_size} to {candidate.batch_size}: adapt the "
+    if not is_confirmed or (confirmation and confirmation.winner is None):
+        yield "the fastest trial was not confirmed in a fresh process, so nothing is claimed"
+    elif confirmation and len(confirmation.rounds) == 1:
+        yield "there was time for one round only, which proves nothing; give a larger --budget"
+    if confirmation and confirmation.control and confirmation.control.is_off:
+        yield _off_text(confirmation.control)
+    if answer.config.batch_size != before.config.batch_size:
+        yield (
+            f"the batch size changes from {before.config.batch_size} to {answer.config.batch_size}: adapt the "
             "learning rate (linear or square-root rule), or fix it with --batch-size"
         )
-    if confirmation is not None:
-        notes += confirmation.typical(1 if faster else 0).notes
-    return tuple(notes)
+    if confirmation:
+        yield from answer.typical.notes
 
 
-def _rate(trial: Trial) -> float:
-    assert trial.rate is not None
-    return trial.rate
+def _off_text(control: Control) -> str:
+    assert control.ci99 is not None
+    low, high = (100 * (end - 1) for end in control.ci99)
+    return (
+        f"the machine was too disturbed: the baseline measured twice in each round differs from itself by "
+        f"{100 * (control.ratio - 1):+.1f} % (99 % interval {low:+.1f} to {high:+.1f} %), and only a gain beyond that "
+        "is claimed. Close what else is running, or give a larger --budget"
+    )
 
 
 def _plain(config: Config) -> dict[str, Any]:

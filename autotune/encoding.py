@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.config import Config
-from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 from autotune.records import (
     Attempt,
     Conditions,
@@ -55,8 +55,7 @@ def probe_from_json(values: Mapping[str, Any]) -> Probe:
             **values,
             "config": Config.from_document(values["config"]),
             "outcome": Outcome(values["outcome"]),
-            "compute": _compute_from_json(values["compute"]),
-            "loader": _loader_from_json(values["loader"]),
+            **_looks_from_json(values),
         }
     )
 
@@ -68,8 +67,7 @@ def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
             **values,
             "outcome": Outcome(values["outcome"]),
             "measurement": measurement_from_json(values["measurement"]),
-            "compute": _compute_from_json(values["compute"]),
-            "loader": _loader_from_json(values["loader"]),
+            **_looks_from_json(values),
         }
     )
 
@@ -92,9 +90,14 @@ def measurement_from_json(values: Mapping[str, Any] | None) -> Measurement | Non
     return Measurement(**plain)
 
 
-def _compute_from_json(values: Mapping[str, Any] | None) -> ComputeProbe | None:
-    return None if values is None else ComputeProbe(**values)
+def _looks_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    compute, loader, numerics = values["compute"], values["loader"], values["numerics"]
+    return {
+        "compute": ComputeProbe(**compute) if compute else None,
+        "loader": LoaderTrace(**_with_tuples(loader)) if loader else None,
+        "numerics": NumericsCheck(**_with_tuples(numerics)) if numerics else None,
+    }
 
 
-def _loader_from_json(values: Mapping[str, Any] | None) -> LoaderTrace | None:
-    return None if values is None else LoaderTrace(**{**values, "build_seconds": tuple(values["build_seconds"])})
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

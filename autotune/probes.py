@@ -57,3 +57,21 @@ class LoaderTrace:
     """Memory that one worker holds and shares with nobody."""
     storage_share: float | None
     """Share of the bytes read that came from storage and not from the page cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericsCheck:
+    """The same batches in fp32 and in a mixed precision, from the same weights."""
+
+    reference_losses: tuple[float, ...]
+    """Loss of each step in fp32."""
+    other_losses: tuple[float, ...]
+    """The same with the batches in another order and other random numbers: what chance makes of it."""
+    losses: tuple[float, ...]
+    """The same in the mixed precision, batches in the order of the reference."""
+    overflows: tuple[int, ...]
+    """Steps in the mixed precision whose gradients were not finite, and in fp32 were."""
+    settles: bool
+    """Whether the gradient scaler of fp16 found a scale with which no step is skipped; true in other precisions."""
+    seconds: float
+    """What the runs took, all together."""

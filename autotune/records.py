@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autotune.config import Config
-from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +20,7 @@ __all__ = [
     "SCHEMA",
     "Attempt",
     "Conditions",
+    "Control",
     "Kind",
     "Measurement",
     "Outcome",
@@ -35,11 +36,12 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of these records: a study that was stored with another one is not continued."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
-Part = Literal["training", "compute", "loader"]
-"""What a request is about: training with the loader, the step alone on a resident batch, the loader alone."""
+Part = Literal["training", "compute", "loader", "numerics"]
+"""What a request is about: training with the loader, the step alone on a resident batch, the loader alone, or what a
+precision does to the losses."""
 Phase = Literal["inspect", "baseline", "probe", "search", "confirm"]
 Interval = tuple[float, float]
 
@@ -280,6 +282,8 @@ class Attempt:
     """The same of the step alone."""
     loader: LoaderTrace | None = None
     """The same of the loader alone."""
+    numerics: NumericsCheck | None = None
+    """The losses in the configuration's precision beside those in fp32."""
     message: str = ""
     """What went wrong, in one line."""
     details: str = ""
@@ -290,7 +294,7 @@ class Attempt:
     @property
     def found(self) -> bool:
         """Whether it gave numbers."""
-        return not (self.measurement is None and self.compute is None and self.loader is None)
+        return any((self.measurement, self.compute, self.loader, self.numerics))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,8 +311,10 @@ class Probe:
     """What a look at the step gave."""
     loader: LoaderTrace | None = None
     """What a look at the loader gave."""
+    numerics: NumericsCheck | None = None
+    """What a look at a precision's losses gave."""
     message: str = ""
-    """What went wrong, in one line."""
+    """What went wrong, or why a precision must not be used, in one line."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
 
@@ -342,6 +348,23 @@ class Trial:
     def rate(self) -> float | None:
         """Samples per second, or ``None`` when the trial gave no number."""
         return self.measurement.samples_per_second if self.measurement else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The baseline measured twice in each round of confirmation: what comes out where nothing differs."""
+
+    ratio: float
+    """Geometric mean of the second rate over the first."""
+    ci99: Interval | None
+    """99 % t-interval of it over rounds; ``None`` after a single one."""
+    rounds: int
+    """How many."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the two differ by more than chance: the machine was not the same from minute to minute."""
+        return self.ci99 is not None and not self.ci99[0] <= 1.0 <= self.ci99[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +418,8 @@ class Result:
     """95 % t-interval of that ratio; ``None`` with a single round."""
     verdict: Literal["faster", "no proven gain"]
     """Whether the gain was proven."""
+    control: Control | None
+    """The baseline against itself; ``None`` where it was not measured twice."""
     stop_reason: str
     """Why the search ended."""
     remaining_gain: float

@@ -24,7 +24,7 @@ from autotune.records import (
     WorkloadFacts,
 )
 from autotune.runner import ProcessRunner
-from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm
+from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
 
@@ -137,6 +137,8 @@ class Run:
     tell: Callable[[Progress], None]
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
+    has_finalists: bool = False
+    """Whether the search found something to confirm."""
 
     def result(self, storage: str | None, max_trials: int | None, headroom: float = 0.1) -> Result:
         """Search, confirm and conclude."""
@@ -160,11 +162,10 @@ class Run:
             max_trials=max_trials,
         )
         reason = self._search(search)
-        confirmation, candidate, was_interrupted = self._confirm(search, interrupted=reason == INTERRUPTED)
+        confirmation, was_interrupted = self._confirm(search, interrupted=reason == INTERRUPTED)
         return conclude(
             study.trials,
             confirmation,
-            candidate,
             facts=self.facts,
             host=self.host,
             history=study.history,
@@ -172,6 +173,8 @@ class Run:
             stop_reason=INTERRUPTED if was_interrupted else reason,
             seconds=self.clock.spent,
             highest_limit=study.outlook.highest_limit,
+            is_confirmed=confirmation is not None or not self.has_finalists,
+            distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
         )
 
     def _search(self, search: Search) -> str:
@@ -185,28 +188,32 @@ class Run:
             self._close_runner()
             return INTERRUPTED
 
-    def _confirm(self, search: Search, *, interrupted: bool) -> tuple[Confirmation | None, Config, bool]:
-        """Return what was confirmed, of which candidate, and whether the user has stopped the run by then."""
+    def _confirm(self, search: Search, *, interrupted: bool) -> tuple[Confirmation | None, bool]:
+        """Return what was confirmed, ``None`` where nothing was, and whether the user has stopped the run by then."""
         study = search.study
-        baseline, best = study.trials[0], study.finalist
-        candidate = baseline.config if best is None or best.number == 0 else self.space.with_persistence(best)
-        if candidate == baseline.config:
-            return None, candidate, interrupted
-        begin = self.clock.spent
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
+        count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
+        chosen = dict.fromkeys(self.space.with_persistence(trial) for trial in study.finalists(count))
+        finalists = [config for config in chosen if config != study.trials[0].config]
+        if not finalists:
+            return None, interrupted
+        self.has_finalists = True
+        begin, taken = self.clock.spent, 0
         interruptions: list[bool] = [interrupted]
 
-        def has_time(rounds: int) -> bool:
-            if rounds < MIN_ROUNDS and not interrupted:
+        def has_time(measurements: int, rounds: int) -> bool:
+            if rounds < MIN_ROUNDS and measurements <= 2 and not interrupted:
                 return self.clock.spent < self.clock.budget
-            cost = (self.clock.spent - begin) / rounds if rounds else 2 * search.fresh_cost
-            return self.clock.spent + cost <= end
+            cost = (self.clock.spent - begin) / taken if taken else search.fresh_cost
+            return self.clock.spent + measurements * cost <= end
 
         def next_request() -> Request:
             limit = max(10.0, end + GRACE - self.clock.spent)
             return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
 
         def on_attempt(config: Config, attempt: Attempt) -> None:
+            nonlocal taken
+            taken += 1
             self.confirmations.append(study.confirmed(attempt, config))
             search.report("confirm", finished=self.confirmations[-1])
 
@@ -214,17 +221,18 @@ class Run:
             interruptions.append(True)
             self._close_runner()
 
-        search.report("confirm", running=candidate)
+        search.report("confirm", running=finalists[0])
         found = confirm(
             self.runner,
-            baseline.config,
-            candidate,
+            study.trials[0].config,
+            finalists,
             next_request,
             has_time=has_time,
+            with_control=with_control,
             on_attempt=on_attempt,
             on_interrupt=on_interrupt,
         )
-        return found, candidate, any(interruptions)
+        return found, any(interruptions)
 
     def _close_runner(self) -> None:
         """End a measurement that the user has interrupted."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autotune.config import Config
-from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Conditions, Measurement, Outcome, Result, StepTime, Trial, WorkloadFacts
+from autotune.config import Amp, Config
+from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
+from autotune.records import Conditions, Control, Measurement, Outcome, Probe, Result, StepTime, Trial, WorkloadFacts
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(
@@ -123,6 +123,27 @@ def loader_trace(**changes: Any) -> LoaderTrace:
     return replace(example, **changes)
 
 
+def numerics_check(**changes: Any) -> NumericsCheck:
+    """Twenty steps in which a precision does what fp32 does."""
+    losses = tuple(2.0 * 0.97**step for step in range(20))
+    example = NumericsCheck(
+        reference_losses=losses,
+        other_losses=tuple(1.01 * loss for loss in losses),
+        losses=tuple(1.001 * loss for loss in losses),
+        overflows=(),
+        settles=True,
+        seconds=1.0,
+    )
+    return replace(example, **changes)
+
+
+def compared(*amps: Amp) -> tuple[Probe, ...]:
+    """Looks that found these precisions to train like fp32."""
+    return tuple(
+        Probe(part="numerics", config=Config(amp=amp), outcome=Outcome.OK, numerics=numerics_check()) for amp in amps
+    )
+
+
 def trial(**changes: Any) -> Trial:
     """The baseline's trial."""
     example = Trial(
@@ -188,6 +209,7 @@ def faster_result(**changes: Any) -> Result:
         speedup=2.311,
         speedup_ci95=(2.18, 2.45),
         verdict="faster",
+        control=Control(ratio=1.004, ci99=(0.981, 1.028), rounds=3),
         stop_reason="the rate is within 3 % of the compute ceiling",
         remaining_gain=0.0375,
         facts=facts(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.host import Host
+from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
 from autotune.search.space import Space, build_space
 from tests import examples
@@ -30,8 +32,15 @@ class StepCost:
         return self.wait + self.compute + self.contention
 
 
+WAVE = 40
+
+
 def never_fails(config: Config) -> Outcome | None:
     return None
+
+
+def sound(amp: str) -> NumericsCheck:
+    return examples.numerics_check()
 
 
 def half_a_gibibyte(config: Config) -> int:
@@ -51,7 +60,7 @@ class SimulatedMachine:
     noise: float = 0.0
     """Standard deviation of the logarithm of each measured rate."""
     drift: float = 0.0
-    """The same, common to each two measurements in a row."""
+    """Amplitude of the logarithm of a wave in the machine's speed that is so many measurements long: ``WAVE``."""
     persistence_gain: float | None = None
     """What keeping the workers alive gains, as each measurement says it."""
     seed: int = 0
@@ -65,12 +74,14 @@ class SimulatedMachine:
     """Every look at a part."""
     peak: Callable[[Config], int] = half_a_gibibyte
     """Peak memory of the training process in bytes."""
+    numerics: Callable[[str], NumericsCheck] = sound
+    """What a precision does to the losses."""
     time: float = 0.0
     closed: int = 0
 
     def __post_init__(self) -> None:
         self._generator = random.Random(self.seed)
-        self._common = 0.0
+        self._phase = self._generator.uniform(0, 2 * math.pi)
 
     def now(self) -> float:
         return self.time
@@ -105,6 +116,8 @@ class SimulatedMachine:
         outcome = self.fails(config)
         if outcome not in (None, Outcome.SUSPECT):
             return Attempt(outcome=outcome, message=f"{outcome} here", seconds=self.seconds / 4)
+        if request.part == "numerics":
+            return Attempt(outcome=Outcome.OK, numerics=self.numerics(config.amp), seconds=self.seconds / 4)
         if request.part == "compute":
             compute = examples.compute_probe(
                 samples_per_second=config.batch_size / self.cost(config).compute,
@@ -121,9 +134,8 @@ class SimulatedMachine:
         return Attempt(outcome=Outcome.OK, loader=loader, seconds=self.seconds / 4)
 
     def _measurement(self, config: Config, *, is_disturbed: bool) -> Measurement:
-        if len(self.calls) % 2:
-            self._common = self._generator.gauss(0, self.drift)
-        factor = 2.718281828459045 ** (self._common + self._generator.gauss(0, self.noise))
+        drift = self.drift * math.sin(self._phase + 2 * math.pi * len(self.calls) / WAVE)
+        factor = math.exp(drift + self._generator.gauss(0, self.noise))
         cost, rate = self.cost(config), self.rate(config) * factor
         split = StepTime(
             data_wait=cost.wait,

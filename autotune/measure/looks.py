@@ -28,6 +28,8 @@ LONGEST = 3
 """How many times its length a look may take where batches are slow."""
 INLINE_SHARE = 0.3
 """Share of a look that goes to building batches without workers."""
+RECEIVE_SHARE = 0.15
+"""The same for taking batches that are ready."""
 COPIES = 3
 POLL_SECONDS = 0.0005
 
@@ -41,8 +43,7 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
     try:
         next(stream)
         arrived = time.perf_counter()
-        _wait_until(lambda: stream.ready >= min(PREFETCH, (stream.epoch_batches or PREFETCH) - 1), seconds)
-        receives = [_seconds(lambda: next(stream)) for _ in range(min(PREFETCH - 1, stream.ready))]
+        receives = _receives(stream, seconds)
         before, own, used, built = snapshot(), time.process_time(), cpu_seconds(), stream.produced
         builds = _trace(stream, batch_size, arrived if not receives else _drained(stream), seconds)
         used, own, built = cpu_seconds() - used, time.process_time() - own, stream.produced - built
@@ -77,6 +78,18 @@ def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[
         times.append((time.perf_counter() - begin) * max(1, batch_size / stream.samples))
         if len(times) > 1 and time.perf_counter() > limit:
             return fmean(times[1:]), batch
+
+
+def _receives(stream: BatchStream, seconds: float) -> list[float]:
+    """Return what taking a batch that is ready costs, the worker building others meanwhile: it answers more slowly."""
+    found: list[float] = []
+    limit = time.perf_counter() + RECEIVE_SHARE * seconds
+    while True:
+        _wait_until(lambda: stream.ready >= min(PREFETCH, (stream.epoch_batches or PREFETCH) - 1), seconds)
+        taken = [_seconds(lambda: next(stream)) for _ in range(min(PREFETCH - 1, stream.ready))]
+        found += taken
+        if not taken or time.perf_counter() > limit:
+            return found
 
 
 def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float) -> list[float]:

@@ -32,8 +32,10 @@ class TrainingStep:
         self._config = config
         self._model = workload.model.to(device.torch_device).train()
         self._forward = workload.training_step or _default_forward(workload.loss)
-        self._optimizer = make_optimizer(workload, self._model)
-        self._scaler = config.grad_scaler(device.torch_device)
+        self.optimizer = make_optimizer(workload, self._model)
+        """What changes the weights."""
+        self.scaler = config.grad_scaler(device.torch_device)
+        """Scales the loss of fp16, and does nothing in other precisions."""
         self._batches = 0
         self.non_blocking = config.pin_memory
         """Whether copies to the device need not be waited for: batches are pinned."""
@@ -50,15 +52,15 @@ class TrainingStep:
             loss = self._forward(self._model, batch)
         forwarded = mark()
         if self._config.accumulation_steps > 1:
-            self._scaler.scale(loss / self._config.accumulation_steps).backward()
+            self.scaler.scale(loss / self._config.accumulation_steps).backward()
         else:
-            self._scaler.scale(loss).backward()
+            self.scaler.scale(loss).backward()
         differentiated = mark()
         self._batches += 1
         if self._batches % self._config.accumulation_steps == 0:
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
-            self._optimizer.zero_grad(set_to_none=True)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad(set_to_none=True)
         self.loss = loss.detach()
         return there, moved, forwarded, differentiated, mark()
 

@@ -56,6 +56,8 @@ class Session:
                 return self._look_at_loader(config, request)
             if request.part == "compute":
                 return self._look_at_step(config)
+            if request.part == "numerics":
+                return self._look_at_losses(config, request)
             return self._train(config, request)
         except Exception as error:
             outcome, message, details = classify(error)
@@ -73,6 +75,14 @@ class Session:
             self._key = None
         outcome = Outcome.SUSPECT if cell.disturbances else Outcome.OK
         return Attempt(outcome=outcome, compute=cell.compute, message="; ".join(cell.disturbances))
+
+    def _look_at_losses(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.numerics import check_numerics
+
+        self._key = self._cell = None  # its optimizer needs memory that is wanted here
+        gc.collect()
+        check = check_numerics(self._workload, config, self._device, request.seconds)
+        return Attempt(outcome=Outcome.OK, numerics=check)
 
     def _train(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.benchmark import measure
@@ -223,7 +233,8 @@ def _import_everything() -> None:
 
     import autotune.measure.benchmark
     import autotune.measure.inspect
-    import autotune.measure.looks  # noqa: F401
+    import autotune.measure.looks
+    import autotune.measure.numerics  # noqa: F401
 
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
 

@@ -108,6 +108,9 @@ def probe_line(probe: Probe) -> Text:
     elif probe.compute:
         rate, peak = _rate_text(probe.compute.samples_per_second), _gibibytes_text(probe.compute.peak_memory_bytes)
         line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
+    elif probe.numerics:
+        found = probe.message or f"{probe.config.amp} trains like fp32 over {len(probe.numerics.losses)} steps"
+        line.append(f"numerics {found}", style="yellow" if probe.message else "")
     else:
         line.append(f"{probe.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.message)}", style="yellow")
     return line
@@ -156,6 +159,9 @@ def summary(result: Result, path: str | None) -> Group:
         f"Largest remaining gain: {_remaining_gain_text(result)}",
         f"Trials: {_outcomes_text(result)}, in {format_duration(result.seconds)}.",
     ]
+    if result.control and result.control.ci99 and not result.control.is_off:
+        low, high = result.control.ci99
+        facts.insert(0, f"Control: the baseline against itself {result.control.ratio:.2f} ({low:.2f} to {high:.2f}).")
     notes = [Text(f"Note: {_sentence(note)}", style="yellow") for note in result.notes]
     file = [Text(f"Written: {path}", style="bold")] if path else []
     blank = Text()

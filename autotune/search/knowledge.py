@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Probe, Trial, WorkloadFacts
+from autotune.records import Outcome, Probe, Trial, WorkloadFacts
 
 __all__ = ["Knowledge"]
 
@@ -52,6 +52,23 @@ class Knowledge:
     def looks(self) -> tuple[tuple[Config, ComputeProbe], ...]:
         """The looks at steps that gave numbers, each with its configuration, in order."""
         return tuple((probe.config, probe.compute) for probe in self.probes if probe.compute)
+
+    def distrust(self, amp: str) -> str | None:
+        """Return why a precision must not be used, or ``None``; the baseline's is the user's own business."""
+        if amp in ("off", self.trials[0].config.amp):
+            return None
+        failed = next((t for t in self.trials if t.config.amp == amp and t.outcome is Outcome.NUMERICS), None)
+        if failed:
+            return f"in {amp} {failed.message}"
+        checks = self.comparisons(amp)
+        if not checks:
+            return f"there was no time to compare {amp} with fp32"
+        check = checks[-1]
+        return check.message or (None if check.numerics else f"{amp} could not be compared with fp32: {check.outcome}")
+
+    def comparisons(self, amp: str) -> list[Probe]:
+        """Return the looks at what a precision does to the losses, those that failed included."""
+        return [probe for probe in self.probes if probe.part == "numerics" and probe.config.amp == amp]
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:

@@ -66,6 +66,10 @@ class Outlook:
         """Return the samples per second expected of a configuration now."""
         return float(np.exp(self.posterior.means[self.position[config]]))
 
+    def error_of(self, config: Config) -> float:
+        """Return the standard deviation of the logarithm of that rate."""
+        return float(self.posterior.errors[self.position[config]])
+
     def bound(self, config: Config) -> float:
         """Return the samples per second that it cannot exceed."""
         return float(self.prediction.bounds[self.position[config]])
@@ -155,7 +159,9 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
     failures += [
         (_of_loader(probe.config, probe.part), probe.outcome)
         for probe in knowledge.probes
-        if not (probe.compute or probe.loader) and probe.outcome is not Outcome.TIMEOUT  # more workers may be in time
+        if probe.part in ("compute", "loader")
+        and not (probe.compute or probe.loader)
+        and probe.outcome is not Outcome.TIMEOUT  # more workers may be in time
     ]
     is_open = np.array(
         [

@@ -46,7 +46,8 @@ class Prediction:
     ceiling_errors: Floats
     """Standard deviation of their logarithm."""
     limits: Floats
-    """Expected samples per second where the loader is never late: the step alone, or the CPUs that both share."""
+    """Expected samples per second where the loader is never late: the step alone, or the CPUs that both share. Without
+    workers every batch is waited for."""
     bounds: Floats
     """Samples per second that no loader could exceed, with room for what is not known of the step."""
     step_errors: Floats
@@ -71,19 +72,22 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
     errors = np.array([cell.error for cell in cells])
     capacity = np.array([_capacity(config, steps, loader, knowledge) for config in configs])
     meet = np.minimum if knowledge.on_cpu else _crowded
-    steady = meet(loader.rates(configs, seconds), capacity)
+    samples = knowledge.facts.dataset_length
+    alone = batch * loader.rates(configs, seconds)  # what the CPUs can bring holds at the start of an epoch too
+    has_workers = np.array([config.num_workers > 0 for config in configs])
     ready = meet(loader.rates(configs, np.zeros_like(seconds)), capacity)
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
     fitting = Fitting(knowledge, loader)
+    distrust = {amp: knowledge.distrust(amp) for amp in {config.amp for config in configs}}
     return Prediction(
-        rates=_over_epochs(configs, batch * steady, loader, knowledge.facts.dataset_length),
+        rates=meet(_over_epochs(configs, alone, loader, samples), batch * capacity),
         ceilings=batch / seconds,
         ceiling_errors=errors,
-        limits=batch * np.minimum(1 / seconds, capacity),
+        limits=np.where(has_workers, batch * np.minimum(1 / seconds, capacity), alone),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
         loader_errors=shares * (TRACED if knowledge.traces else GUESSED),
-        refusals=tuple(fitting.refusal(config) for config in configs),
+        refusals=tuple(distrust[config.amp] or fitting.refusal(config) for config in configs),
     )
 
 

@@ -30,6 +30,8 @@ FLAT = 1.02
 """A larger batch that is not faster than this ratio ends the ladder."""
 RELEVANT_BUILD = 0.02
 """Share of the step below which building a batch is of no interest."""
+MAX_COMPARISONS = 2
+"""How often a precision is compared with fp32, where that takes too long."""
 OTHER_BATCH = 4
 """Ratio of the batch sizes of the two looks at the loader, which tell cost per sample from cost per batch."""
 
@@ -38,11 +40,16 @@ def next_probe(knowledge: Knowledge, space: Space) -> tuple[Part, Config] | None
     """Return what to look at next and with which configuration, or ``None`` when nothing more is worth it.
 
     First the loader, then the steps of the baseline's precision and threads over batch sizes, then what other
-    precisions and threads do at the best of them, and both together.
+    precisions and threads do at the best of them, and both together. Before the first step in another precision its
+    losses are compared with those in fp32.
     """
     start = _start(knowledge, space)
     if not any(probe.part == "loader" for probe in knowledge.probes):
         return "loader", start
+    if _is_unchecked(knowledge, start.amp):
+        return "numerics", start
+    if knowledge.distrust(start.amp):
+        return None
     rung = _next_on_ladder(knowledge, space, start)
     if rung is not None:
         return "compute", rung
@@ -50,6 +57,10 @@ def next_probe(knowledge: Knowledge, space: Space) -> tuple[Part, Config] | None
     if other is not None:
         return "loader", other
     for config in _other_groups(knowledge, space, start):
+        if _is_unchecked(knowledge, config.amp):
+            return "numerics", replace(config, batch_size=start.batch_size)
+        if knowledge.distrust(config.amp):
+            continue
         found = _next_on_ladder(knowledge, space, config) if config.amp != start.amp else _unseen(knowledge, config)
         if found is not None:
             return "compute", found
@@ -101,14 +112,22 @@ def _start(knowledge: Knowledge, space: Space) -> Config:
     base = space.base
     allowed = space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
+    amps = [amp for amp in allowed["amp"] if not knowledge.distrust(amp) or _is_unchecked(knowledge, amp)]
     return replace(
         without_loader(base),
         batch_size=batch,
-        amp=base.amp if base.amp in allowed["amp"] else allowed["amp"][0],
+        amp=base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0]),
         intra_op_threads=base.intra_op_threads
         if base.intra_op_threads in allowed["threads"]
         else allowed["threads"][-1],
     )
+
+
+def _is_unchecked(knowledge: Knowledge, amp: str) -> bool:
+    """Tell whether a precision must be compared with fp32 before it may be used."""
+    done = [probe.outcome for probe in knowledge.comparisons(amp)]
+    was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
+    return knowledge.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
 
 
 def _unseen(knowledge: Knowledge, config: Config) -> Config | None:

@@ -18,10 +18,11 @@ from autotune.search.study import TuningStudy
 
 __all__ = ["Search"]
 
-CONFIRM_ROUNDS = 8
-"""Rounds of confirmation for which time is set aside where there is enough of it."""
+CONFIRM_MEASUREMENTS = 21
+"""Measurements of confirmation for which time is set aside where there is enough of it: as many as three finalists
+need."""
 CONFIRM_SHARE = 0.4
-"""Share of the budget that confirmation may take."""
+"""Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
 PROBE_SHARE = 0.3
 """Share of the budget after which no further look is taken."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
@@ -30,8 +31,12 @@ LOOK_SECONDS = 1.5
 """Length of a look at the loader."""
 MAX_DOUBTS = 4
 """Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
+NUMERICS_SECONDS = 4.0
+"""The same for a look at what a precision does to the losses: four runs of up to twenty steps."""
 LOOK_LIMIT = 60.0
 """Seconds after which a look is given up."""
+LEAST_OPENING = 3.0
+"""Seconds that a fresh process takes before it measures, at least."""
 GRACE = 5.0
 """Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
 
@@ -54,12 +59,14 @@ class Search:
     """Most trials, where the user gave a number."""
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
+    _opening: float = field(default=0.0, init=False)
 
     def run(self) -> str:
         """Measure until a stopping rule holds, and return which.
 
         Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured.
         """
+        self._opening = self.clock.spent  # loading the workload is most of it
         while True:
             if self.study.trials and self._looks_again():
                 continue
@@ -94,7 +101,8 @@ class Search:
 
     def _look(self, part: Part, config: Config) -> None:
         self.report("probe", running=config)
-        request = Request(seconds=LOOK_SECONDS, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
+        seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
+        request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
         probe = self.study.looked(part, config, self.runner.measure(config, request))
         self.report("probe", looked=probe)
 
@@ -141,7 +149,7 @@ class Search:
     @property
     def left(self) -> float:
         """The seconds left before confirmation must begin."""
-        reserve = CONFIRM_ROUNDS * 2 * self.fresh_cost
+        reserve = CONFIRM_MEASUREMENTS * self.fresh_cost
         return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
 
     @property
@@ -151,7 +159,7 @@ class Search:
     @property
     def fresh_cost(self) -> float:
         """The seconds that a measurement in a fresh process takes, about."""
-        return self.study.trials[0].seconds + 3.0
+        return self.study.trials[0].seconds + max(LEAST_OPENING, self._opening)
 
     def report(
         self,

@@ -5,6 +5,7 @@ Optuna asks a sampler that recomputes its state from the study's trials and look
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +24,16 @@ from autotune.host import Host
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.search.knowledge import Knowledge
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
+from autotune.search.soundness import reason_against
 from autotune.search.space import KNOBS, Space
 from autotune.search.stopping import GAIN
 
 __all__ = ["TuningStudy", "open_study"]
 
+WORTH_CONFIRMING = 0.01
+"""Logarithm of the least gain that must be expected of the best for it to be measured again beside the baseline."""
+PLAUSIBLE = 1.5
+"""Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
 _JOURNAL_START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
 
@@ -85,15 +91,32 @@ class TuningStudy:
         """The measured configuration that is expected to be the fastest, given all measurements."""
         return self.outlook.best if self.trials else None
 
+    def finalists(self, most: int) -> tuple[Trial, ...]:
+        """Return the trials that may be the answer, ``most`` at most, the cheapest first; the baseline is none.
+
+        Chosen first is the cheapest of those that are as fast as the best, within what counts as a gain, then those
+        whose rate may well be as high, the fastest first.
+        """
+        outlook, baseline = self.outlook, self.trials[0]
+        if outlook.best_log - math.log(outlook.rate_of(baseline.config)) < WORTH_CONFIRMING:
+            return ()
+        gaps = [(outlook.best_log - math.log(outlook.rate_of(trial.config)), trial) for trial in self._rivals]
+        first = min((trial for gap, trial in gaps if gap <= math.log(1 + GAIN)), key=self._cost, default=None)
+        if first is None:
+            return ()
+        near = [
+            (gap, trial.number, trial)
+            for gap, trial in gaps
+            if gap <= max(math.log(1 + GAIN), PLAUSIBLE * outlook.error_of(trial.config)) and trial != first
+        ]
+        return tuple(sorted([first, *(trial for *_, trial in sorted(near)[: most - 1])], key=self._cost))
+
     @property
-    def finalist(self) -> Trial | None:
-        """The cheapest of the trials that are as fast as the best, within what counts as a gain."""
-        if not self.trials:
-            return None
-        outlook = self.outlook
-        least = outlook.rate_of(outlook.best.config) / (1 + GAIN)
-        equal = [trial for trial in feasible(self.knowledge) if outlook.rate_of(trial.config) >= least]
-        return min(equal, key=self._cost)
+    def _rivals(self) -> list[Trial]:
+        """What the baseline is compared with: a study that goes on may hold what is not allowed any more."""
+        known, position = self.knowledge, self.outlook.position
+        trials = [trial for trial in feasible(known) if trial.number and trial.config in position]
+        return [trial for trial in trials if known.distrust(trial.config.amp) is None]
 
     def _cost(self, trial: Trial) -> tuple[Any, ...]:
         """Order trials of equal speed: by what the configuration takes, then by memory."""
@@ -155,13 +178,17 @@ class TuningStudy:
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a short look beside the study's trials."""
+        message = attempt.message
+        if part == "numerics":
+            message = _reason_against(attempt, config.amp)
         probe = Probe(
             part=part,
             config=config,
             outcome=attempt.outcome,
             compute=attempt.compute,
             loader=attempt.loader,
-            message=attempt.message,
+            numerics=attempt.numerics,
+            message=message,
             seconds=attempt.seconds,
         )
         self._append("probes", to_json(probe))
@@ -270,6 +297,12 @@ def _is_ours(frozen: FrozenTrial) -> bool:
         return False
     record = frozen.user_attrs["record"]
     return record["kind"] != "baseline" or record["measurement"] is not None  # it is measured again until it works
+
+
+def _reason_against(attempt: Attempt, amp: str) -> str:
+    if attempt.numerics is None:
+        return f"whether {amp} trains this model like fp32 could not be checked: {attempt.message or attempt.outcome}"
+    return reason_against(attempt.numerics, amp) or ""
 
 
 def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:

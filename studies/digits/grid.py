@@ -1,14 +1,15 @@
 """Measure every configuration of the search's space, then tune in a tenth of the time, and train with both answers.
 
-    python studies/digits/grid.py
+    python studies/digits/grid.py [--reuse]
 
 Every configuration within the bounds is measured once, in random order of batch size, precision and threads. autotune
 gets a tenth of the time that took. Then its answer and the three fastest of the grid train in turn, by ``train.py``.
-Writes into the folder ``recorded`` beside this script.
+Writes into the folder ``recorded`` beside this script; ``--reuse`` takes the grid that lies there.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -18,6 +19,9 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import pandas
 
 import autotune
 from autotune.host import inspect_host
@@ -38,10 +42,15 @@ KNOBS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare autotune with an exhaustive grid.")
+    parser.add_argument("--reuse", action="store_true", help="take the grid that was measured before")
     RECORDED.mkdir(exist_ok=True)
-    begin = time.monotonic()
-    rows = measure_grid()
-    wall = time.monotonic() - begin
+    if not parser.parse_args().reuse:
+        begin = time.monotonic()
+        measure_grid()
+        write("grid_machine.json", machine() | {"seconds": round(time.monotonic() - begin, 1)})
+    wall = json.loads((RECORDED / "grid_machine.json").read_text(encoding="utf-8"))["seconds"]
+    rows = read_grid()
     finalists = sorted((row for row in rows if row["rate"]), key=lambda row: -float(row["rate"]))[:FINALISTS]
     paths = {"autotune": RECORDED / "grid_answer.yaml"}
     for place, row in enumerate(finalists, start=1):
@@ -51,20 +60,19 @@ def main() -> None:
     tune(paths["autotune"], int(wall / 10))
     tuning = time.monotonic() - begin
     rounds = [{name: train(path) for name, path in shuffled(paths)} for _ in range(ROUNDS)]
-    result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu_model": inspect_host().cpu_model,
-        "configurations": len(rows),
-        "grid_seconds": round(wall, 1),
-        "autotune_seconds": round(tuning, 1),
-        "rounds": rounds,
-    }
-    (RECORDED / "grid.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write("grid.json", machine() | {"autotune_seconds": round(tuning, 1), "rounds": rounds})
 
 
-def measure_grid() -> list[dict[str, object]]:
+def machine() -> dict[str, object]:
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "cpu_model": inspect_host().cpu_model}
+
+
+def write(name: str, content: object) -> None:
+    (RECORDED / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def measure_grid() -> None:
     """Measure every configuration of the space that a search would have."""
-    rows: list[dict[str, object]] = []
     generator = random.Random(0)
     with (
         ProcessRunner(describe(REFERENCE)) as runner,
@@ -81,10 +89,15 @@ def measure_grid() -> list[dict[str, object]]:
             rate = attempt.measurement.samples_per_second if attempt.measurement else None
             row = {knob: getattr(config, knob) for knob in KNOBS}
             row |= {"outcome": str(attempt.outcome), "rate": rate, "seconds": round(attempt.seconds, 2)}
-            rows.append(row)
             writer.writerow(row)
             file.flush()
-    return rows
+
+
+def read_grid() -> list[dict[str, Any]]:
+    """Return the measured configurations, with the types of ``Config``'s fields."""
+    frame = pandas.read_csv(RECORDED / "grid.csv", dtype_backend="numpy_nullable")
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in rows]
 
 
 def tune(output: Path, seconds: int) -> None:

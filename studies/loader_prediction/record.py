@@ -2,8 +2,8 @@
 
     python studies/loader_prediction/record.py
 
-Looks and measurements are those of a search, but last longer. Writes the folder ``recorded`` beside this script: one line in
-``runs.csv`` for each workload, length of the step and setting, with predicted and measured rate, and the traces.
+Looks and measurements are those of a search, but last longer. Writes the folder ``recorded`` beside this script: a line
+in ``runs.csv`` for each workload, length of the step and setting, with predicted and measured rate, and the traces.
 """
 
 from __future__ import annotations
@@ -32,13 +32,9 @@ HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 RECORDED = HERE / "recorded"
 BATCH_SIZE = 16
 BASELINE = Config(batch_size=BATCH_SIZE)
-SETTINGS = {
-    "sleeping": [(workers, prefetch) for workers in (1, 2, 3, 4, 6) for prefetch in (1, 2, 4, 8)],
-    "jpegs": [(workers, prefetch) for workers in (1, 2, 4) for prefetch in (1, 4)],
-    "texts": [(workers, prefetch) for workers in (1, 2, 4) for prefetch in (1, 4)],
-}
+SETTINGS = [(workers, prefetch) for workers in (1, 2, 3, 4, 6) for prefetch in (1, 2, 4, 8)]
 """Workers and prefetch factors."""
-STEP_SHARES = {"sleeping": (0.05, 0.3, 0.6), "jpegs": (0.2, 0.6), "texts": (0.2, 0.6)}
+STEP_SHARES = {"sleeping": (0.05, 0.3, 0.6), "jpegs": (0.4,), "texts": (0.4,)}
 """Length of a step as a share of the time that one worker needs for a batch."""
 LOOK = Request(seconds=6.0, part="loader")
 WINDOW = Request(seconds=6.0, target=0.005)
@@ -82,7 +78,7 @@ def record(workload: str) -> tuple[list[dict[str, object]], dict[str, object]]:
         knowledge = look(runner, facts)
         configs = [
             Config(batch_size=BATCH_SIZE, num_workers=workers, prefetch_factor=prefetch, persistent_workers=True)
-            for workers, prefetch in SETTINGS[workload]
+            for workers, prefetch in SETTINGS
         ]
         predicted = predict(configs, knowledge).rates
         rows = []

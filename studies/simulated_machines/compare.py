@@ -62,7 +62,7 @@ def ours(machine: Machine) -> Iterator[dict[str, object]]:
     def tell(progress: Progress) -> None:
         if progress.finished is None:
             return
-        best, finalist = study.best, study.finalist
+        best, finalist = study.best, next(iter(study.finalists(1)), study.trials[0])
         assert best is not None
         assert finalist is not None
         rows.append(row(machine, best.config, finalist.config, len(study.probes)))

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from autotune.config import Config
 from autotune.host import Gpu, Host
-from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 from autotune.records import Attempt, Conditions, Measurement, Outcome, Request, StepTime, WorkloadFacts
 from autotune.search.space import Space, build_space
 
@@ -325,6 +325,8 @@ class Machine:
         self._warm_up(config, request)
         if request.part == "loader":
             return self._trace(config, request)
+        if request.part == "numerics":
+            return self._check_numerics(config, request)
         fate = (
             self.fate(config)
             if request.part == "training"
@@ -370,6 +372,15 @@ class Machine:
             host_memory_bytes=self.peak(config) if on_cpu else 3 * GIB,
         )
         return Attempt(outcome=Outcome.OK, compute=probe)
+
+    def _check_numerics(self, config: Config, request: Request) -> Attempt:
+        """Every precision is sound here; finding that takes four runs of up to twenty steps."""
+        self.time += min(request.seconds, 80 * self.step(config))
+        losses = (1.0,) * 20
+        check = NumericsCheck(
+            reference_losses=losses, other_losses=losses, losses=losses, overflows=(), settles=True, seconds=0.0
+        )
+        return Attempt(outcome=Outcome.OK, numerics=check)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
         world = self.world

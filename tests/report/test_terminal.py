@@ -10,11 +10,12 @@ from rich.console import Console
 
 from autotune.config import Config
 from autotune.progress import LiveProgress
-from autotune.records import Outcome, Progress, StepTime
+from autotune.records import Control, Outcome, Probe, Progress, StepTime
 from autotune.report.terminal import (
     TIMES,
     before_after,
     config_text,
+    probe_line,
     snippet,
     status,
     summary,
@@ -139,6 +140,14 @@ def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_tri
     assert "Stopped: the rate is within 3 % of the compute ceiling.\n" in text
     assert "Largest remaining gain: at most 4 %; the rate is now limited by the model's own compute.\n" in text
     assert "Trials: 7 ok, 1 device_oom, in 3m2s.\n" in text
+    assert "Control: the baseline against itself 1.00 (0.98 to 1.03).\n" in text
+
+
+@pytest.mark.parametrize(
+    "control", [None, Control(ratio=1.0, ci99=None, rounds=1), Control(ratio=1.2, ci99=(1.1, 1.3), rounds=3)]
+)
+def test_a_control_that_says_nothing_or_is_told_of_in_a_note_has_no_line(control: Control | None) -> None:
+    assert "Control" not in shown(summary(examples.faster_result(control=control), None))
     assert "gain: unknown" in shown(summary(examples.faster_result(remaining_gain=float("inf")), None))
 
 
@@ -249,3 +258,33 @@ def test_the_snippet_of_an_iterable_dataset_does_not_shuffle() -> None:
     iterable = examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0"))
     assert "shuffle" not in snippet(iterable, "a.yaml")
     assert 'config.autocast("cuda:0")' in snippet(iterable, "a.yaml")
+
+
+LOOKS = {
+    "60 ms for one worker to build a batch of 32": Probe(
+        part="loader", config=examples.BASELINE, outcome=Outcome.OK, loader=examples.loader_trace()
+    ),
+    "3,200/s at most, 0.50 GiB:  batch 32 · fp32": Probe(
+        part="compute", config=examples.BASELINE, outcome=Outcome.OK, compute=examples.compute_probe()
+    ),
+    "bf16 trains like fp32 over 20 steps": Probe(
+        part="numerics", config=Config(amp="bf16"), outcome=Outcome.OK, numerics=examples.numerics_check()
+    ),
+    "in fp16 gradients overflow": Probe(
+        part="numerics",
+        config=Config(amp="fp16"),
+        outcome=Outcome.OK,
+        numerics=examples.numerics_check(settles=False),
+        message="in fp16 gradients overflow",
+    ),
+    "device_oom batch 4096 · fp32: too large": Probe(
+        part="compute", config=Config(batch_size=4096), outcome=Outcome.DEVICE_OOM, message="too\nlarge"
+    ),
+}
+
+
+@pytest.mark.parametrize(("expected", "probe"), LOOKS.items())
+def test_a_look_is_one_line_that_says_what_was_found(expected: str, probe: Probe) -> None:
+    line = probe_line(probe).plain
+    assert expected in line
+    assert "\n" not in line

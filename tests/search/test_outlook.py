@@ -44,8 +44,8 @@ def trial(number: int, config: Config, attempt: Attempt) -> Trial:
 
 
 def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space = SPACE) -> Knowledge:
-    """The baseline measured, and some looks taken."""
-    probes = []
+    """The baseline measured, every precision compared with fp32, and some looks taken."""
+    probes = [*examples.compared("bf16", "fp16")]
     for part, config in looks:
         attempt = machine.measure(config, Request(seconds=1, part=part))
         probes.append(
@@ -164,6 +164,27 @@ def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> No
     assert doubted
 
 
+def test_a_comparison_with_fp32_closes_nothing_where_it_is_sound_and_its_precision_alone_where_it_is_not() -> None:
+    sound = of_loader_bound()
+    everything = opened(look_ahead(sound, SPACE))
+    assert {config.amp for config in everything} == {"off", "bf16", "fp16"}
+    for failed in (
+        replace(sound.probes[0], message="it overflows"),
+        replace(sound.probes[0], numerics=None, outcome=Outcome.HOST_OOM),
+        replace(sound.probes[0], numerics=None, outcome=Outcome.TIMEOUT),
+    ):
+        outlook = look_ahead(replace(sound, probes=(failed, *sound.probes[1:])), SPACE)
+        assert opened(outlook) == {config for config in everything if config.amp != "bf16"}
+
+
+def test_a_precision_that_was_not_compared_with_fp32_is_closed_unless_the_user_trains_in_it() -> None:
+    unchecked = replace(of_loader_bound(), probes=())
+    assert {config.amp for config in opened(look_ahead(unchecked, SPACE))} == {"off"}
+    theirs = replace(unchecked, trials=(replace(unchecked.trials[0], config=Config(amp="bf16")),))
+    assert theirs.distrust("bf16") is None
+    assert "no time" in str(theirs.distrust("fp16"))
+
+
 def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
     knowledge = of_loader_bound()
     before = opened(look_ahead(knowledge, SPACE))
@@ -231,8 +252,8 @@ def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_boun
     machine = SimulatedMachine(cost=loader_bound)
     slow = Config(batch_size=16, amp="bf16")
     knowledge = known(machine, ("loader", Config()), ("compute", Config()), ("compute", slow))
-    look = replace(knowledge.probes[2], compute=examples.compute_probe(samples_per_second=100.0))
-    knowledge = replace(knowledge, probes=(*knowledge.probes[:2], look))
+    look = replace(knowledge.probes[-1], compute=examples.compute_probe(samples_per_second=100.0))
+    knowledge = replace(knowledge, probes=(*knowledge.probes[:-1], look))
     outlook = look_ahead(knowledge, SPACE)
     (left,) = outlook.left_out(knowledge)
     assert (left[0].batch_size, left[0].amp) == (16, "bf16")

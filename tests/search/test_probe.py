@@ -159,8 +159,10 @@ class Answerer:
         memory: Callable[[Config], int] = lambda config: GIB,
         fails: Callable[[Part, Config], Outcome | None] = lambda part, config: None,
         build: float = 1e-3,
+        rejects: Sequence[str] = (),
     ) -> None:
         self.space = space
+        self.rejects = rejects
         self.rate, self.memory, self.fails, self.build = rate, memory, fails, build
         baseline = examples.trial(config=space.base)
         self.start = Knowledge(facts=facts, host=host(), headroom=0.1, trials=(baseline,))
@@ -171,6 +173,10 @@ class Answerer:
             outcome = Outcome.DEVICE_OOM
         if outcome is not None:
             return Probe(part=part, config=config, outcome=outcome)
+        if part == "numerics":
+            message = "it overflows" if config.amp in self.rejects else ""
+            check = examples.numerics_check()
+            return Probe(part=part, config=config, outcome=Outcome.OK, numerics=check, message=message)
         if part == "loader":
             builds = (self.build * config.batch_size,) * 10
             trace = examples.loader_trace(batch_size=config.batch_size, build_seconds=builds)
@@ -226,6 +232,8 @@ CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
     ),
     "baseline between": (on_cpu, {"bounds": {"batch_size": "8,48,1000"}, "baseline": Config(batch_size=300)}),
     "one configuration": (on_gpu, {"bounds": {"batch_size": "32", "amp": "off", "num_workers": "0"}}),
+    "bf16 is rejected": (on_gpu, {"rejects": ["bf16"]}),
+    "every precision is rejected": (on_gpu, {"rejects": ["bf16", "fp16"], "bounds": {"amp": "bf16,fp16"}}),
     "every batch size": (on_cpu, {"bounds": {"batch_size": range(1, 600)}}),
 }
 
@@ -303,7 +311,9 @@ def test_on_an_accelerator_no_number_of_threads_is_looked_at() -> None:
 @pytest.mark.parametrize("fails_from", [1, 128])
 def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(outcome: Outcome, fails_from: int) -> None:
     answerer = on_gpu(
-        fails=lambda part, config: outcome if config.amp == "bf16" and config.batch_size >= fails_from else None
+        fails=lambda part, config: (
+            outcome if part == "compute" and config.amp == "bf16" and config.batch_size >= fails_from else None
+        )
     )
     probes = answerer.run()
     of_bf16 = [probe.outcome for probe in probes if probe.config.amp == "bf16" and probe.part == "compute"]
@@ -311,6 +321,33 @@ def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(out
     assert {config.amp for config in steps(probes)} == {"off", "bf16", "fp16"}
     if fails_from == 1:
         assert len(of_bf16) == 1
+
+
+def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before_its_first_step() -> None:
+    for baseline, compared in ((Config(), ["bf16", "fp16"]), (Config(amp="bf16"), ["fp16"])):
+        probes = on_gpu(baseline=baseline).run()
+        assert [probe.config.amp for probe in probes if probe.part == "numerics"] == compared
+        for amp in compared:
+            parts = [probe.part for probe in probes if probe.config.amp == amp and probe.part != "loader"]
+            assert parts[0] == "numerics"
+            assert "compute" in parts
+        assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
+
+
+@pytest.mark.parametrize("allowed", ["off,bf16,fp16", "bf16,fp16"])
+def test_a_precision_that_is_rejected_is_not_looked_at_and_others_are(allowed: str) -> None:
+    probes = on_gpu(rejects=["bf16"], bounds={"amp": allowed}).run()
+    assert {config.amp for config in steps(probes)} == set(allowed.split(",")) - {"bf16"}
+
+
+def test_where_every_precision_is_rejected_no_step_is_looked_at() -> None:
+    assert steps(on_gpu(rejects=["bf16", "fp16"], bounds={"amp": "bf16,fp16"}).run()) == []
+
+
+def test_a_comparison_that_failed_is_not_tried_again_and_its_precision_not_used() -> None:
+    probes = on_gpu(fails=lambda part, config: Outcome.DEVICE_OOM if part == "numerics" else None).run()
+    assert [probe.config.amp for probe in probes if probe.part == "numerics"] == ["bf16", "fp16"]
+    assert {config.amp for config in steps(probes)} == {"off"}
 
 
 def test_where_larger_batches_do_not_pay_the_ladder_ends_with_a_look_at_the_smallest() -> None:

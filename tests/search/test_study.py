@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,12 +232,35 @@ def test_among_equally_fast_configurations_the_cheapest_is_the_finalist(
     dear: Config, cheap: Config, rate_of_cheaper: float, is_chosen: bool
 ) -> None:
     study = opened(space_of(gpu_facts()))
+    looked_at(study, SimulatedMachine(cost=loader_bound), ("numerics", Config(amp="bf16")))
     for config, rate in ((Config(batch_size=32), 100.0), (dear, 1000.0), (cheap, rate_of_cheaper)):
         _, kind = study.ask()
         measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
         study.tell(Attempt(outcome=Outcome.OK, measurement=measured), config, kind)
-    assert study.finalist is not None
-    assert study.finalist.config == (cheap if is_chosen else dear)
+    assert [trial.config for trial in study.finalists(1)] == [cheap if is_chosen else dear]
+
+
+def study_with(rates: Mapping[Config, float]) -> TuningStudy:
+    """A study of the baseline and of configurations with these rates."""
+    study = opened(space_of(gpu_facts()))
+    for config, rate in ({Config(): 1000.0} | dict(rates)).items():
+        _, kind = study.ask()
+        measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
+        study.tell(Attempt(outcome=Outcome.OK, measurement=measured), config, kind)
+    return study
+
+
+def test_finalists_are_the_fastest_in_the_order_of_their_cost() -> None:
+    rates = {replace(KEPT, num_workers=count): rate for count, rate in ((8, 2000.0), (6, 1990.0), (4, 1980.0))}
+    study = study_with({**rates, replace(KEPT, num_workers=2): 1500.0})
+    found = [[trial.config.num_workers for trial in study.finalists(most)] for most in (1, 2, 3, 4)]
+    assert found == [[4], [4, 8], [4, 6, 8], [4, 6, 8]]
+
+
+@pytest.mark.parametrize(("rate", "count"), [(1000.0, 0), (1005.0, 0), (1030.0, 1), (900.0, 0)])
+def test_what_hardly_beats_the_baseline_is_no_finalist_and_the_baseline_never_is(rate: float, count: int) -> None:
+    study = study_with({KEPT: rate})
+    assert [trial.config for trial in study.finalists(3)] == [KEPT] * count
 
 
 def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
@@ -323,6 +347,7 @@ def test_a_step_that_cannot_win_is_recorded_as_skipped_with_its_bound(journal: P
     machine = SimulatedMachine(cost=slow_alone)
     study = opened(space_of(gpu_facts()), journal)
     run(study, machine, 1)
+    looked_at(study, machine, ("numerics", Config(amp="bf16")))
     looked_at(study, machine, ("loader", Config()), ("compute", Config()), ("compute", Config(amp="bf16")))
     study.record_skipped()
     (skipped,) = study.skipped

@@ -1,0 +1,251 @@
+"""How often is a gain claimed, where there is none and where there is one?
+
+    python studies/confirmation/simulate.py [--runs 200] [--jobs 2]
+
+Whole runs of autotune, search and confirmation, on a simulated machine whose true rates are known and whose time
+passes on a clock of its own. Writes ``recorded/runs.csv`` beside this script, one line a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import random
+import sys
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import optuna
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.host import Host
+from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
+from autotune.records import Attempt, Conditions, Measurement, Outcome, Request, StepTime, WorkloadFacts
+from autotune.search.space import build_space
+from autotune.tuning import Run
+
+HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
+GAINS = (0.0, 0.02, 0.05, 0.1, 0.3)
+"""True gains of loader workers over none; nothing else matters."""
+BUDGETS = (180.0, 600.0)
+NOISE = 0.03
+"""Standard deviation of the logarithm of a rate, from process to process."""
+DRIFT = 0.05
+"""Amplitude of the logarithm of a wave in the machine's speed."""
+WAVE_SECONDS = 300.0
+BASE_RATE = 1000.0
+CELL_SECONDS, WINDOW_SECONDS, PROCESS_SECONDS = 1.0, 2.0, 2.0
+"""What warming a step, a window, and starting a process take."""
+GIB = 2**30
+FIELDS = ("gain", "budget", "seed", "verdict", "speedup", "low", "high", "rounds", "finalists", "control", "seconds")
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """A runner on which workers gain so much, and nothing else does."""
+
+    gain: float
+    seed: int
+    time: float = 0.0
+    cell: tuple[object, ...] | None = None
+    generator: random.Random = field(init=False)
+    phase: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = random.Random(self.seed)
+        self.phase = self.generator.uniform(0, 2 * math.pi)
+
+    def now(self) -> float:
+        return self.time
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        begin = self.time
+        cell = (config.batch_size, config.amp, config.intra_op_threads)
+        if request.fresh:
+            self.time += PROCESS_SECONDS
+        if request.fresh or cell != self.cell:
+            self.time += CELL_SECONDS
+        self.cell = None if request.fresh else cell
+        self.time += min(WINDOW_SECONDS, request.seconds)
+        found = {"training": self.train, "compute": self.step, "loader": self.load, "numerics": self.check}
+        return found[request.part](config, self.time - begin)
+
+    def factor(self) -> float:
+        wave = math.sin(self.phase + 2 * math.pi * self.time / WAVE_SECONDS)
+        return math.exp(DRIFT * wave + self.generator.gauss(0, NOISE))
+
+    def train(self, config: Config, seconds: float) -> Attempt:
+        true = BASE_RATE * (1 + self.gain if config.num_workers else 1.0)
+        rate, factor = true * (now := self.factor()), now
+        step = config.batch_size / (BASE_RATE * (1 + self.gain) * factor)
+        wait = config.batch_size / rate - step
+        measured = Measurement(
+            samples_per_second=rate,
+            ci95=(0.98 * rate, 1.02 * rate),
+            steady_samples_per_second=rate,
+            ceiling_samples_per_second=BASE_RATE * (1 + self.gain) * factor,
+            steps=100,
+            settling_steps=10,
+            samples=100 * config.batch_size,
+            seconds=WINDOW_SECONDS,
+            step_time=StepTime(
+                data_wait=wait, host_to_device=0.0, forward=step / 3, backward=2 * step / 3, optimizer=0.0, other=0.0
+            ),
+            device_idle_share=None,
+            first_batch_seconds=0.1,
+            restart_seconds=None,
+            persistence_gain=None,
+            epoch_samples=None,
+            peak_memory_bytes=GIB,
+            memory="host",
+            memory_limit_bytes=16 * GIB,
+            peak_allocated_bytes=None,
+            host_memory_bytes=GIB,
+            shared_memory_bytes=0,
+            worker_growth_bytes_per_sample=None,
+            epoch_host_memory_bytes=None,
+            ready_batches=0.0,
+            conditions=QUIET,
+            loss=1.0,
+        )
+        return Attempt(outcome=Outcome.OK, measurement=measured, seconds=seconds)
+
+    def step(self, config: Config, seconds: float) -> Attempt:
+        rate = BASE_RATE * (1 + self.gain) * self.factor()
+        probe = ComputeProbe(
+            samples_per_second=rate,
+            host_seconds=config.batch_size / rate,
+            cpu_seconds=config.batch_size / rate,
+            peak_memory_bytes=GIB,
+            memory="host",
+            memory_limit_bytes=16 * GIB,
+            host_memory_bytes=GIB,
+        )
+        return Attempt(outcome=Outcome.OK, compute=probe, seconds=seconds)
+
+    def load(self, config: Config, seconds: float) -> Attempt:
+        build = self.gain * config.batch_size / (BASE_RATE * (1 + self.gain)) + 1e-6
+        trace = LoaderTrace(
+            batch_size=config.batch_size,
+            build_seconds=(build,) * 20,
+            inline_seconds=build,
+            receive_seconds=0.0,
+            pin_seconds=0.0,
+            transfer_seconds=0.0,
+            cpu_seconds=0.01 * build,
+            batch_bytes=2**20,
+            start_seconds=0.02,
+            worker_memory_bytes=2**24,
+            storage_share=0.0,
+        )
+        return Attempt(outcome=Outcome.OK, loader=trace, seconds=seconds)
+
+    def check(self, config: Config, seconds: float) -> Attempt:
+        same = (1.0,) * 20
+        check = NumericsCheck(
+            reference_losses=same, other_losses=same, losses=same, overflows=(), settles=True, seconds=0.0
+        )
+        return Attempt(outcome=Outcome.OK, numerics=check, seconds=seconds)
+
+
+QUIET = Conditions(
+    own_cpus=1.0,
+    foreign_cpus=0.0,
+    cpus=8,
+    is_crowded=False,
+    run_queue_share=0.0,
+    throttled_share=0.0,
+    cpu_pressure_share=0.0,
+    storage_share=0.0,
+    worker_threads=1,
+    gpu_utilisation=None,
+    gpu_clock_mhz=None,
+    gpu_process_bytes=None,
+    gpu_slowdowns=(),
+    allocator_retries=0,
+)
+FACTS = WorkloadFacts(
+    dataset_length=None,
+    iterable=False,
+    sets_epoch=False,
+    parameters=1000,
+    device="cpu",
+    device_name="simulated",
+    amp_modes=("off", "bf16"),
+    intra_op_threads=8,
+    inter_op_threads=8,
+    fingerprint="simulated",
+    sample_bytes=1024,
+    versions={"python": "3.11", "torch": "2.13"},
+)
+HOST = Host(
+    cpus=8,
+    cpu_model="simulated",
+    affinity_cpus=8,
+    quota_cpus=None,
+    memory_bytes=16 * GIB,
+    shm_bytes=8 * GIB,
+    gpus=(),
+    versions={"autotune": "simulated"},
+    platform="Linux",
+)
+
+
+def run(job: tuple[float, float, int]) -> dict[str, object]:
+    """One whole run of autotune."""
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    gain, budget, seed = job
+    machine = Machine(gain=gain, seed=seed)
+    space = build_space(FACTS, HOST.cpus, Config(), {})
+    result = Run(machine, space, FACTS, HOST, Clock(budget, machine.now), lambda progress: None).result(None, None)
+    low, high = result.speedup_ci95 or (math.nan, math.nan)
+    confirmed = {trial.config for trial in result.history if trial.kind == "confirm"} - {Config()}
+    return {
+        "gain": gain,
+        "budget": budget,
+        "seed": seed,
+        "verdict": result.verdict,
+        "speedup": f"{result.speedup:.5g}",
+        "low": f"{low:.5g}",
+        "high": f"{high:.5g}",
+        "rounds": result.rounds,
+        "finalists": len(confirmed),
+        "control": "off" if result.control and result.control.is_off else "",
+        "seconds": f"{machine.time:.1f}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulate whole runs.")
+    parser.add_argument("--runs", type=int, default=200, help="for each gain and budget")
+    parser.add_argument("--first", type=int, default=1000, help="first seed")
+    parser.add_argument("--gains", type=float, nargs="+", default=GAINS)
+    parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=HERE / "recorded" / "runs.csv")
+    options = parser.parse_args()
+    jobs = [
+        (gain, budget, options.first + index)
+        for budget in options.budgets
+        for gain in options.gains
+        for index in range(options.runs)
+    ]
+    options.output.parent.mkdir(exist_ok=True)
+    begin = time.time()
+    with options.output.open("w", newline="", encoding="utf-8") as file, ProcessPoolExecutor(options.jobs) as pool:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(pool.map(run, jobs, chunksize=4))
+    print(f"{len(jobs)} runs in {time.time() - begin:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()
