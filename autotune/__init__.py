@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.accumulation import GradientAccumulator as GradientAccumulator
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
     from autotune.errors import AutotuneError as AutotuneError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AutotuneError": "errors",
     "Config": "config",
+    "GradientAccumulator": "accumulation",
     "Measurement": "records",
     "Outcome": "records",
     "Result": "records",
@@ -36,6 +38,7 @@ _HOMES = {
 __all__ = [
     "AutotuneError",
     "Config",
+    "GradientAccumulator",
     "Measurement",
     "Outcome",
     "Result",

@@ -60,7 +60,8 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    names = ("dataset", "device", "trials", "storage", "headroom", *(flag[2:].replace("-", "_") for flag in KNOBS))
+    run = ("dataset", "device", "trials", "storage", "headroom", "max_memory", "global_batch_size")
+    names = (*run, *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model
     arguments["budget"] = parse_duration(flags.budget)

@@ -62,7 +62,7 @@ def conclude(
         history=history,
         seconds=seconds,
         notes=(
-            *_notes(confirmation, answer, before, confirmations, is_confirmed),
+            *_notes(confirmation, answer, before, confirmations, is_confirmed, facts),
             *(f"{why}: left out" for why in distrusted),
         ),
     )
@@ -123,6 +123,7 @@ def _notes(
     before: Standing,
     confirmations: Sequence[Trial],
     is_confirmed: bool,
+    facts: WorkloadFacts,
 ) -> Iterator[str]:
     disturbed = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT]
     if disturbed:
@@ -136,10 +137,17 @@ def _notes(
         yield "there was time for one round only, which proves nothing; give a larger --budget"
     if confirmation and confirmation.control and confirmation.control.is_off:
         yield _off_text(confirmation.control)
-    if answer.config.batch_size != before.config.batch_size:
+    size, old_size = answer.config.batch_size, before.config.batch_size
+    whole, old_whole = size * answer.config.accumulation_steps, old_size * before.config.accumulation_steps
+    if whole != old_whole:
         yield (
-            f"the batch size changes from {before.config.batch_size} to {answer.config.batch_size}: adapt the "
-            "learning rate (linear or square-root rule), or fix it with --batch-size"
+            f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
+            "rule), or keep it with --batch-size or --global-batch-size"
+        )
+    elif size != old_size and facts.has_batch_norm:
+        yield (
+            f"each step of the optimizer keeps its {whole} samples, but the model's batch normalisation now takes its "
+            f"statistics from {size} at a time, before from {old_size}"
         )
     if confirmation:
         yield from answer.typical.notes

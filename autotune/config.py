@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
+    from autotune.accumulation import GradientAccumulator, Reduction
+
 __all__ = ["AMP_MODES", "THREAD_VARIABLES", "Amp", "Config", "load_config"]
 
 Amp = Literal["off", "bf16", "fp16"]
@@ -134,6 +136,19 @@ class Config:
         import torch
 
         return torch.amp.GradScaler(torch.device(device).type, enabled=self.amp == "fp16")
+
+    def accumulator(
+        self, optimizer: torch.optim.Optimizer, device: torch.device | str, *, reduction: Reduction = "mean"
+    ) -> GradientAccumulator:
+        """Return what takes each batch's loss, outside ``autocast``, and steps the optimizer: ``backward``, ``step``.
+
+        ``reduction`` says whether that loss is a mean over its samples or their sum. With ``accumulation_steps`` of 1
+        each batch is a step; the gradients are those of the whole batch in any case. It brings its own ``grad_scaler``.
+        """
+        from autotune.accumulation import GradientAccumulator
+
+        scaler, steps = self.grad_scaler(device), self.accumulation_steps
+        return GradientAccumulator(optimizer, scaler, batch_size=self.batch_size, steps=steps, reduction=reduction)
 
     def apply_threads(self) -> None:
         """Set the thread counts of this process; call it before torch is imported.

@@ -68,6 +68,12 @@ def build_parser() -> argparse.ArgumentParser:
     knobs = parser.add_argument_group("what may vary")
     for flag, (placeholder, text) in KNOBS.items():
         knobs.add_argument(flag, metavar=placeholder, help=text)
+    knobs.add_argument(
+        "--global-batch-size",
+        type=_whole_from_one,
+        metavar="N",
+        help="samples of one step of the optimizer, such as 256: smaller batches are accumulated",
+    )
     _add_output_flags(parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
@@ -106,6 +112,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         default="10%",
         metavar="SHARE",
         help="memory to leave free, such as 10%% or 0.1 (default: 10%%)",
+    )
+    group.add_argument(
+        "--max-memory", metavar="SIZE", help="most that training may take of the device's memory, such as 12GiB"
     )
     group.add_argument(
         "--baseline",

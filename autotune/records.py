@@ -233,6 +233,8 @@ class WorkloadFacts:
     """Whether the dataset has ``set_epoch``, which workers that live on between epochs do not see."""
     parameters: int
     """Parameters of the model."""
+    has_batch_norm: bool
+    """Whether it normalises by statistics of the batch, which accumulation leaves as small as each batch is."""
     device: str
     """The device the model trains on, for example ``cpu`` or ``cuda:0``."""
     device_name: str

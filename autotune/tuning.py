@@ -23,6 +23,7 @@ from autotune.records import (
     Trial,
     WorkloadFacts,
 )
+from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
 from autotune.search.space import Space, build_space, parse_knob
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
+    from autotune.accumulation import Reduction
     from autotune.search.stages import Search
 
 __all__ = ["best_config", "tune"]
@@ -53,15 +55,18 @@ def best_config(
     training_step: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
     sampler: Sampler[Any] | None = None,
     batch_sampler: Callable[[int], Sampler[list[int]]] | None = None,
+    loss_reduction: Reduction | None = None,
     **options: Any,
 ) -> Config:
     """Return the fastest configuration that was proven for this model and dataset on this machine.
 
     Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
-    arguments up to ``batch_sampler`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
+    arguments up to ``loss_reduction`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
     proven, the baseline is returned; ``.measured`` holds the evidence. Raises ``AutotuneError``.
     """
-    workload = Workload(model, dataset, loss, optimizer, collate_fn, training_step, sampler, batch_sampler)
+    workload = Workload(
+        model, dataset, loss, optimizer, collate_fn, training_step, sampler, batch_sampler, loss_reduction
+    )
     return tune(workload, **options).config
 
 
@@ -74,6 +79,7 @@ def tune(
     trials: int | None = None,
     baseline: Config | Mapping[str, Any] | None = None,
     batch_size: Any = None,
+    global_batch_size: int | None = None,
     num_workers: Any = None,
     prefetch_factor: Any = None,
     pin_memory: Any = None,
@@ -81,6 +87,7 @@ def tune(
     amp: Any = None,
     threads: Any = None,
     headroom: float | str = 0.1,
+    max_memory: float | str | None = None,
     storage: str | Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
@@ -90,8 +97,10 @@ def tune(
     reference of the same kind, needed when the first names a model alone. ``budget`` is the wall time for
     everything, in seconds or as text (``"3m"``), ``trials`` the most trials of the search. ``baseline`` is what
     runs today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``). Each knob takes a value, a
-    sequence of values, or text as on the command line (``"32..512"``). ``headroom`` is the share of the memory to
-    leave free (0.1 or ``"10%"``). ``storage`` is a file or an Optuna URL that keeps the study. ``on_progress`` is
+    sequence of values, or text as on the command line (``"32..512"``). ``global_batch_size`` keeps the samples of one
+    step of the optimizer: smaller batches are accumulated. ``headroom`` is the share of the memory to leave free (0.1
+    or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes or ``"12GiB"``).
+    ``storage`` is a file or an Optuna URL that keeps the study. ``on_progress`` is
     called with each ``Progress``.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
@@ -110,8 +119,8 @@ def tune(
         parse_knob(knob, given)  # before anything starts
     if trials is not None and trials < 1:
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
-    free = parse_headroom(headroom)
-    before = as_baseline(baseline)
+    room = MemoryRoom(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
+    before = as_baseline(baseline, global_batch_size)
     clock = Clock(parse_duration(budget))
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=clock.left))
@@ -119,10 +128,10 @@ def tune(
     with ProcessRunner(source, device) as runner:
         facts = runner.inspect(before)
         host = inspect_host()
-        before = _fitted(before, facts)
-        space = build_space(facts, host.cpus, before, knobs)
+        before = _fitted(before, facts, global_batch_size)
+        space = build_space(facts, host.cpus, before, knobs, global_batch_size)
         run = Run(runner, space, facts, host, clock, tell)
-        return run.result(_storage_path(storage), trials, free)
+        return run.result(_storage_path(storage), trials, room)
 
 
 @dataclass(slots=True)
@@ -140,7 +149,7 @@ class Run:
     has_finalists: bool = False
     """Whether the search found something to confirm."""
 
-    def result(self, storage: str | None, max_trials: int | None, headroom: float = 0.1) -> Result:
+    def result(self, storage: str | None, max_trials: int | None, room: MemoryRoom = DEFAULT_ROOM) -> Result:
         """Search, confirm and conclude."""
         from autotune.search.stages import Search
         from autotune.search.study import open_study
@@ -151,7 +160,7 @@ class Run:
             self.host,
             name=f"autotune{SCHEMA}-{self.facts.fingerprint}-{self.host.fingerprint}-{self.space.fingerprint}",
             storage=storage,
-            headroom=headroom,
+            room=room,
         )
         search = Search(
             runner=self.runner,
@@ -241,13 +250,31 @@ class Run:
             close()
 
 
-def as_baseline(given: Config | Mapping[str, Any] | None) -> Config:
+def as_baseline(given: Config | Mapping[str, Any] | None, global_batch_size: int | None = None) -> Config:
     """Return the baseline as a configuration; batch size 32, no workers and fp32 where nothing is said.
 
-    Raises ``UsageError`` for an unknown field.
+    Where the samples of one step of the optimizer are fixed, it accumulates as many batches as they take, and without a
+    batch size of its own has the largest up to 32 that divides them. Raises ``UsageError`` for an unknown field, and
+    for a batch size that does not.
     """
-    if isinstance(given, Config):
-        return given
+    config = given if isinstance(given, Config) else _config_of(given)
+    if global_batch_size is None:
+        return config
+    if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int) or global_batch_size < 1:
+        raise UsageError(f"--global-batch-size {global_batch_size}: allowed: whole numbers from 1")
+    if given is None or (not isinstance(given, Config) and "batch_size" not in given):
+        divisors = (size for size in range(config.batch_size, 0, -1) if global_batch_size % size == 0)
+        config = replace(config, batch_size=next(divisors))
+    steps, rest = divmod(global_batch_size, config.batch_size)
+    if rest or config.accumulation_steps not in (1, steps):
+        raise UsageError(
+            f"--global-batch-size {global_batch_size}: the baseline takes {config.batch_size} samples times "
+            f"{config.accumulation_steps}; pass --baseline batch_size=N with a divisor of {global_batch_size}"
+        )
+    return replace(config, accumulation_steps=steps)
+
+
+def _config_of(given: Mapping[str, Any] | None) -> Config:
     fields = dict(given or {})
     if "threads" in fields:
         fields["intra_op_threads"] = fields.pop("threads")
@@ -259,26 +286,15 @@ def as_baseline(given: Config | Mapping[str, Any] | None) -> Config:
         raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
 
 
-def parse_headroom(given: float | str) -> float:
-    """Return a share from a number below 1, or from text such as ``"10%"`` or ``"0.1"``.
-
-    Raises ``UsageError``.
-    """
-    text = str(given).strip()
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise UsageError(f"--headroom {given}: allowed: a share from 0% to below 100%, for example 10% or 0.1")
-    return share
-
-
-def _fitted(baseline: Config, facts: WorkloadFacts) -> Config:
+def _fitted(baseline: Config, facts: WorkloadFacts, global_batch_size: int | None) -> Config:
     """Return the baseline with a batch that the dataset can fill."""
-    if facts.dataset_length and baseline.batch_size > facts.dataset_length:
-        return replace(baseline, batch_size=facts.dataset_length)
-    return baseline
+    most = facts.dataset_length
+    if not most or baseline.batch_size <= most:
+        return baseline
+    if not global_batch_size:
+        return replace(baseline, batch_size=most)
+    size = next(size for size in range(most, 0, -1) if global_batch_size % size == 0)
+    return replace(baseline, batch_size=size, accumulation_steps=global_batch_size // size)
 
 
 def _storage_path(storage: str | Path | None) -> str | None:

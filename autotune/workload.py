@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
+    from autotune.accumulation import Reduction
+
 __all__ = ["ImportedWorkload", "PickledWorkload", "Workload", "WorkloadSource", "describe", "load"]
 
 
@@ -51,6 +53,9 @@ class Workload:
     """As for a DataLoader; without it a map-style dataset is shuffled."""
     batch_sampler: Callable[[int], Sampler[list[int]]] | None = None
     """``batch_sampler(batch_size)`` returns what a DataLoader takes under that name, for example length buckets."""
+    loss_reduction: Reduction | None = None
+    """Whether the loss is a ``mean`` over the samples of a batch or their ``sum``, which gradient accumulation must
+    know; by default what ``loss.reduction`` says, else a mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

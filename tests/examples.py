@@ -171,6 +171,7 @@ def facts(**changes: Any) -> WorkloadFacts:
         dataset_length=4096,
         iterable=False,
         sets_epoch=False,
+        has_batch_norm=False,
         parameters=1_000_000,
         device="cpu",
         device_name="a CPU",

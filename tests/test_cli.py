@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     PutTune = Callable[[Tune], None]
 
 FLAGS = [
-    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--headroom", "--help", "--json",
-    "--model", "--num-workers", "--output", "--persistent-workers", "--pin-memory", "--prefetch-factor", "--quiet",
-    "--storage", "--threads", "--trials", "--version",
+    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--global-batch-size", "--headroom",
+    "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers", "--pin-memory",
+    "--prefetch-factor", "--quiet", "--storage", "--threads", "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 
@@ -188,6 +188,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
     put_tune(tune)
     flags = "--model m:f --dataset m:d --device cpu --budget 1m30s --trials 7 --baseline batch_size=8"
     knobs = "--batch-size 32..512 --num-workers 0,2,4 --amp off --pin-memory true --storage s.db --headroom 20%"
+    knobs += " --global-batch-size 512 --max-memory 12GiB"
     assert main([*flags.split(), *knobs.split()]) == 0
     received.pop("on_progress")
     assert received == {
@@ -199,7 +200,9 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "baseline": {"batch_size": 8},
         "storage": "s.db",
         "headroom": "20%",
+        "max_memory": "12GiB",
         "batch_size": "32..512",
+        "global_batch_size": 512,
         "num_workers": "0,2,4",
         "prefetch_factor": None,
         "pin_memory": "true",

@@ -16,7 +16,9 @@ from autotune.configfile import read_document
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.probes import NumericsCheck
 from autotune.records import Outcome, Progress, Result, WorkloadFacts
-from autotune.tuning import Run, as_baseline, parse_headroom, tune
+from autotune.room import MemoryRoom
+from autotune.search.space import build_space
+from autotune.tuning import Run, as_baseline, tune
 from tests import examples
 from tests.simulated import (
     SimulatedMachine,
@@ -347,6 +349,53 @@ def test_a_precision_that_the_user_trains_in_is_theirs() -> None:
     assert not [config for config, request in machine.looks if request.part == "numerics" and config.amp == "fp16"]
 
 
+@pytest.mark.parametrize(
+    ("given", "whole", "expected"),
+    [
+        (None, 256, (32, 8)),
+        (None, 100, (25, 4)),
+        (None, 7, (7, 1)),
+        ({"num_workers": 2}, 48, (24, 2)),
+        ({"batch_size": 64}, 256, (64, 4)),
+        (Config(batch_size=64, accumulation_steps=4), 256, (64, 4)),
+        ({"batch_size": 64}, None, (64, 1)),
+    ],
+)
+def test_the_baseline_accumulates_what_a_step_takes(given: Any, whole: int | None, expected: tuple[int, int]) -> None:
+    baseline = as_baseline(given, whole)
+    assert (baseline.batch_size, baseline.accumulation_steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ({"batch_size": 64}, 100),
+        (Config(batch_size=64, accumulation_steps=2), 256),
+        (None, 0),
+        (None, True),
+        (None, 1.5),
+    ],
+)
+def test_a_baseline_that_does_not_divide_the_samples_of_a_step_is_refused(given: Any, whole: Any) -> None:
+    with pytest.raises(UsageError, match="--global-batch-size"):
+        as_baseline(given, whole)
+
+
+@pytest.mark.parametrize("has_batch_norm", [False, True])
+def test_the_samples_of_a_step_stay_the_same_in_every_trial_and_look(has_batch_norm: bool) -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay)
+    facts = gpu_facts(dataset_length=None, has_batch_norm=has_batch_norm)
+    baseline = as_baseline(None, 256)
+    space = build_space(facts, 8, baseline, {}, 256)
+    run = Run(machine, space, facts, host(8), Clock(180.0, machine.now), lambda progress: None)
+    result = run.result(None, None)
+    asked = [config for config, _ in (*machine.calls, *machine.looks)]
+    assert {config.batch_size * config.accumulation_steps for config in asked} == {256}
+    assert (result.config.batch_size, result.config.accumulation_steps) == (256, 1)
+    assert not any("learning rate" in note for note in result.notes)
+    assert any("batch normalisation" in note for note in result.notes) is has_batch_norm
+
+
 def test_a_larger_batch_comes_with_advice() -> None:
     result = tuned(SimulatedMachine(cost=larger_batches_pay))
     assert result.config.batch_size > examples.BASELINE.batch_size
@@ -356,24 +405,26 @@ def test_a_larger_batch_comes_with_advice() -> None:
     assert not any("learning rate" in note for note in fixed.notes)
 
 
-@pytest.mark.parametrize(
-    ("given", "share"), [("10%", 0.1), ("0.1", 0.1), (0.25, 0.25), (" 7.5% ", 0.075), ("0%", 0.0), (0, 0.0)]
-)
-def test_headroom_is_a_share_or_a_percentage(given: Any, share: float) -> None:
-    assert parse_headroom(given) == pytest.approx(share)
+def test_training_takes_no_more_memory_than_it_may() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
+    result = run_of(machine, CPU).result(None, None, MemoryRoom(most=2**31))
+    assert result.config.batch_size == 128
+    assert result.measurement.peak_memory_bytes == 2**31
+    tried = [config.batch_size for config, _ in (*machine.calls, *machine.looks)]
+    assert max(tried) == 128
 
 
-@pytest.mark.parametrize("given", ["", "ten", "100%", "-1%", 1, 1.5, "nan", "1e9%", "10 %%"])
-def test_any_other_headroom_is_refused_with_its_flag(given: Any) -> None:
-    with pytest.raises(UsageError, match="--headroom"):
-        parse_headroom(given)
+def test_a_baseline_that_takes_more_memory_than_training_may_is_refused() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31)
+    with pytest.raises(UsageError, match=r"--max-memory 1\.0 GiB: the baseline takes 2\.0 GiB"):
+        run_of(machine).result(None, None, MemoryRoom(most=2**30))
 
 
 def test_more_headroom_leaves_more_memory_free() -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
     largest = {}
     for headroom in (0.1, 0.6):
-        result = run_of(machine).result(None, None, headroom)
+        result = run_of(machine).result(None, None, MemoryRoom(headroom=headroom))
         peaks = [trial.measurement.peak_memory_bytes for trial in searched(result) if trial.measurement]
         assert max(peaks) <= (1 - headroom) * 8 * 2**30
         largest[headroom] = result.config.batch_size

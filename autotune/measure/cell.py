@@ -64,7 +64,7 @@ def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
     before, begin, host_seconds = snapshot(), time.perf_counter(), 0.0
     while not _is_warm(len(ends), time.perf_counter() - begin):
         called = time.perf_counter()
-        ends.append(step(batch)[-1])
+        ends.append(step(batch, stream.samples)[-1])
         host_seconds += time.perf_counter() - called
         device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
     device.synchronize()

@@ -19,6 +19,8 @@ from autotune.workload import Workload
 
 __all__ = ["inspect"]
 
+BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+
 
 def inspect(workload: Workload, device: Device) -> WorkloadFacts:
     """Look at model, dataset and device; builds one sample.
@@ -34,6 +36,7 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         iterable=isinstance(dataset, IterableDataset),
         sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
+        has_batch_norm=any(isinstance(module, BATCH_NORMS) for module in workload.model.modules()),
         device=str(device.torch_device),
         device_name=device.name,
         amp_modes=device.amp_modes,

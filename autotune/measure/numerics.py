@@ -128,11 +128,11 @@ class _Trials:
         self.state.restore()
         _seed(seed)
         step = TrainingStep(self.workload, config, self.device)
-        scaler, found = step.scaler, _Run()
+        scaler, found = step.accumulator.scaler, _Run()
         if scaler.is_enabled() and math.isfinite(scale):
             scaler.load_state_dict(scaler.state_dict() | {"scale": scale})
         limit = time.perf_counter() + seconds
-        with _watching(step.optimizer) as watch:
+        with _watching(step.accumulator.optimizer) as watch:
             for number in range(steps):
                 before = scaler.get_scale()
                 step(copy.deepcopy(batches[number % len(batches)]))

@@ -115,7 +115,7 @@ class TimedRun:
     def __init__(
         self,
         config: Config,
-        step: Callable[[Any], StepMarks],
+        step: Callable[[Any, int], StepMarks],
         batches: Batches,
         device: Device,
         request: Request,
@@ -145,7 +145,7 @@ class TimedRun:
             batch = next(batches)
             self._waited += clock() - begin
             log.begins.append(begin)
-            log.marks.append(self._step(batch))
+            log.marks.append(self._step(batch, batches.samples))
             log.samples.append(batches.samples)
             log.ready.append(batches.ready)
             self._note_ends(self._ahead)

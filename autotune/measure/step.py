@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
@@ -24,7 +25,7 @@ class TrainingStep:
     """The step that is timed: what a training loop does with one batch.
 
     Autocast covers forward and loss only; fp16 scales its loss; gradients are accumulated over
-    ``config.accumulation_steps`` batches and set to ``None`` after each optimizer step.
+    ``config.accumulation_steps`` batches and set to ``None`` after each step of the optimizer.
     """
 
     def __init__(self, workload: Workload, config: Config, device: Device) -> None:
@@ -32,18 +33,17 @@ class TrainingStep:
         self._config = config
         self._model = workload.model.to(device.torch_device).train()
         self._forward = workload.training_step or _default_forward(workload.loss)
-        self.optimizer = make_optimizer(workload, self._model)
-        """What changes the weights."""
-        self.scaler = config.grad_scaler(device.torch_device)
-        """Scales the loss of fp16, and does nothing in other precisions."""
-        self._batches = 0
+        self.accumulator = config.accumulator(
+            make_optimizer(workload, self._model), device.torch_device, reduction=loss_reduction(workload)
+        )
+        """Turns losses into steps of the optimizer."""
         self.non_blocking = config.pin_memory
         """Whether copies to the device need not be waited for: batches are pinned."""
         self.loss: torch.Tensor | None = None
         """The last loss, on the device; reading it synchronises."""
 
-    def __call__(self, batch: Any) -> StepMarks:
-        """Train on one batch and return the marks between its phases."""
+    def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
+        """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""
         mark, device = self._device.mark, self._device.torch_device
         there = mark()
         batch = move(batch, device, non_blocking=self.non_blocking)
@@ -51,18 +51,18 @@ class TrainingStep:
         with self._config.autocast(device):
             loss = self._forward(self._model, batch)
         forwarded = mark()
-        if self._config.accumulation_steps > 1:
-            self.scaler.scale(loss / self._config.accumulation_steps).backward()
-        else:
-            self.scaler.scale(loss).backward()
+        self.accumulator.backward(loss, samples)
         differentiated = mark()
-        self._batches += 1
-        if self._batches % self._config.accumulation_steps == 0:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            self.optimizer.zero_grad(set_to_none=True)
+        self.accumulator.step()
         self.loss = loss.detach()
         return there, moved, forwarded, differentiated, mark()
+
+
+def loss_reduction(workload: Workload) -> Reduction:
+    """Return how the loss is reduced over samples: as the workload says, as its loss does, or by their mean."""
+    if workload.loss_reduction is not None:
+        return workload.loss_reduction
+    return "sum" if getattr(workload.loss, "reduction", "mean") == "sum" else "mean"
 
 
 def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:

@@ -201,7 +201,7 @@ def before_after(result: Result) -> Table:
 
 def snippet(result: Result, path: str) -> str:
     """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
-    device = result.facts.device
+    device, steps = result.facts.device, _counted(result.config.accumulation_steps, "batch", "batches")
     shuffle = "" if result.facts.iterable else ", shuffle=True"
     quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"""\
@@ -209,14 +209,12 @@ import autotune
 
 config = autotune.load_config({quoted})
 config.apply_threads()  # before torch is imported
-scaler = config.grad_scaler("{device}")  # does nothing unless amp is fp16
+accumulator = config.accumulator(optimizer, "{device}")
 for batch in config.dataloader(dataset{shuffle}):
     with config.autocast("{device}"):  # around forward and loss, never backward
         loss = training_step(model, batch)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
+    accumulator.backward(loss)
+    accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
 """
 
 
@@ -303,8 +301,8 @@ def _outcomes_text(result: Result) -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _counted(count: int, noun: str, several: str | None = None) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
 def _sentence(text: str) -> str:

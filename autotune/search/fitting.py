@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from autotune.config import Config
 from autotune.records import Measurement
+from autotune.room import MemoryRoom, format_size
 from autotune.search.compute import LARGEST_STEP, MemoryModel
 from autotune.search.knowledge import Knowledge
 from autotune.search.loader import LoaderModel
@@ -36,10 +37,11 @@ class Fitting:
 
     def refusal(self, config: Config) -> str | None:
         """Return why a configuration would not fit, or ``None``."""
-        room = 1 - self._knowledge.headroom
+        room = self._knowledge.room
         shared, shm = self._loader.shared_memory(config), self._knowledge.host.shm_bytes
-        if shm is not None and shared > room * shm:
-            return f"its batches in flight would need {_gib(shared)} of {_gib(shm)} of shared memory (/dev/shm)"
+        if shm is not None and shared > room.beside(shm):
+            needed, there = format_size(shared), format_size(shm)
+            return f"its batches in flight would need {needed} of {there} of shared memory (/dev/shm)"
         for kind, limit in self._limits.items():
             model = self._model(kind, config.amp)
             if model is None:
@@ -47,10 +49,12 @@ class Fitting:
             largest = LARGEST_STEP * max(model.peaks)
             if config.batch_size > largest:
                 return f"batches beyond {largest} are too far from the largest that ran to know what they would need"
-            needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
-            if needed > room * limit:
-                free = _gib(room * limit)
-                return f"it would need {_gib(needed)} of {_gib(limit)} of {kind} memory, of which {free} may be used"
+            bytes_needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
+            limiting = "host" if self._knowledge.on_cpu else "device"
+            may_use = room.of(limit) if kind == limiting else room.beside(limit)
+            if bytes_needed > may_use:
+                sizes = [format_size(size) for size in (bytes_needed, limit, may_use)]
+                return "it would need {} of {} of {} memory, of which {} may be used".format(*sizes[:2], kind, sizes[2])
         return None
 
     def _model(self, kind: str, amp: str) -> MemoryModel | None:
@@ -75,10 +79,6 @@ class Fitting:
                     yield "device", trial.config, measured.peak_memory_bytes, measured.memory_limit_bytes
 
 
-def exceeds(measured: Measurement, headroom: float) -> bool:
-    """Tell whether a configuration that ran left less memory free than asked for."""
-    return measured.peak_memory_bytes > (1 - headroom) * measured.memory_limit_bytes
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+def exceeds(measured: Measurement, room: MemoryRoom) -> bool:
+    """Tell whether a configuration that ran used more memory than it may."""
+    return measured.peak_memory_bytes > room.of(measured.memory_limit_bytes)

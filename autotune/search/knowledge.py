@@ -11,6 +11,7 @@ from autotune.config import Config
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Outcome, Probe, Trial, WorkloadFacts
+from autotune.room import MemoryRoom
 
 __all__ = ["Knowledge"]
 
@@ -23,8 +24,8 @@ class Knowledge:
     """The workload."""
     host: Host
     """The machine."""
-    headroom: float
-    """Share of the memory that must stay free."""
+    room: MemoryRoom
+    """How much of the memory may be used."""
     trials: tuple[Trial, ...]
     """Measured configurations, the baseline first."""
     probes: tuple[Probe, ...] = ()

@@ -154,7 +154,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
     failures += [
         (t.config, Outcome.DEVICE_OOM if t.measurement.memory == "device" else Outcome.HOST_OOM)
         for t in knowledge.trials
-        if t.measurement is not None and exceeds(t.measurement, knowledge.headroom)
+        if t.measurement is not None and exceeds(t.measurement, knowledge.room)
     ]
     failures += [
         (_of_loader(probe.config, probe.part), probe.outcome)
@@ -192,7 +192,7 @@ def feasible(knowledge: Knowledge) -> list[Trial]:
         trial
         for trial in knowledge.trials
         if trial.measurement is not None
-        and (trial.number == 0 or (trial.outcome is Outcome.OK and not exceeds(trial.measurement, knowledge.headroom)))
+        and (trial.number == 0 or (trial.outcome is Outcome.OK and not exceeds(trial.measurement, knowledge.room)))
     ]
 
 

@@ -58,7 +58,7 @@ def next_probe(knowledge: Knowledge, space: Space) -> tuple[Part, Config] | None
         return "loader", other
     for config in _other_groups(knowledge, space, start):
         if _is_unchecked(knowledge, config.amp):
-            return "numerics", replace(config, batch_size=start.batch_size)
+            return "numerics", space.with_batch_size(config, start.batch_size)
         if knowledge.distrust(config.amp):
             continue
         found = _next_on_ladder(knowledge, space, config) if config.amp != start.amp else _unseen(knowledge, config)
@@ -114,8 +114,7 @@ def _start(knowledge: Knowledge, space: Space) -> Config:
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
     amps = [amp for amp in allowed["amp"] if not knowledge.distrust(amp) or _is_unchecked(knowledge, amp)]
     return replace(
-        without_loader(base),
-        batch_size=batch,
+        space.with_batch_size(without_loader(base), batch),
         amp=base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0]),
         intra_op_threads=base.intra_op_threads
         if base.intra_op_threads in allowed["threads"]
@@ -164,10 +163,10 @@ def _next_on_ladder(knowledge: Knowledge, space: Space, config: Config) -> Confi
     if _still_pays(looks):
         limit = _memory_limit(knowledge, looks)
         rung = next_rung(_peaks(looks), list(failed), space.allowed["batch_size"], config.batch_size, limit)
-        return None if rung is None else replace(config, batch_size=rung)
+        return None if rung is None else space.with_batch_size(config, rung)
     smallest = min(space.allowed["batch_size"])
     if len(looks) == 2 and smallest < min(looks):
-        return replace(config, batch_size=smallest)
+        return space.with_batch_size(config, smallest)
     return None
 
 
@@ -182,7 +181,7 @@ def _still_pays(looks: Mapping[int, ComputeProbe]) -> bool:
 
 
 def _memory_limit(knowledge: Knowledge, looks: Mapping[int, ComputeProbe]) -> float:
-    return (1 - knowledge.headroom) * min((look.memory_limit_bytes for look in looks.values()), default=0)
+    return knowledge.room.of(min((look.memory_limit_bytes for look in looks.values()), default=0))
 
 
 def _second_trace(knowledge: Knowledge, space: Space, start: Config) -> Config | None:
@@ -200,7 +199,7 @@ def _second_trace(knowledge: Knowledge, space: Space, start: Config) -> Config |
     if wanted == trace.batch_size:
         wanted = min(allowed)
     batch = min(allowed, key=lambda b: abs(b - wanted))
-    return None if batch == trace.batch_size else replace(start, batch_size=batch)
+    return None if batch == trace.batch_size else space.with_batch_size(start, batch)
 
 
 def _other_groups(knowledge: Knowledge, space: Space, start: Config) -> list[Config]:
@@ -214,7 +213,7 @@ def _other_groups(knowledge: Knowledge, space: Space, start: Config) -> list[Con
         [count for count in space.allowed["threads"] if count != start.intra_op_threads] if knowledge.on_cpu else []
     )
     configs = [replace(start, amp=amp) for amp in amps]
-    configs += [replace(start, batch_size=best, intra_op_threads=count) for count in threads]
+    configs += [replace(space.with_batch_size(start, best), intra_op_threads=count) for count in threads]
     if threads and amps:
         beside = [(c, look) for c, look in knowledge.looks if c.amp == start.amp and c.batch_size == best]
         count = _fastest(beside).intra_op_threads
@@ -234,7 +233,7 @@ def _beside_the_fastest(knowledge: Knowledge, space: Space) -> Config | None:
     here = allowed.index(fastest.batch_size)
     for batch in allowed[max(0, here - 1) : here] + allowed[here + 1 : here + 2]:
         if model.at(batch) <= _memory_limit(knowledge, looks):
-            found = _unseen(knowledge, replace(fastest, batch_size=batch))
+            found = _unseen(knowledge, space.with_batch_size(fastest, batch))
             if found is not None:
                 return found
     return None

@@ -42,7 +42,9 @@ class Space:
     allowed: Mapping[str, tuple[Any, ...]]
     """Those that the user's bounds admit."""
     base: Config
-    """Carries what does not vary: accumulation and inter-op threads."""
+    """Carries what does not vary: inter-op threads, and accumulation where the samples of a step are not fixed."""
+    global_batch_size: int | None = None
+    """Samples of one step of the optimizer, where they are fixed: smaller batches are accumulated."""
     decides_persistence: bool = False
     """Whether keeping the workers alive between epochs is decided from measured starts instead of tried."""
 
@@ -51,7 +53,14 @@ class Space:
         chosen = {name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)}
         if not chosen["num_workers"]:
             chosen |= {"prefetch_factor": None, "persistent_workers": False}
-        return replace(self.base, intra_op_threads=chosen.pop("threads"), **chosen)
+        batch_size = chosen.pop("batch_size")
+        config = replace(self.base, intra_op_threads=chosen.pop("threads"), **chosen)
+        return self.with_batch_size(config, batch_size)
+
+    def with_batch_size(self, config: Config, batch_size: int) -> Config:
+        """Return a configuration with another batch size, and with the accumulation that it asks for."""
+        steps = self.global_batch_size // batch_size if self.global_batch_size else config.accumulation_steps
+        return replace(config, batch_size=batch_size, accumulation_steps=steps)
 
     def point(self, config: Config) -> Point:
         """Return the point of a configuration; knobs that it drops stand at their first value."""
@@ -95,13 +104,22 @@ def without_loader(config: Config) -> Config:
     return replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
 
 
-def build_space(facts: WorkloadFacts, cpus: int, baseline: Config, given: Mapping[str, Any]) -> Space:
+def build_space(
+    facts: WorkloadFacts,
+    cpus: int,
+    baseline: Config,
+    given: Mapping[str, Any],
+    global_batch_size: int | None = None,
+) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs.
 
-    ``given`` maps knobs to what the user fixed, bounded or listed. Raises ``UsageError`` naming the flag.
+    ``given`` maps knobs to what the user fixed, bounded or listed; of the batch sizes those count that divide
+    ``global_batch_size``. Raises ``UsageError`` naming the flag.
     """
     defaults = _defaults(facts, cpus, baseline)
     allowed = {knob: parse_knob(knob, given.get(knob), facts) or defaults[knob] for knob in KNOBS}
+    if global_batch_size:
+        allowed["batch_size"] = _divisors(global_batch_size, allowed["batch_size"], given.get("batch_size"))
     threads = facts.intra_op_threads
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
@@ -111,7 +129,22 @@ def build_space(facts: WorkloadFacts, cpus: int, baseline: Config, given: Mappin
         del present["prefetch_factor"], present["persistent_workers"]
     values = {knob: _ordered({*allowed[knob], *_present(present, knob)}, threads) for knob in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
-    return Space(values, {knob: tuple(allowed[knob]) for knob in KNOBS}, baseline, decides)
+    return Space(
+        values,
+        {knob: tuple(allowed[knob]) for knob in KNOBS},
+        baseline,
+        global_batch_size=global_batch_size,
+        decides_persistence=decides,
+    )
+
+
+def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:
+    """Return the batch sizes that divide the samples of a step; of the default ones, every divisor near enough."""
+    wanted = sizes if given is not None else tuple(range(min(sizes), max(sizes) + 1))
+    divisors = tuple(size for size in wanted if whole % size == 0)
+    if not divisors:
+        raise UsageError(f"--batch-size {given}: no size divides the {whole} of --global-batch-size")
+    return divisors
 
 
 def _present(present: Mapping[str, Any], knob: str) -> tuple[Any, ...]:

@@ -8,8 +8,9 @@ from statistics import median
 
 from autotune.budget import Clock
 from autotune.config import Config
-from autotune.errors import NothingFeasibleError, UserCodeError
+from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
+from autotune.room import MemoryRoom, format_size
 from autotune.search.attempt import measure_undisturbed
 from autotune.search.probe import next_probe
 from autotune.search.space import Space
@@ -64,7 +65,8 @@ class Search:
     def run(self) -> str:
         """Measure until a stopping rule holds, and return which.
 
-        Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured.
+        Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured, ``UsageError`` when
+        it takes more memory than training may.
         """
         self._opening = self.clock.spent  # loading the workload is most of it
         while True:
@@ -124,7 +126,7 @@ class Search:
         attempt = measure_undisturbed(self.runner, config, self._request(), self._may_repeat)
         trial = self.study.tell(attempt, config, kind)
         if first:
-            _require_baseline(trial)
+            _require_baseline(trial, self.study.room)
         self.report("search", finished=trial)
 
     def _may_repeat(self, attempt: Attempt) -> bool:
@@ -187,9 +189,15 @@ def _typical_cost(trials: tuple[Trial, ...]) -> float:
     return median([trial.seconds for trial in trials[1:]] or [trials[0].seconds])
 
 
-def _require_baseline(trial: Trial) -> None:
-    """Raise when the baseline gave no number: nothing could be compared with it."""
+def _require_baseline(trial: Trial, room: MemoryRoom) -> None:
+    """Raise when the baseline gave no number, so that nothing could be compared with it, or takes too much memory."""
     if trial.measurement is not None:
+        peak = trial.measurement.peak_memory_bytes
+        if room.most is not None and peak > room.most:
+            raise UsageError(
+                f"--max-memory {format_size(room.most)}: the baseline takes {format_size(peak)}; pass a smaller one, "
+                "for example --baseline batch_size=1"
+            )
         return
     if trial.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
         raise UserCodeError(f"the baseline configuration fails: {trial.message}", trial.details)

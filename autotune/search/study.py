@@ -22,6 +22,7 @@ from autotune.encoding import probe_from_json, to_json, trial_from_json
 from autotune.errors import StorageError
 from autotune.host import Host
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
+from autotune.room import DEFAULT_ROOM, MemoryRoom
 from autotune.search.knowledge import Knowledge
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.soundness import reason_against
@@ -41,12 +42,12 @@ _JOURNAL_START = b'{"op_code"'
 class TuningStudy:
     """An Optuna study over a space, with typed records in and out."""
 
-    def __init__(self, study: Study, space: Space, facts: WorkloadFacts, host: Host, headroom: float) -> None:
+    def __init__(self, study: Study, space: Space, facts: WorkloadFacts, host: Host, room: MemoryRoom) -> None:
         self._study = study
         self._space = space
         self._facts = facts
         self._host = host
-        self._headroom = headroom
+        self.room = room
         self._outlook: tuple[int, Outlook] | None = None
         study.sampler = _Sampler(self)
         self._asked: optuna.Trial | None = None
@@ -74,9 +75,7 @@ class TuningStudy:
     @property
     def knowledge(self) -> Knowledge:
         """All that was found out so far."""
-        return Knowledge(
-            facts=self._facts, host=self._host, headroom=self._headroom, trials=self.trials, probes=self.probes
-        )
+        return Knowledge(facts=self._facts, host=self._host, room=self.room, trials=self.trials, probes=self.probes)
 
     @property
     def outlook(self) -> Outlook:
@@ -154,7 +153,7 @@ class TuningStudy:
         if record.outcome is not Outcome.OK or record.measurement is None:
             return 1.0
         measured = record.measurement
-        return measured.peak_memory_bytes / ((1 - self._headroom) * measured.memory_limit_bytes) - 1
+        return measured.peak_memory_bytes / self.room.of(measured.memory_limit_bytes) - 1
 
     def record_skipped(self) -> None:
         """Record what was left out although it might be missed, and why."""
@@ -259,7 +258,7 @@ def open_study(
     *,
     name: str,
     storage: str | None = None,
-    headroom: float = 0.1,
+    room: MemoryRoom = DEFAULT_ROOM,
 ) -> TuningStudy:
     """Open a study: in memory, in a journal file, or behind any URL that Optuna knows; an existing one continues.
 
@@ -277,7 +276,7 @@ def open_study(
         raise StorageError(f"--storage {storage}: cannot be opened: {error}") from error
     finally:
         optuna.logging.set_verbosity(verbosity)
-    return TuningStudy(study, space, facts, host, headroom)
+    return TuningStudy(study, space, facts, host, room)
 
 
 def _open_storage(storage: str | None) -> Any:

@@ -175,6 +175,7 @@ FACTS = WorkloadFacts(
     iterable=False,
     sets_epoch=False,
     parameters=1000,
+    has_batch_norm=False,
     device="cpu",
     device_name="simulated",
     amp_modes=("off", "bf16"),

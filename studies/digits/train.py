@@ -36,12 +36,12 @@ def main(options: argparse.Namespace, config: autotune.Config) -> None:
     model.to(device)
     loader = config.dataloader(dataset, shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate(config))
-    scaler = config.grad_scaler(device)
+    accumulator = config.accumulator(optimizer, device)
 
-    train_epoch(model, loader, optimizer, scaler, config, device)  # warm-up, not timed
+    train_epoch(model, loader, accumulator, config, device)  # warm-up, not timed
     epochs, start = 0, time.perf_counter()
     while not epochs or time.perf_counter() - start < options.seconds:
-        train_epoch(model, loader, optimizer, scaler, config, device)
+        train_epoch(model, loader, accumulator, config, device)
         epochs += 1
     rate = epochs * len(dataset) / (time.perf_counter() - start)
     show(summary(rate, epochs, accuracy(model, device), config), as_json=options.json)
@@ -55,22 +55,19 @@ def learning_rate(config: autotune.Config) -> float:
 def train_epoch(
     model: nn.Module,
     loader: DataLoader,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
+    accumulator: autotune.GradientAccumulator,
     config: autotune.Config,
     device: torch.device,
 ) -> float:
     """Go through the loader once; return the last batch's loss."""
     model.train()
-    for index, (images, labels) in enumerate(loader, start=1):
+    for images, labels in loader:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         with config.autocast(device):
             loss = nn.functional.cross_entropy(model(images), labels)
-        scaler.scale(loss / config.accumulation_steps).backward()
-        if index % config.accumulation_steps == 0 or index == len(loader):
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad(set_to_none=True)
+        accumulator.backward(loss, len(labels))
+        accumulator.step()
+    accumulator.flush()
     return loss.item()  # waits for the device, so the epoch is over when this returns
 
 

@@ -23,6 +23,7 @@ from workloads import STEP_VARIABLE
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.records import Probe, Request, Trial, WorkloadFacts
+from autotune.room import DEFAULT_ROOM
 from autotune.runner import ProcessRunner
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import predict
@@ -116,7 +117,7 @@ def look(runner: ProcessRunner, facts: WorkloadFacts) -> Knowledge:
             Probe(part=part, config=BASELINE, outcome=found.outcome, compute=found.compute, loader=found.loader)
         )
     endless = WorkloadFacts(**{**asdict(facts), "dataset_length": None})
-    return Knowledge(facts=endless, host=inspect_host(), headroom=0.1, trials=(trial,), probes=tuple(probes))
+    return Knowledge(facts=endless, host=inspect_host(), room=DEFAULT_ROOM, trials=(trial,), probes=tuple(probes))
 
 
 def simple(config: Config, knowledge: Knowledge) -> float:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.records import Outcome, Probe
+from autotune.room import MemoryRoom
 from autotune.search.compute import LARGEST_STEP
 from autotune.search.fitting import LEAST_OWN, Fitting, exceeds
 from autotune.search.knowledge import Knowledge
@@ -31,7 +32,10 @@ def look(batch_size: int, device: int, own: int = 0, amp: Any = "off") -> Probe:
 
 def fitting(*probes: Probe, memory: int = 10**6 * GIB, headroom: float = 0.0, trials: Any = ()) -> Fitting:
     machine = replace(host(), memory_bytes=memory, shm_bytes=None)
-    return Fitting(Knowledge(facts=gpu_facts(), host=machine, headroom=headroom, trials=trials, probes=probes), LOADER)
+    return Fitting(
+        Knowledge(facts=gpu_facts(), host=machine, room=MemoryRoom(headroom=headroom), trials=trials, probes=probes),
+        LOADER,
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -91,4 +95,4 @@ def test_beyond_so_many_times_the_largest_that_ran_nothing_is_said_to_fit(batch:
 @given(st.integers(0, 1000), st.integers(1, 1000), st.floats(0, 0.9))
 def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, headroom: float) -> None:
     numbers = examples.measurement(peak_memory_bytes=peak, memory_limit_bytes=limit)
-    assert exceeds(numbers, headroom) == (peak > limit * (1 - headroom))
+    assert exceeds(numbers, MemoryRoom(headroom=headroom)) == (peak > limit * (1 - headroom))

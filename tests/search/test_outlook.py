@@ -10,6 +10,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
+from autotune.room import MemoryRoom
 from autotune.search.compute import MEASURED
 from autotune.search.knowledge import Knowledge
 from autotune.search.outlook import HOPE, NEARLY, Outlook, cost, feasible, look_ahead
@@ -52,7 +53,7 @@ def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space =
             Probe(part=part, config=config, outcome=attempt.outcome, compute=attempt.compute, loader=attempt.loader)
         )
     baseline = trial(0, space.base, machine.measure(space.base, Request(seconds=1)))
-    return Knowledge(facts=FACTS, host=host(), headroom=0.1, trials=(baseline,), probes=tuple(probes))
+    return Knowledge(facts=FACTS, host=host(), room=MemoryRoom(headroom=0.1), trials=(baseline,), probes=tuple(probes))
 
 
 def with_trial(knowledge: Knowledge, config: Config, outcome: Outcome, **changes: Any) -> Knowledge:
@@ -123,7 +124,7 @@ def test_what_failed_takes_with_it_what_is_to_be_expected_to_fail_alike_and_noth
 def test_a_trial_that_left_too_little_memory_free_takes_with_it_what_needs_more(
     memory: str, like: Outcome, headroom: float
 ) -> None:
-    knowledge = replace(of_loader_bound(), headroom=headroom)
+    knowledge = replace(of_loader_bound(), room=MemoryRoom(headroom=headroom))
     numbers = {"memory": memory, "peak_memory_bytes": 95 * GIB, "memory_limit_bytes": 100 * GIB}
     failed = replace(WORKERS, batch_size=64)
     told = with_trial(knowledge, failed, Outcome.OK, **numbers)

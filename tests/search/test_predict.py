@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from autotune.config import Config
 from autotune.host import Host
 from autotune.records import Outcome, Probe, StepTime, Trial
+from autotune.room import MemoryRoom
 from autotune.search.fitting import exceeds
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import BOUND_ERRORS, CROWDING, GUESSED, TRACED, Prediction, predict
@@ -29,6 +30,13 @@ STEP = 32 / 2960.0
 """Seconds of the example's baseline step alone."""
 
 
+ALL_OF_IT = MemoryRoom(headroom=0.0)
+
+
+def leaving(headroom: float) -> MemoryRoom:
+    return MemoryRoom(headroom=headroom)
+
+
 def machine(cpus: int = 8, **changes: Any) -> Host:
     return replace(host(cpus), **changes)
 
@@ -36,7 +44,7 @@ def machine(cpus: int = 8, **changes: Any) -> Host:
 def known(**changes: Any) -> Knowledge:
     """The baseline on a CPU, in an epoch without end; every precision was compared with fp32."""
     changes["probes"] = (*examples.compared("bf16", "fp16"), *changes.get("probes", ()))
-    example = Knowledge(facts=ENDLESS, host=machine(), headroom=0.1, trials=(examples.trial(),))
+    example = Knowledge(facts=ENDLESS, host=machine(), room=MemoryRoom(headroom=0.1), trials=(examples.trial(),))
     return replace(example, **changes)
 
 
@@ -377,7 +385,7 @@ def test_shared_memory_holds_the_batches_asked_for_ahead_and_one_more(
 ) -> None:
     def of(batch_bytes: int) -> str | None:
         knowledge = known(
-            headroom=headroom,
+            room=leaving(headroom),
             host=machine(memory_bytes=1000 * GIB, shm_bytes=1000 * MIB),
             probes=(look_at_loader(batch_bytes=batch_bytes),),
         )
@@ -400,7 +408,7 @@ def test_the_refusal_for_shared_memory_says_how_much() -> None:
 
 def test_shared_memory_grows_with_the_batch_and_counts_only_where_it_is_limited() -> None:
     probes = (look_at_loader(batch_bytes=10 * MIB),)
-    knowledge = known(headroom=0.0, host=machine(shm_bytes=100 * MIB, memory_bytes=1000 * GIB), probes=probes)
+    knowledge = known(room=ALL_OF_IT, host=machine(shm_bytes=100 * MIB, memory_bytes=1000 * GIB), probes=probes)
     assert refusal(workers(2, 2, batch_size=64), knowledge) is None
     assert "/dev/shm" in str(refusal(workers(2, 2, batch_size=65), knowledge))
     unlimited = replace(knowledge, host=machine(shm_bytes=None, memory_bytes=1000 * GIB))
@@ -409,7 +417,7 @@ def test_shared_memory_grows_with_the_batch_and_counts_only_where_it_is_limited(
 
 @pytest.mark.parametrize(("headroom", "largest"), [(0.0, 106), (0.1, 96)])
 def test_from_one_peak_device_memory_is_taken_in_proportion(headroom: float, largest: int) -> None:
-    knowledge = known_of_gpu(headroom=headroom)  # a batch of 32 took 24 of 80 GiB
+    knowledge = known_of_gpu(room=leaving(headroom))  # a batch of 32 took 24 of 80 GiB
     assert refusal(Config(batch_size=largest), knowledge) is None
     assert "device memory" in str(refusal(Config(batch_size=largest + 1), knowledge))
 
@@ -425,14 +433,14 @@ def test_from_two_peaks_device_memory_lies_on_a_line(headroom: float, largest: i
     trials = tuple(
         gpu_baseline(Config(batch_size=batch), peak_memory_bytes=(2 + batch // 4) * GIB) for batch in (96, 128)
     )
-    knowledge = known_of_gpu(headroom=headroom, trials=trials)  # 2 GiB and a quarter for each sample, of 80
+    knowledge = known_of_gpu(room=leaving(headroom), trials=trials)  # 2 GiB and a quarter for each sample, of 80
     assert refusal(Config(batch_size=largest), knowledge) is None
     assert "device memory" in str(refusal(Config(batch_size=largest + 1), knowledge))
 
 
 @pytest.mark.parametrize(("headroom", "fits"), [(0.0, True), (0.1, False)])
 def test_host_memory_counts_on_a_cpu(headroom: float, fits: bool) -> None:
-    knowledge = known(headroom=headroom, host=machine(memory_bytes=2 * GIB))  # a batch of 32 took half a GiB
+    knowledge = known(room=leaving(headroom), host=machine(memory_bytes=2 * GIB))  # a batch of 32 took half a GiB
     text = refusal(Config(batch_size=128), knowledge)
     expected = "it would need 2.0 GiB of 2.0 GiB of host memory, of which 1.8 GiB may be used"
     assert text == (None if fits else expected)
@@ -453,7 +461,7 @@ def test_workers_and_batches_in_flight_need_host_memory(facts: Any) -> None:
             known(
                 facts=facts,
                 trials=trials,
-                headroom=0.0,
+                room=ALL_OF_IT,
                 probes=probes,
                 host=machine(memory_bytes=needed - missing, shm_bytes=None),
             )
@@ -469,7 +477,10 @@ def test_what_the_workers_of_a_measured_trial_took_is_not_counted_twice() -> Non
     numbers = examples.measurement(peak_memory_bytes=1250 * MIB, host_memory_bytes=1250 * MIB)
     with_two = examples.trial(config=workers(2, 2), measurement=numbers)
     knowledge = known(
-        headroom=0.0, trials=(with_two,), probes=probes, host=machine(memory_bytes=1250 * MIB, shm_bytes=None)
+        room=ALL_OF_IT,
+        trials=(with_two,),
+        probes=probes,
+        host=machine(memory_bytes=1250 * MIB, shm_bytes=None),
     )
     assert refusal(workers(2, 2), knowledge) is None
     assert refusal(workers(3, 2), knowledge) is not None
@@ -503,7 +514,7 @@ def test_every_precision_has_its_own_memory_and_an_unmeasured_one_borrows() -> N
 @pytest.mark.parametrize(("headroom", "expected"), [(0.0, False), (0.1, False), (0.11, True)])
 def test_a_measured_peak_exceeds_what_may_be_used(headroom: float, expected: bool) -> None:
     numbers = examples.measurement(peak_memory_bytes=900 * MIB, memory_limit_bytes=1000 * MIB)
-    assert exceeds(numbers, headroom) is expected
+    assert exceeds(numbers, MemoryRoom(headroom=headroom)) is expected
 
 
 def test_the_looks_at_the_loader_are_in_order_of_batch_size() -> None:

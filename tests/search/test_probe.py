@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.records import Outcome, Part, Probe, WorkloadFacts
+from autotune.room import MemoryRoom
 from autotune.search.compute import LARGEST_STEP
 from autotune.search.knowledge import Knowledge
 from autotune.search.probe import AGREEMENT, MAX_RUNGS, next_probe, next_rung
@@ -165,7 +166,7 @@ class Answerer:
         self.rejects = rejects
         self.rate, self.memory, self.fails, self.build = rate, memory, fails, build
         baseline = examples.trial(config=space.base)
-        self.start = Knowledge(facts=facts, host=host(), headroom=0.1, trials=(baseline,))
+        self.start = Knowledge(facts=facts, host=host(), room=MemoryRoom(headroom=0.1), trials=(baseline,))
 
     def answer(self, part: Part, config: Config) -> Probe:
         outcome = self.fails(part, config)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import Trial
-from autotune.search.space import KNOBS, Point, Space, parse_knob
+from autotune.search.space import KNOBS, Point, Space, build_space, parse_knob
 from tests import examples
 from tests.simulated import gpu_facts, space_of
 
@@ -269,3 +269,29 @@ def test_a_dataset_whose_epoch_is_set_from_outside_gets_new_workers_each_epoch()
     space = space_of(gpu_facts(sets_epoch=True))
     assert space.allowed["persistent_workers"] == (False,)
     assert not space.with_persistence(kept(1.0, persistent_workers=False)).persistent_workers
+
+
+@pytest.mark.parametrize(("whole", "batch_size"), [(256, 32), (96, 24), (7, 7)])
+def test_every_configuration_keeps_the_samples_of_a_step(whole: int, batch_size: int) -> None:
+    baseline = Config(batch_size=batch_size, accumulation_steps=whole // batch_size)
+    space = build_space(gpu_facts(dataset_length=None), 4, baseline, {}, whole)
+    assert {config.batch_size * config.accumulation_steps for config in space.configs} == {whole}
+    sizes = space.allowed["batch_size"]
+    assert baseline.batch_size in sizes
+    assert all(whole % size == 0 for size in sizes)
+    assert max(sizes) == whole
+    assert [space.config(space.point(config)) for config in space.configs] == list(space.configs)
+
+
+def test_of_the_batch_sizes_that_were_asked_for_those_count_that_divide_the_whole() -> None:
+    baseline = Config(batch_size=32, accumulation_steps=8)
+    space = build_space(gpu_facts(), 4, baseline, {"batch_size": "16..100"}, 256)
+    assert space.allowed["batch_size"] == (16, 32, 64)
+    with pytest.raises(UsageError, match="divides"):
+        build_space(gpu_facts(), 4, baseline, {"batch_size": "100,200"}, 256)
+
+
+def test_without_fixed_samples_of_a_step_accumulation_stays_as_it_is() -> None:
+    space = space_of(gpu_facts(), baseline=Config(accumulation_steps=4))
+    assert {config.accumulation_steps for config in space.configs} == {4}
+    assert space.with_batch_size(space.base, 128) == Config(batch_size=128, accumulation_steps=4)

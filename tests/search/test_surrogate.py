@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.records import Outcome, Probe
+from autotune.room import MemoryRoom
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import Prediction, predict
 from autotune.search.surrogate import Posterior, expected_gain, posterior
@@ -25,7 +26,7 @@ CONFIGS = SPACE.configs
 KNOWLEDGE = Knowledge(
     facts=examples.facts(),
     host=host(4),
-    headroom=0.1,
+    room=MemoryRoom(headroom=0.1),
     trials=(examples.trial(),),
     probes=(
         Probe(part="loader", config=Config(), outcome=Outcome.OK, loader=examples.loader_trace()),
