@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.accumulation import GradientAccumulator as GradientAccumulator
+    from autotune.checking import Check as Check
+    from autotune.checking import check as check
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
     from autotune.errors import AutotuneError as AutotuneError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AutotuneError": "errors",
+    "Check": "checking",
     "Config": "config",
     "GradientAccumulator": "accumulation",
     "Measurement": "records",
@@ -31,12 +34,14 @@ _HOMES = {
     "Trial": "records",
     "Workload": "workload",
     "best_config": "tuning",
+    "check": "checking",
     "load_config": "config",
     "tune": "tuning",
 }
 
 __all__ = [
     "AutotuneError",
+    "Check",
     "Config",
     "GradientAccumulator",
     "Measurement",
@@ -45,6 +50,7 @@ __all__ = [
     "Trial",
     "Workload",
     "best_config",
+    "check",
     "load_config",
     "tune",
 ]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.duration import parse_duration
 from autotune.errors import AutotuneError, ConfigFileError, InterruptedRunError, UserCodeError
-from autotune.flags import KNOBS, build_parser, parse_baseline
+from autotune.flags import KNOBS, build_check_parser, build_parser, parse_baseline
 
 if TYPE_CHECKING:
     import argparse
@@ -32,13 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+BROKEN_PROMISE = 1
+"""Exit code of ``check`` where a config file's promise does not hold any more."""
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the process's exit code; ``argv`` is ``sys.argv[1:]`` by default."""
     try:
-        return _run(build_parser().parse_args(argv))
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        if arguments[:1] == ["check"]:
+            return _check(build_check_parser().parse_args(arguments[1:]))
+        return _run(build_parser().parse_args(arguments))
     except AutotuneError as error:
         if isinstance(error, UserCodeError) and error.user_traceback:
             print(error.user_traceback.rstrip(), file=sys.stderr)
@@ -56,6 +61,23 @@ def _run(flags: argparse.Namespace) -> int:
         result = _tune(arguments, flags.quiet)
     _deliver(result, output, flags)
     return InterruptedRunError.exit_code if "interrupted" in result.stop_reason else 0
+
+
+def _check(flags: argparse.Namespace) -> int:
+    from autotune.checking import check
+    from autotune.report.terminal import check_text
+
+    with _progress(flags.quiet) as on_progress:
+        found = check(
+            flags.file,
+            flags.model,
+            flags.dataset,
+            device=flags.device,
+            budget=parse_duration(flags.budget),
+            on_progress=on_progress,
+        )
+    print(json.dumps(asdict(found), indent=2) if flags.json else check_text(found, flags.file))
+    return BROKEN_PROMISE if found.verdict == "broken" else 0
 
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _off_text(control: Control) -> str:
     assert control.ci99 is not None
     low, high = (100 * (end - 1) for end in control.ci99)
     return (
-        f"the machine was too disturbed: the baseline measured twice in each round differs from itself by "
+        f"the machine was too disturbed: the baseline, measured again and again, differs from itself by "
         f"{100 * (control.ratio - 1):+.1f} % (99 % interval {low:+.1f} to {high:+.1f} %), and only a gain beyond that "
         "is claimed. Close what else is running, or give a larger --budget"
     )

@@ -11,7 +11,10 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KNOBS", "build_parser", "parse_baseline"]
+__all__ = ["COMMANDS", "KNOBS", "build_check_parser", "build_parser", "parse_baseline"]
+
+COMMANDS = ("check",)
+"""First words of a command line that do something else than tune."""
 
 KNOBS = {
     "--batch-size": ("SIZES", "samples per step, such as 32..512"),
@@ -36,8 +39,12 @@ what may vary:
   0,2,4      a list gives its choices
   A setting without a flag is searched in the range that suits this machine.
 
+other commands:
+  check FILE --model MODEL   measure what a config file promises again
+
 exit codes:
   0    done: the file is written, also where no gain was proven
+  1    check: the file's promise does not hold any more
   2    wrong use: a flag or a reference
   3    your code fails on the baseline configuration
   4    no configuration could be measured
@@ -79,6 +86,26 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def build_check_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``check``."""
+    parser = _Parser(
+        prog="autotune check",
+        usage="python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
+        description="Measure a config file's configuration against its baseline again: does its promise hold here?",
+        epilog="exit codes: 0 the promise holds, or there was no time to know; 1 it does not; others as for tuning",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
+    _add_workload_flags(parser)
+    group = parser.add_argument_group("the run")
+    _add_device_flag(group)
+    _add_budget_flag(group, "1m")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    output.add_argument("--quiet", action="store_true", help="print nothing but errors to stderr")
+    return parser
+
+
 def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("your code")
     group.add_argument(
@@ -97,15 +124,8 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the run")
-    group.add_argument(
-        "--device", default="auto", help="auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"
-    )
-    group.add_argument(
-        "--budget",
-        default="3m",
-        metavar="TIME",
-        help="time to spend, such as 90s, 3m, 1h, 1m30s (default: %(default)s)",
-    )
+    _add_device_flag(group)
+    _add_budget_flag(group, "3m")
     group.add_argument("--trials", type=_whole_from_one, metavar="N", help="most trials to run, such as 20")
     group.add_argument(
         "--headroom",
@@ -126,6 +146,21 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--storage",
         metavar="FILE|URL",
         help="keep the study there and continue it next time, such as study.db",
+    )
+
+
+def _add_device_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--device", default="auto", help="auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"
+    )
+
+
+def _add_budget_flag(group: argparse._ArgumentGroup, default: str) -> None:
+    group.add_argument(
+        "--budget",
+        default=default,
+        metavar="TIME",
+        help="time to spend, such as 90s, 3m, 1h, 1m30s (default: %(default)s)",
     )
 
 

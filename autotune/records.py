@@ -354,14 +354,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The baseline measured twice in each round of confirmation: what comes out where nothing differs."""
+    """The baseline measured again and again in confirmation: what comes out where nothing differs."""
 
     ratio: float
     """Geometric mean of the second rate over the first."""
     ci99: Interval | None
-    """99 % t-interval of it over rounds; ``None`` after a single one."""
-    rounds: int
-    """How many."""
+    """99 % t-interval of it; ``None`` for a single pair."""
+    pairs: int
+    """How many ratios that is the mean of."""
 
     @property
     def is_off(self) -> bool:
@@ -421,7 +421,7 @@ class Result:
     verdict: Literal["faster", "no proven gain"]
     """Whether the gain was proven."""
     control: Control | None
-    """The baseline against itself; ``None`` where it was not measured twice."""
+    """The baseline against itself; ``None`` where it was measured once."""
     stop_reason: str
     """Why the search ended."""
     remaining_gain: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from autotune.checking import Check, Promise
 from autotune.config import Amp, Config
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 from autotune.records import Conditions, Control, Measurement, Outcome, Probe, Result, StepTime, Trial, WorkloadFacts
@@ -210,7 +211,7 @@ def faster_result(**changes: Any) -> Result:
         speedup=2.311,
         speedup_ci95=(2.18, 2.45),
         verdict="faster",
-        control=Control(ratio=1.004, ci99=(0.981, 1.028), rounds=3),
+        control=Control(ratio=1.004, ci99=(0.981, 1.028), pairs=3),
         stop_reason="the rate is within 3 % of the compute ceiling",
         remaining_gain=0.0375,
         facts=facts(),
@@ -236,5 +237,28 @@ def no_gain_result(**changes: Any) -> Result:
         remaining_gain=1.4,
         measurement=measurement(),
         notes=("the loader is the limit: store the images uncompressed",),
+    )
+    return replace(example, **changes)
+
+
+def check(**changes: Any) -> Check:
+    """A promise that holds."""
+    promise = Promise(
+        config=ANSWER,
+        baseline=BASELINE,
+        samples_per_second=2000.0,
+        speedup=2.0,
+        speedup_ci95=(1.9, 2.1),
+        workload=None,
+    )
+    example = Check(
+        promise=promise,
+        verdict="holds",
+        samples_per_second=1990.0,
+        speedup=1.99,
+        speedup_ci95=(1.9, 2.09),
+        rounds=5,
+        control=None,
+        notes=(),
     )
     return replace(example, **changes)

@@ -212,6 +212,47 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
     }
 
 
+def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune import checking
+
+    received: dict[str, object] = {}
+    for verdict, code in (("holds", 0), ("undecided", 0), ("broken", 1)):
+
+        def check(path: str, workload: str, dataset: str | None, verdict: Any = verdict, **options: Any) -> object:
+            received.update(path=path, workload=workload, dataset=dataset, **options)
+            return examples.check(verdict=verdict)
+
+        monkeypatch.setattr(checking, "check", check)
+        assert (
+            main(["check", "a.yaml", "--model", "m:f", "--dataset", "m:d", "--device", "cpu", "--budget", "30s"])
+            == code
+        )
+        assert capsys.readouterr().out.startswith("a.yaml promises 2.00 times the baseline")
+    received.pop("on_progress")
+    assert received == {"path": "a.yaml", "workload": "m:f", "dataset": "m:d", "device": "cpu", "budget": 30.0}
+    assert main(["check", "a.yaml", "--model", "m:f", "--json", "--quiet"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["verdict"] == "broken"
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    "flags", [["check"], ["check", "--model", "m:f"], ["check", "a.yaml"], ["check", "a", "--trials", "3"]]
+)
+def test_a_wrong_check_is_wrong_use(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(flags) == 2
+    assert "autotune: error:" in capsys.readouterr().err
+
+
+def test_checking_a_file_that_is_not_there_is_an_error_before_anything_starts(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "absent.yaml", "--model", "m:f"]) == 5
+    assert "absent.yaml" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("output", ["absent/a.yaml", "a.toml", "a", "folder.yaml", "/proc/a.yaml"])
 def test_an_output_that_cannot_be_written_ends_before_the_run(
     output: str, in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]

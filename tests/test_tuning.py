@@ -99,13 +99,15 @@ def test_the_best_that_fits_in_memory_is_found() -> None:
     assert result.verdict == "faster"
 
 
-def test_the_promised_numbers_are_those_of_the_confirmation() -> None:
+@pytest.mark.parametrize(("budget", "baselines"), [(120.0, 1), (600.0, 2)])
+def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, baselines: int) -> None:
     machine = SimulatedMachine(cost=loader_bound, noise=0.02)
-    result = tuned(machine)
+    result = tuned(machine, budget=budget)
     confirmed = [t for t in result.history if t.kind == "confirm"]
     after = [t.rate for t in confirmed if in_the_loader(t.config) == in_the_loader(result.config)]
     before = [t.rate for t in confirmed if t.config == examples.BASELINE]
-    assert 2 * len(after) == len(before) == 2 * result.rounds
+    assert len(after) == result.rounds
+    assert len(before) == baselines * result.rounds
     assert result.verdict == "faster"
     assert result.samples_per_second == pytest.approx(statistics.geometric_mean(after))
     assert result.baseline_samples_per_second == pytest.approx(statistics.geometric_mean(before))
@@ -274,8 +276,7 @@ def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None
     result = tuned(machine)
     fresh = [request.fresh for _, request in machine.calls]
     assert fresh == sorted(fresh)
-    assert sum(fresh) >= 3 * result.rounds
-    assert [config for config, _ in machine.calls[-3:]].count(examples.BASELINE) == 2
+    assert sum(fresh) == len([trial for trial in result.history if trial.kind == "confirm"]) > 0
 
 
 @pytest.mark.parametrize(("gain", "keeps"), [(0.002, False), (0.05, True)])
@@ -547,3 +548,12 @@ def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any
     with pytest.raises(UsageError, match=flag):
         tune("no_such_module:build", on_progress=seen.append, **options)
     assert seen == []
+
+
+@pytest.mark.slow
+def test_on_a_real_pipeline_whose_step_takes_ten_times_its_loading_six_trials_reach_the_ceiling() -> None:
+    result = tune("tests/workloads.py:ten_loadings", device="cpu", budget=120.0, batch_size="16..128", amp="off")
+    assert result.stop_reason.startswith("within 3% of the ceiling")
+    assert len(searched(result)) <= 6
+    assert result.verdict == "faster"
+    assert result.speedup == pytest.approx(1.1, rel=0.05)

@@ -42,6 +42,20 @@ class Sleeping(Dataset[torch.Tensor]):
         return torch.zeros(1)
 
 
+class Quick(Dataset[torch.Tensor]):
+    """Takes 0.2 ms a sample and next to no CPU."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        time.sleep(0.0002 * len(indices))  # once for a batch: a sleeper wakes up late
+        return [torch.zeros(1)] * len(indices)
+
+
 class Faulty(Squares):
     """Does something at one index, in the configuration that is to fail."""
 
@@ -260,3 +274,14 @@ class EveryItemRaises(Squares):
 
 def every_item_raises() -> Workload:
     return Workload(nn.Linear(1, 1), EveryItemRaises(64))
+
+
+def ten_loadings() -> Workload:
+    """A step takes ten times as long as loading its batch, whatever its size."""
+
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002 * len(batch))
+        loss: torch.Tensor = model(batch).sum()
+        return loss
+
+    return Workload(nn.Linear(1, 1), Quick(), training_step=step)

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from autotune.checking import Check
     from autotune.config import Config
     from autotune.records import Measurement, Probe, Progress, Result, Trial
 
 __all__ = [
     "before_after",
+    "check_text",
     "config_text",
     "probe_line",
     "snippet",
@@ -40,6 +42,8 @@ __all__ = [
 TIMES = "\N{MULTIPLICATION SIGN}"
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
+LEAST_PAIRS = 3
+"""A control of fewer pairs has too wide an interval to say anything."""
 LEAST_SHARE = 0.005
 """Parts of the step below this share in every column are left out: they would read 0 %."""
 
@@ -159,13 +163,37 @@ def summary(result: Result, path: str | None) -> Group:
         f"Largest remaining gain: {_remaining_gain_text(result)}",
         f"Trials: {_outcomes_text(result)}, in {format_duration(result.seconds)}.",
     ]
-    if result.control and result.control.ci99 and not result.control.is_off:
+    if result.control and result.control.ci99 and result.control.pairs >= LEAST_PAIRS and not result.control.is_off:
         low, high = result.control.ci99
         facts.insert(0, f"Control: the baseline against itself {result.control.ratio:.2f} ({low:.2f} to {high:.2f}).")
     notes = [Text(f"Note: {_sentence(note)}", style="yellow") for note in result.notes]
     file = [Text(f"Written: {path}", style="bold")] if path else []
     blank = Text()
     return Group(blank, before_after(result), blank, verdict, *map(Text, facts), *notes, *file, blank)
+
+
+def check_text(check: Check, path: str) -> str:
+    """Return what became of a config file's promise, in a few lines."""
+    verdicts = {
+        "holds": "The promise holds.",
+        "broken": "The promise does not hold here any more: tune again.",
+        "undecided": "That is too little to know: give a larger --budget.",
+    }
+    then = _claim_text(check.promise.speedup, check.promise.speedup_ci95, check.promise.samples_per_second)
+    now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
+    lines = [
+        f"{path} promises {then}.",
+        f"Now it is {now}, in {_counted(check.rounds, 'round')} of fresh processes.",
+        *(f"Note: {_sentence(note)}" for note in check.notes),
+        verdicts[check.verdict],
+    ]
+    return "\n".join(lines)
+
+
+def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:
+    limits = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    at = "" if rate is None else f", {_rate_text(rate)} samples/s"
+    return f"{speedup:.2f} times the baseline{limits}{at}"
 
 
 def verdict_sentence(result: Result) -> str:

@@ -24,7 +24,7 @@ CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a machine that is quiet should hardly ever be called disturbed."""
 MIN_ROUNDS = 2
 """Fewest rounds from which anything can be proven."""
-MAX_ROUNDS = 12
+MAX_ROUNDS = 16
 PRECISE = 0.02
 """Half-width of the interval of a speed-up's logarithm at which no further round is needed."""
 PRECISE_SHARE = 0.1
@@ -34,13 +34,13 @@ STEADY_ROUNDS, EARLY = 5, 0.25
 make intervals of 95 % hold in 91 % (studies/confirmation)."""
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
-LEAST_MEASUREMENTS = {3: 21, 2: 14}
-"""Measurements that there must be time for, for so many finalists to get five and four rounds. In simulations of
-thirty configurations five finalists were no better than three, and one was worse."""
+LEAST_MEASUREMENTS = {3: 48, 2: 32}
+"""Measurements that there must be time for, for so many finalists: more need wider intervals, and so more rounds. In
+simulations of thirty configurations five finalists were no better than three."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
-LEAST_WITH_CONTROL = 12
-"""The same for a control beside a single finalist: with less, more rounds are worth more than that."""
+LEAST_WITH_CONTROL = 36
+"""The same for measuring the baseline twice in each round; with less, more rounds are worth more."""
 
 
 class HasTime(Protocol):
@@ -143,15 +143,15 @@ class Confirmation:
 
     @property
     def control(self) -> Control | None:
-        """The baseline against itself; ``None`` where it was measured once a round."""
-        pairs = [
-            (one.control.samples_per_second, one.baseline.samples_per_second) for one in self.rounds if one.control
-        ]
+        """The baseline against itself: in each round or, where it was measured once a round, in every two."""
+        pairs = [(one.control, one.baseline) for one in self.rounds if one.control]
+        if not pairs:
+            pairs = [(b.baseline, a.baseline) for a, b in zip(self.rounds[::2], self.rounds[1::2], strict=False)]
         if not pairs:
             return None
-        again, first = zip(*pairs, strict=True)
+        again, first = ([pair[index].samples_per_second for pair in pairs] for index in (0, 1))
         ratio, interval = ratio_interval(again, first, CONTROL_CONFIDENCE)
-        return Control(ratio=ratio, ci99=interval, rounds=len(pairs))
+        return Control(ratio=ratio, ci99=interval, pairs=len(pairs))
 
     @property
     def verdict(self) -> Literal["faster", "no proven gain"]:

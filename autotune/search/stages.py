@@ -19,9 +19,8 @@ from autotune.search.study import TuningStudy
 
 __all__ = ["Search"]
 
-CONFIRM_MEASUREMENTS = 21
-"""Measurements of confirmation for which time is set aside where there is enough of it: as many as three finalists
-need."""
+CONFIRM_MEASUREMENTS = 24
+"""Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
 CONFIRM_SHARE = 0.4
 """Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
 PROBE_SHARE = 0.3

@@ -31,7 +31,7 @@ from autotune.search.stopping import GAIN
 
 __all__ = ["TuningStudy", "open_study"]
 
-WORTH_CONFIRMING = 0.01
+WORTH_CONFIRMING = 0.005
 """Logarithm of the least gain that must be expected of the best for it to be measured again beside the baseline."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""

@@ -144,7 +144,7 @@ def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_tri
 
 
 @pytest.mark.parametrize(
-    "control", [None, Control(ratio=1.0, ci99=None, rounds=1), Control(ratio=1.2, ci99=(1.1, 1.3), rounds=3)]
+    "control", [None, Control(ratio=1.0, ci99=None, pairs=1), Control(ratio=1.2, ci99=(1.1, 1.3), pairs=3)]
 )
 def test_a_control_that_says_nothing_or_is_told_of_in_a_note_has_no_line(control: Control | None) -> None:
     assert "Control" not in shown(summary(examples.faster_result(control=control), None))

@@ -115,14 +115,19 @@ def test_every_round_measures_finalists_and_twice_the_baseline_in_fresh_processe
         assert Counter(one) == {BASELINE: 2, CHEAP: 1}
     assert all(request.fresh for _, request in runner.calls)
     assert found.control is not None
-    assert found.control.rounds == MAX_ROUNDS
+    assert found.control.pairs == MAX_ROUNDS
 
 
 def test_without_a_control_the_baseline_is_measured_once_a_round() -> None:
     runner = machine(0.1, noise=0.2)
     found = confirmed(runner, with_control=False)
     assert [set(one) for one in rounds_in(runner, 2)] == [{BASELINE, CHEAP}] * MAX_ROUNDS
-    assert found.control is None
+    assert found.control is not None
+    assert found.control.pairs == MAX_ROUNDS // 2  # of each round and the next
+
+
+def test_after_a_single_round_the_baseline_has_no_control() -> None:
+    assert confirmed(machine(0.1), rounds_only(1), with_control=False).control is None
 
 
 def test_the_order_is_random_and_repeatable_and_every_other_round_reverses_the_one_before() -> None:
@@ -300,13 +305,13 @@ def test_a_baseline_that_fails_ends_the_rounds_that_were_complete(part: int) -> 
     assert len(found.rounds) == 2
 
 
-@pytest.mark.parametrize("measurements", [0, 3, 11.9, 12, 13, 14, 20, 21, 100])
+@pytest.mark.parametrize("measurements", [0, 3, 31.9, 32, 35.9, 36, 47, 48, 100])
 def test_as_many_finalists_as_there_is_time_for(measurements: float) -> None:
     count, with_control = finalists_for(measurements)
     assert 1 <= count <= max(LEAST_MEASUREMENTS)
     assert measurements >= LEAST_MEASUREMENTS.get(count, 0)
     assert measurements < LEAST_MEASUREMENTS.get(count + 1, math.inf)
-    assert with_control == (measurements >= 12)
+    assert with_control == (measurements >= 36)
 
 
 def test_more_time_never_means_fewer_finalists() -> None:

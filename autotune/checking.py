@@ -1,0 +1,191 @@
+"""Whether a config file still keeps its promise: its configuration against its baseline, here and now."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from autotune.budget import Clock
+from autotune.config import Config, load_config
+from autotune.duration import parse_duration
+from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
+from autotune.records import Attempt, Control, Progress, Request, Runner, Trial
+from autotune.runner import ProcessRunner
+from autotune.search.confirm import MIN_ROUNDS, confirm, finalists_for
+from autotune.stats import Interval
+from autotune.workload import Workload, describe
+
+__all__ = ["Check", "Promise", "check", "compare", "read_promise"]
+
+WINDOW_SECONDS = 3.0
+PROCESS_SECONDS = 6.0
+"""What a measurement takes with its process, about; the first one tells."""
+GRACE = 10.0
+"""Seconds after the end of the budget in which a measurement that has begun may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a config file says of its configuration."""
+
+    config: Config
+    """The configuration."""
+    baseline: Config
+    """What it was compared with."""
+    samples_per_second: float | None
+    """Its rate; ``None`` where the file does not say."""
+    speedup: float
+    """That rate over the baseline's."""
+    speedup_ci95: Interval | None
+    """95 % interval of the speed-up."""
+    workload: str | None
+    """Fingerprint of the workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A promise, and what was measured now."""
+
+    promise: Promise
+    """What the file says."""
+    verdict: Literal["holds", "broken", "undecided"]
+    """``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie below the
+    promised interval; ``undecided`` where there were too few rounds to know."""
+    samples_per_second: float
+    """Rate of the configuration now."""
+    speedup: float
+    """That rate over the baseline's now: geometric mean of paired ratios."""
+    speedup_ci95: Interval | None
+    """95 % t-interval of it; ``None`` after a single round."""
+    rounds: int
+    """Complete rounds of fresh processes."""
+    control: Control | None
+    """The baseline against itself; ``None`` where it was measured once."""
+    notes: tuple[str, ...]
+    """What differs from when the file was made."""
+
+
+def check(
+    path: str | Path,
+    workload: str | Workload,
+    dataset: str | None = None,
+    *,
+    device: str = "auto",
+    budget: float | str = "1m",
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Check:
+    """Measure a config file's configuration and baseline side by side again, and compare with what the file says.
+
+    ``workload``, ``dataset`` and ``device`` are those of ``tune``; ``budget`` is the wall time for everything.
+
+    Raises ``ConfigFileError`` for a file that cannot be read or promises nothing, ``UsageError``, ``UserCodeError``,
+    and ``NothingFeasibleError`` when either configuration cannot be measured.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        promise = read_promise(Path(path))
+    notes = [str(warning.message) for warning in caught]
+    clock = Clock(parse_duration(budget))
+    tell = on_progress or (lambda progress: None)
+    tell(Progress(phase="inspect", seconds_left=clock.left))
+    with ProcessRunner(describe(workload, dataset), device) as runner:
+        facts = runner.inspect(promise.baseline)
+        if promise.workload not in (None, facts.fingerprint):
+            notes.append(f"{path}: the model or the dataset is not the one that the file was made for")
+        return compare(runner, promise, clock, tell, tuple(notes))
+
+
+def compare(
+    runner: Runner, promise: Promise, clock: Clock, tell: Callable[[Progress], None], notes: tuple[str, ...] = ()
+) -> Check:
+    """Measure both of a promise's configurations for as long as the clock allows.
+
+    Raises ``NothingFeasibleError`` when either cannot be measured.
+    """
+    begin, attempts = clock.spent, list[Attempt]()
+
+    def has_time(measurements: int, rounds: int) -> bool:
+        if rounds < MIN_ROUNDS and measurements <= 2:
+            return clock.left > 0
+        cost = (clock.spent - begin) / len(attempts) if attempts else PROCESS_SECONDS
+        return clock.left >= measurements * cost
+
+    def next_request() -> Request:
+        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, clock.left) + GRACE, fresh=True)
+
+    def on_attempt(config: Config, attempt: Attempt) -> None:
+        attempts.append(attempt)
+        trial = Trial(
+            number=len(attempts) - 1,
+            kind="confirm",
+            config=config,
+            outcome=attempt.outcome,
+            measurement=attempt.measurement,
+            message=attempt.message,
+        )
+        tell(Progress(phase="confirm", seconds_left=clock.left, finished=trial))
+
+    found = confirm(
+        runner,
+        promise.baseline,
+        [promise.config],
+        next_request,
+        has_time=has_time,
+        with_control=finalists_for(clock.left / PROCESS_SECONDS)[1],
+        on_attempt=on_attempt,
+    )
+    if found is None or found.winner is None:
+        reasons = [f"{attempt.outcome}: {attempt.message}" for attempt in attempts if attempt.message]
+        raise NothingFeasibleError(f"nothing could be compared; {reasons[-1] if reasons else 'there was no time'}")
+    speedup, interval = found.speedup(0)
+    return Check(
+        promise=promise,
+        verdict=_verdict(promise, interval),
+        samples_per_second=found.standing(0).rate,
+        speedup=speedup,
+        speedup_ci95=interval,
+        rounds=found.rounds_of(0),
+        control=found.control,
+        notes=notes,
+    )
+
+
+def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
+    if interval is None:
+        return "undecided"
+    low, high = interval
+    least = promise.speedup_ci95[0] if promise.speedup_ci95 else promise.speedup
+    if high < max(1.0, least):
+        return "broken"
+    return "holds" if low > 1.0 else "undecided"
+
+
+def read_promise(path: Path) -> Promise:
+    """Read a config file and what it promises.
+
+    Raises ``ConfigFileError`` where it says nothing of a gain over a baseline.
+    """
+    config = load_config(path)
+    measured: Mapping[str, Any] = config.measured or {}
+    if measured.get("verdict") != "faster" or "baseline" not in measured:
+        raise ConfigFileError(f"{path}: promises no gain over a baseline, so there is nothing to check")
+    interval = measured.get("speedup_ci95")
+    return Promise(
+        config=config,
+        baseline=_baseline(path, measured["baseline"]),
+        samples_per_second=measured.get("samples_per_second"),
+        speedup=float(measured.get("speedup", 1.0)),
+        speedup_ci95=(float(interval[0]), float(interval[1])) if interval else None,
+        workload=(config.made_on or {}).get("workload"),
+    )
+
+
+def _baseline(path: Path, section: Mapping[str, Any]) -> Config:
+    fields = {name: value for name, value in section.items() if name != "samples_per_second"}
+    try:
+        return Config(**fields)
+    except (TypeError, UsageError) as error:
+        raise ConfigFileError(f"{path}: measured: baseline: {error}") from None
