@@ -18,7 +18,9 @@ class GradientAccumulator:
     """Takes the loss of each batch, and steps the optimizer after every so many.
 
     The gradients are those of the whole: of a loss that is a mean over samples each batch counts by its samples, of a
-    sum all count alike; a short last batch changes nothing in that. The scaler may be a disabled one.
+    sum all count alike; a short last batch changes nothing in that. A mean over something else, such as tokens that are
+    not padding or weighted classes, is that of the whole only where every batch has as much of it. The scaler may be a
+    disabled one.
 
     Raises ``UsageError`` for a reduction that is neither ``mean`` nor ``sum``.
     """
@@ -52,17 +54,26 @@ class GradientAccumulator:
         share = samples / (self._batch_size * self._steps) if self._is_mean and self._steps > 1 else 1.0
         self.scaler.scale(loss if share == 1.0 else loss * share).backward()
 
-    def step(self) -> bool:
-        """Step the optimizer if enough batches are in; tell whether it did."""
-        return self._batches >= self._steps and self.flush()
+    def step(self, max_norm: float | None = None) -> bool:
+        """Step the optimizer if enough batches are in; tell whether they were.
 
-    def flush(self) -> bool:
+        ``max_norm`` clips the gradients' norm before, as ``torch.nn.utils.clip_grad_norm_`` does, once they are those
+        of the whole and no longer scaled. Like any scaler, that of fp16 skips a step whose gradients overflow.
+        """
+        return self._batches >= self._steps and self.flush(max_norm)
+
+    def flush(self, max_norm: float | None = None) -> bool:
         """Step the optimizer with what is in, as at the end of an epoch; tell whether there was anything."""
         if not self._batches:
             return False
         expected = self._batch_size * self._steps
         if self._is_mean and self._steps > 1 and self._samples != expected:
             self._scale_gradients(expected / self._samples)
+        if max_norm is not None:
+            from torch.nn.utils import clip_grad_norm_
+
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self._parameters(), max_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -70,7 +81,9 @@ class GradientAccumulator:
         return True
 
     def _scale_gradients(self, factor: float) -> None:
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+        for parameter in self._parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]

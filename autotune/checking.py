@@ -53,7 +53,7 @@ class Check:
     """What the file says."""
     verdict: Literal["holds", "broken", "undecided"]
     """``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie below the
-    promised interval; ``undecided`` where there were too few rounds to know."""
+    promised interval; ``undecided`` where the measurements do not tell."""
     samples_per_second: float
     """Rate of the configuration now."""
     speedup: float
@@ -87,7 +87,7 @@ def check(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         promise = read_promise(Path(path))
-    notes = [str(warning.message) for warning in caught]
+    notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
     clock = Clock(parse_duration(budget))
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=clock.left))
@@ -95,23 +95,26 @@ def check(
         facts = runner.inspect(promise.baseline)
         if promise.workload not in (None, facts.fingerprint):
             notes.append(f"{path}: the model or the dataset is not the one that the file was made for")
-        return compare(runner, promise, clock, tell, tuple(notes))
+        return compare(runner, promise, clock, tell, tuple(notes), runner.close)
 
 
 def compare(
-    runner: Runner, promise: Promise, clock: Clock, tell: Callable[[Progress], None], notes: tuple[str, ...] = ()
+    runner: Runner,
+    promise: Promise,
+    clock: Clock,
+    tell: Callable[[Progress], None],
+    notes: tuple[str, ...] = (),
+    on_interrupt: Callable[[], None] | None = None,
 ) -> Check:
-    """Measure both of a promise's configurations for as long as the clock allows.
+    """Measure both of a promise's configurations for as long as the clock allows, or until the user interrupts it.
 
     Raises ``NothingFeasibleError`` when either cannot be measured.
     """
     begin, attempts = clock.spent, list[Attempt]()
 
-    def has_time(measurements: int, rounds: int) -> bool:
-        if rounds < MIN_ROUNDS and measurements <= 2:
-            return clock.left > 0
+    def has_time(measurements: float, rounds: int) -> bool:
         cost = (clock.spent - begin) / len(attempts) if attempts else PROCESS_SECONDS
-        return clock.left >= measurements * cost
+        return clock.left >= measurements * cost / (2 if rounds < MIN_ROUNDS else 1)
 
     def next_request() -> Request:
         return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, clock.left) + GRACE, fresh=True)
@@ -136,6 +139,7 @@ def compare(
         has_time=has_time,
         with_control=finalists_for(clock.left / PROCESS_SECONDS)[1],
         on_attempt=on_attempt,
+        on_interrupt=on_interrupt,
     )
     if found is None or found.winner is None:
         reasons = [f"{attempt.outcome}: {attempt.message}" for attempt in attempts if attempt.message]
@@ -143,7 +147,7 @@ def compare(
     speedup, interval = found.speedup(0)
     return Check(
         promise=promise,
-        verdict=_verdict(promise, interval),
+        verdict=_verdict(promise, interval, found.noise),
         samples_per_second=found.standing(0).rate,
         speedup=speedup,
         speedup_ci95=interval,
@@ -153,14 +157,14 @@ def compare(
     )
 
 
-def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
+def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Literal["holds", "broken", "undecided"]:
     if interval is None:
         return "undecided"
     low, high = interval
     least = promise.speedup_ci95[0] if promise.speedup_ci95 else promise.speedup
-    if high < max(1.0, least):
+    if high * noise < max(1.0, least):
         return "broken"
-    return "holds" if low > 1.0 else "undecided"
+    return "holds" if low > noise else "undecided"
 
 
 def read_promise(path: Path) -> Promise:

@@ -66,7 +66,7 @@ def conclude(
             *(f"{why}: left out" for why in distrusted),
         ),
     )
-    return replace(result, config=_with_evidence(result, host))
+    return replace(result, config=_with_evidence(result, before.config, host))
 
 
 def _standing(trial: Trial) -> Standing:
@@ -85,11 +85,11 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
     )
 
 
-def _with_evidence(result: Result, host: Host) -> Config:
-    """Attach the file's ``measured`` and ``made_on`` sections to the answer."""
+def _with_evidence(result: Result, given: Config, host: Host) -> Config:
+    """Attach the file's ``measured`` and ``made_on`` sections to the answer; the baseline as it was given."""
     answer = result.measurement
     baseline = {
-        **_plain(result.baseline),
+        **_plain(given),
         "samples_per_second": _rounded(result.baseline_samples_per_second),
     }
     measured = {
@@ -169,6 +169,7 @@ def _plain(config: Config) -> dict[str, Any]:
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
         "intra_op_threads": config.intra_op_threads,
+        "inter_op_threads": config.inter_op_threads,
     }
 
 

@@ -142,8 +142,8 @@ class Config:
     ) -> GradientAccumulator:
         """Return what takes each batch's loss, outside ``autocast``, and steps the optimizer: ``backward``, ``step``.
 
-        ``reduction`` says whether that loss is a mean over its samples or their sum. With ``accumulation_steps`` of 1
-        each batch is a step; the gradients are those of the whole batch in any case. It brings its own ``grad_scaler``.
+        ``reduction`` says whether that loss is a mean over its samples or their sum: the gradients are then those of
+        the whole batch. With ``accumulation_steps`` of 1 each batch is a step. It brings its own ``grad_scaler``.
         """
         from autotune.accumulation import GradientAccumulator
 

@@ -11,10 +11,7 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["COMMANDS", "KNOBS", "build_check_parser", "build_parser", "parse_baseline"]
-
-COMMANDS = ("check",)
-"""First words of a command line that do something else than tune."""
+__all__ = ["KNOBS", "build_check_parser", "build_parser", "parse_baseline"]
 
 KNOBS = {
     "--batch-size": ("SIZES", "samples per step, such as 32..512"),
@@ -134,7 +131,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="memory to leave free, such as 10%% or 0.1 (default: 10%%)",
     )
     group.add_argument(
-        "--max-memory", metavar="SIZE", help="most that training may take of the device's memory, such as 12GiB"
+        "--max-memory",
+        metavar="SIZE",
+        help="most that training may take of the device's memory, on a CPU of the host's, such as 12GiB",
     )
     group.add_argument(
         "--baseline",

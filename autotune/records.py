@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 
@@ -233,6 +234,8 @@ class WorkloadFacts:
     """Whether the dataset has ``set_epoch``, which workers that live on between epochs do not see."""
     parameters: int
     """Parameters of the model."""
+    loss_reduction: Reduction
+    """Whether the loss is a mean over the samples of a batch or their sum."""
     has_batch_norm: bool
     """Whether it normalises by statistics of the batch, which accumulation leaves as small as each batch is."""
     device: str

@@ -26,6 +26,7 @@ from autotune.records import (
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
+from autotune.search.fitting import exceeds
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
 
@@ -210,10 +211,10 @@ class Run:
         begin, taken = self.clock.spent, 0
         interruptions: list[bool] = [interrupted]
 
-        def has_time(measurements: int, rounds: int) -> bool:
-            if rounds < MIN_ROUNDS and measurements <= 2 and not interrupted:
-                return self.clock.spent < self.clock.budget
+        def has_time(measurements: float, rounds: int) -> bool:
             cost = (self.clock.spent - begin) / taken if taken else search.fresh_cost
+            if rounds < MIN_ROUNDS and not interrupted:
+                measurements /= 2  # without two rounds nothing is proven
             return self.clock.spent + measurements * cost <= end
 
         def next_request() -> Request:
@@ -238,6 +239,7 @@ class Run:
             next_request,
             has_time=has_time,
             with_control=with_control,
+            fits=lambda measured: not exceeds(measured, study.room),
             on_attempt=on_attempt,
             on_interrupt=on_interrupt,
         )
@@ -262,7 +264,9 @@ def as_baseline(given: Config | Mapping[str, Any] | None, global_batch_size: int
         return config
     if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int) or global_batch_size < 1:
         raise UsageError(f"--global-batch-size {global_batch_size}: allowed: whole numbers from 1")
-    if given is None or (not isinstance(given, Config) and "batch_size" not in given):
+    if not isinstance(given, Config) and "batch_size" not in (given or {}):
+        if global_batch_size % config.accumulation_steps == 0 and config.accumulation_steps > 1:
+            return replace(config, batch_size=global_batch_size // config.accumulation_steps)
         divisors = (size for size in range(config.batch_size, 0, -1) if global_batch_size % size == 0)
         config = replace(config, batch_size=next(divisors))
     steps, rest = divmod(global_batch_size, config.batch_size)

@@ -55,7 +55,7 @@ class Workload:
     """``batch_sampler(batch_size)`` returns what a DataLoader takes under that name, for example length buckets."""
     loss_reduction: Reduction | None = None
     """Whether the loss is a ``mean`` over the samples of a batch or their ``sum``, which gradient accumulation must
-    know; by default what ``loss.reduction`` says, else a mean."""
+    know; by default what ``loss.reduction`` says, else a mean. A mean over tokens counts as one over samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

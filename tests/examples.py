@@ -173,6 +173,7 @@ def facts(**changes: Any) -> WorkloadFacts:
         iterable=False,
         sets_epoch=False,
         has_batch_norm=False,
+        loss_reduction="mean",
         parameters=1_000_000,
         device="cpu",
         device_name="a CPU",

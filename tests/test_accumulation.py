@@ -150,3 +150,21 @@ def test_the_class_can_be_used_alone() -> None:
     accumulator = GradientAccumulator(optimizer, torch.amp.GradScaler("cpu", enabled=False), batch_size=4, steps=1)
     accumulator.backward(model(INPUTS[:4]).mean())
     assert accumulator.step()
+
+
+@pytest.mark.parametrize("amp", ["off", "fp16"])
+@pytest.mark.parametrize("sizes", [(16, 16), (16, 5), (16,)])
+def test_clipping_sees_the_gradients_of_the_whole_and_not_scaled_ones(amp: Amp, sizes: Sequence[int]) -> None:
+    model = net()
+    optimizer = Recording(model.parameters())
+    accumulator = Config(batch_size=16, accumulation_steps=2, amp=amp).accumulator(optimizer, "cpu")
+    first = 0
+    for size in sizes:
+        part = slice(first, first + size)
+        accumulator.backward(LOSSES["mean"](model(INPUTS[part]), TARGETS[part]), size)
+        first += size
+    assert accumulator.flush(max_norm=0.5)
+    whole = gradients([sum(sizes)], "mean", batch_size=sum(sizes), steps=1)
+    norm = torch.linalg.vector_norm(torch.cat([each.flatten() for each in whole]))
+    assert norm > 0.5
+    torch.testing.assert_close(optimizer.steps[0], [each * (0.5 / norm) for each in whole], rtol=1e-4, atol=1e-6)

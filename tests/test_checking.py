@@ -117,3 +117,22 @@ def test_a_file_without_a_promise_is_refused(verdict: str | None, tmp_path: Path
 def test_a_damaged_baseline_is_refused(baseline: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError, match="measured: baseline"):
         read_promise(saved(tmp_path, baseline=baseline))
+
+
+def test_an_interrupted_check_says_what_is_known() -> None:
+    runner = machine(2.0, noise=0.03, interrupt_at=8)
+    found = compare(runner, PROMISE, Clock(60.0, runner.now), lambda progress: None, (), runner.close)
+    assert (found.rounds, found.verdict) == (3, "holds")
+    assert runner.closed == 1
+
+
+def test_a_machine_that_differs_from_itself_decides_nothing() -> None:
+    class Slowing(SimulatedMachine):
+        def rate(self, config: Config) -> float:
+            return super().rate(config) * (0.8 if len(self.calls) % 4 in (3, 0) else 1.0)  # in every other round
+
+    runner = Slowing(cost=machine(1.1).cost, noise=0.02, seconds=3.0)
+    found = checked(runner, budget=100.0)
+    assert found.control is not None
+    assert found.control.is_off
+    assert found.verdict != "holds"

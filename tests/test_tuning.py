@@ -15,7 +15,7 @@ from autotune.config import Config, load_config
 from autotune.configfile import read_document
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.probes import NumericsCheck
-from autotune.records import Outcome, Progress, Result, WorkloadFacts
+from autotune.records import Attempt, Outcome, Progress, Request, Result, WorkloadFacts
 from autotune.room import MemoryRoom
 from autotune.search.space import build_space
 from autotune.tuning import Run, as_baseline, tune
@@ -357,6 +357,7 @@ def test_a_precision_that_the_user_trains_in_is_theirs() -> None:
         (None, 100, (25, 4)),
         (None, 7, (7, 1)),
         ({"num_workers": 2}, 48, (24, 2)),
+        ({"accumulation_steps": 4}, 256, (64, 4)),
         ({"batch_size": 64}, 256, (64, 4)),
         (Config(batch_size=64, accumulation_steps=4), 256, (64, 4)),
         ({"batch_size": 64}, None, (64, 1)),
@@ -413,6 +414,51 @@ def test_training_takes_no_more_memory_than_it_may() -> None:
     assert result.measurement.peak_memory_bytes == 2**31
     tried = [config.batch_size for config, _ in (*machine.calls, *machine.looks)]
     assert max(tried) == 128
+
+
+def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> None:
+    class Growing(SimulatedMachine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            found = super().measure(config, request)
+            if request.fresh and config.batch_size > 32 and found.measurement:
+                found = replace(found, measurement=replace(found.measurement, peak_memory_bytes=3 * 2**30))
+            return found
+
+    result = run_of(Growing(cost=larger_batches_pay), CPU).result(None, None, MemoryRoom(most=2**31))
+    assert result.verdict == "no proven gain"
+    assert result.config.batch_size == 32
+    assert any("not confirmed" in note for note in result.notes)
+
+
+def test_a_baseline_in_a_study_that_goes_on_is_held_to_the_memory_too(tmp_path: Path) -> None:
+    storage = str(tmp_path / "study.journal")
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31)
+    run_of(machine, CPU).result(storage, 3)
+    with pytest.raises(UsageError, match="--max-memory"):
+        run_of(machine, CPU).result(storage, 3, MemoryRoom(most=2**30))
+
+
+def test_what_an_epoch_would_need_by_its_end_counts(tmp_path: Path) -> None:
+    class Leaking(SimulatedMachine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            found = super().measure(config, request)
+            if config.num_workers and found.measurement:
+                found = replace(found, measurement=replace(found.measurement, epoch_host_memory_bytes=3 * 2**30))
+            return found
+
+    result = run_of(Leaking(cost=loader_bound), CPU).result(None, 8, MemoryRoom(most=2**31))
+    assert result.config.num_workers == 0
+
+
+def test_a_study_goes_on_with_narrower_bounds(tmp_path: Path) -> None:
+    storage = str(tmp_path / "study.journal")
+    wide = {"batch_size": "64,128,256", "amp": "off,bf16", "threads": "1,4"}
+    run_of(SimulatedMachine(cost=larger_batches_pay), CPU, baseline=Config(batch_size=256), **wide).result(storage, 5)
+    for narrow in ({"batch_size": "64,128"}, {"amp": "off"}, {"threads": 1}):
+        machine = SimulatedMachine(cost=larger_batches_pay)
+        bounds = {**wide, **narrow}
+        result = run_of(machine, CPU, baseline=Config(batch_size=256), **bounds).result(storage, 8)
+        assert result.config.batch_size in (64, 128, 256)
 
 
 def test_a_baseline_that_takes_more_memory_than_training_may_is_refused() -> None:

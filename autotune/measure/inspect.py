@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, default_collate
 from autotune.errors import UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.device import Device
-from autotune.measure.step import tensor_bytes
+from autotune.measure.step import loss_reduction, tensor_bytes
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload
 
@@ -36,6 +36,7 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         iterable=isinstance(dataset, IterableDataset),
         sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
+        loss_reduction=loss_reduction(workload),
         has_batch_norm=any(isinstance(module, BATCH_NORMS) for module in workload.model.modules()),
         device=str(device.torch_device),
         device_name=device.name,

@@ -46,6 +46,7 @@ def check_numerics(workload: Workload, config: Config, device: Device, seconds: 
     again at the end.
     """
     batches = _take_batches(workload, config, seconds / 4)
+    workload.model.to(device.torch_device)  # before its tensors are noted: moving it replaces buffers
     trials = _Trials(workload, device, _State(workload))
     full = replace(config, amp="off", accumulation_steps=1)
     reduced = replace(full, amp=config.amp)

@@ -177,7 +177,7 @@ def check_text(check: Check, path: str) -> str:
     verdicts = {
         "holds": "The promise holds.",
         "broken": "The promise does not hold here any more: tune again.",
-        "undecided": "That is too little to know: give a larger --budget.",
+        "undecided": "That does not tell whether it holds: close what else is running, or give a larger --budget.",
     }
     then = _claim_text(check.promise.speedup, check.promise.speedup_ci95, check.promise.samples_per_second)
     now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
@@ -231,13 +231,14 @@ def snippet(result: Result, path: str) -> str:
     """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
     device, steps = result.facts.device, _counted(result.config.accumulation_steps, "batch", "batches")
     shuffle = "" if result.facts.iterable else ", shuffle=True"
+    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
     quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"""\
 import autotune
 
 config = autotune.load_config({quoted})
 config.apply_threads()  # before torch is imported
-accumulator = config.accumulator(optimizer, "{device}")
+accumulator = config.accumulator(optimizer, "{device}"{reduction})
 for batch in config.dataloader(dataset{shuffle}):
     with config.autocast("{device}"):  # around forward and loss, never backward
         loss = training_step(model, batch)

@@ -46,7 +46,7 @@ LEAST_WITH_CONTROL = 36
 class HasTime(Protocol):
     """Tells whether there is time for so many more measurements, when so many rounds were tried."""
 
-    def __call__(self, measurements: int, rounds: int) -> bool: ...
+    def __call__(self, measurements: float, rounds: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +162,13 @@ class Confirmation:
         if self.winner is None:
             return "no proven gain"
         speedup, interval = self.speedup(self.winner)
-        noise = math.exp(abs(math.log(self.control.ratio))) if self.control and self.control.is_off else 1.0
-        proven = interval is not None and interval[0] > noise and speedup >= CLAIM
+        proven = interval is not None and interval[0] > self.noise and speedup >= CLAIM
         return "faster" if proven else "no proven gain"
+
+    @property
+    def noise(self) -> float:
+        """The ratio that the machine alone makes: 1 unless the control is off."""
+        return math.exp(abs(math.log(self.control.ratio))) if self.control and self.control.is_off else 1.0
 
     @property
     def is_clear(self) -> bool:
@@ -196,17 +200,18 @@ def confirm(
     has_time: HasTime,
     with_control: bool = True,
     seed: int = 0,
+    fits: Callable[[Measurement], bool] = lambda measured: True,
     on_attempt: Callable[[Config, Attempt], None] = lambda config, attempt: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
     """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
 
     ``finalists`` come cheapest first; ``next_request()`` says how to measure next. The order within a round is
-    random, and reversed in the next, so that what drifts cancels. A round in which the machine was disturbed does
-    not count. Returns ``None`` when no round counted. A KeyboardInterrupt ends it with the rounds that are
-    complete, where ``on_interrupt`` is given.
+    random, and reversed in the next, so that what drifts cancels. A finalist that does not fit the memory is out, a
+    round in which the machine was disturbed does not count. Returns ``None`` when no round counted. A
+    KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given.
     """
-    rounds = _Rounds(runner, baseline, tuple(finalists), next_request, has_time, with_control, seed, on_attempt)
+    rounds = _Rounds(runner, baseline, tuple(finalists), next_request, has_time, with_control, seed, fits, on_attempt)
     try:
         rounds.run()
     except KeyboardInterrupt:
@@ -227,6 +232,7 @@ class _Rounds:
     has_time: HasTime
     with_control: bool
     seed: int
+    fits: Callable[[Measurement], bool]
     on_attempt: Callable[[Config, Attempt], None]
     found: Confirmation | None = None
     _running: list[int] = field(default_factory=list)
@@ -264,7 +270,7 @@ class _Rounds:
             config = self.finalists[part] if part >= 0 else self.baseline
             attempt = measure_undisturbed(self.runner, config, self.next_request(), self._may_repeat)
             self.on_attempt(config, attempt)
-            if attempt.measurement is not None:
+            if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
                 attempts[part] = attempt
                 self._longest = max(self._longest, attempt.seconds)
             elif part < 0 or self._is_cut_off(attempt):

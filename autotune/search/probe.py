@@ -204,7 +204,8 @@ def _second_trace(knowledge: Knowledge, space: Space, start: Config) -> Config |
 
 def _other_groups(knowledge: Knowledge, space: Space, start: Config) -> list[Config]:
     """Return where to look at other precisions and threads: at the best batch size so far, and at the best of both."""
-    own = [(config, look) for config, look in knowledge.looks if _is_of_group(knowledge, config, start)]
+    looks = _allowed_looks(knowledge, space)
+    own = [(config, look) for config, look in looks if _is_of_group(knowledge, config, start)]
     if not own:
         return []
     best = _fastest(own).batch_size
@@ -215,17 +216,18 @@ def _other_groups(knowledge: Knowledge, space: Space, start: Config) -> list[Con
     configs = [replace(start, amp=amp) for amp in amps]
     configs += [replace(space.with_batch_size(start, best), intra_op_threads=count) for count in threads]
     if threads and amps:
-        beside = [(c, look) for c, look in knowledge.looks if c.amp == start.amp and c.batch_size == best]
+        beside = [(c, look) for c, look in looks if c.amp == start.amp and c.batch_size == best]
         count = _fastest(beside).intra_op_threads
-        configs.append(replace(_fastest(knowledge.looks), intra_op_threads=count))
+        configs.append(replace(_fastest(looks), intra_op_threads=count))
     return configs
 
 
 def _beside_the_fastest(knowledge: Knowledge, space: Space) -> Config | None:
     """Return a batch size next to the fastest step's that was not looked at: the highest ceiling is not guessed."""
-    if not knowledge.looks:
+    allowed_looks = _allowed_looks(knowledge, space)
+    if not allowed_looks:
         return None
-    fastest = _fastest(knowledge.looks)
+    fastest = _fastest(allowed_looks)
     looks = _looks_of_group(knowledge, fastest)
     if len(looks) + len(_failed_of_group(knowledge, fastest)) >= MAX_RUNGS:
         return None
@@ -237,6 +239,18 @@ def _beside_the_fastest(knowledge: Knowledge, space: Space) -> Config | None:
             if found is not None:
                 return found
     return None
+
+
+def _allowed_looks(knowledge: Knowledge, space: Space) -> list[tuple[Config, ComputeProbe]]:
+    """Return the looks within the bounds: a study that goes on may hold others."""
+    allowed = space.allowed
+    return [
+        (config, look)
+        for config, look in knowledge.looks
+        if config.batch_size in allowed["batch_size"]
+        and config.amp in allowed["amp"]
+        and config.intra_op_threads in allowed["threads"]
+    ]
 
 
 def _fastest(looks: Sequence[tuple[Config, ComputeProbe]]) -> Config:

@@ -139,8 +139,9 @@ def build_space(
 
 
 def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:
-    """Return the batch sizes that divide the samples of a step; of the default ones, every divisor near enough."""
-    wanted = sizes if given is not None else tuple(range(min(sizes), max(sizes) + 1))
+    """Return the batch sizes that divide the samples of a step; of the default ones and of a range, every divisor."""
+    is_range = given is None or (isinstance(given, str) and ".." in given)
+    wanted = tuple(range(min(sizes), max(sizes) + 1)) if is_range else sizes
     divisors = tuple(size for size in wanted if whole % size == 0)
     if not divisors:
         raise UsageError(f"--batch-size {given}: no size divides the {whole} of --global-batch-size")

@@ -68,6 +68,8 @@ class Search:
         it takes more memory than training may.
         """
         self._opening = self.clock.spent  # loading the workload is most of it
+        for baseline in self.study.trials[:1]:
+            _require_baseline(baseline, self.study.room)
         while True:
             if self.study.trials and self._looks_again():
                 continue

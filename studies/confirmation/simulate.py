@@ -177,6 +177,7 @@ FACTS = WorkloadFacts(
     sets_epoch=False,
     parameters=1000,
     has_batch_norm=False,
+    loss_reduction="mean",
     device="cpu",
     device_name="simulated",
     amp_modes=("off", "bf16"),

@@ -190,6 +190,7 @@ class Machine:
             sets_epoch=False,
             parameters=10**7,
             has_batch_norm=False,
+            loss_reduction="mean",
             device=world.device,
             device_name=f"a simulated machine: {world.family}",
             amp_modes=("off", "bf16") if on_cpu else ("off", "bf16", "fp16"),

@@ -289,3 +289,10 @@ def test_of_an_iterable_dataset_one_batch_is_read() -> None:
     opened(CountingUp(100), training_step=(step := Training()))
     assert not step.others
     assert step.batches[0].flatten().tolist() == list(range(8))
+
+
+def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> None:
+    device = CpuDevice()
+    workload = Workload(nn.Linear(1, 1), CountingUp(64), training_step=training)
+    cell = open_cell(workload, Config(batch_size=1, accumulation_steps=10_000), device)
+    assert cell.step.accumulator.optimizer.state_dict()["state"]

@@ -288,3 +288,9 @@ def test_a_look_is_one_line_that_says_what_was_found(expected: str, probe: Probe
     line = probe_line(probe).plain
     assert expected in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(("reduction", "said"), [("mean", False), ("sum", True)])
+def test_the_snippet_says_when_the_loss_is_a_sum(reduction: Any, said: bool) -> None:
+    result = examples.faster_result(facts=examples.facts(loss_reduction=reduction))
+    assert ('reduction="sum"' in snippet(result, "a.yaml")) is said

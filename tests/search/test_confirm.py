@@ -383,18 +383,26 @@ def test_the_control_of_an_honest_machine_is_hardly_ever_off() -> None:
 
 
 @pytest.mark.parametrize("finalists", [(CHEAP,), (CHEAP, MIDDLE, DEAR)], ids=["one", "three"])
-@pytest.mark.parametrize("drift", [0.0, 0.05, 0.2])
-def test_equal_configurations_are_rarely_called_faster(finalists: tuple[Config, ...], drift: float) -> None:
+@pytest.mark.parametrize(("drift", "with_control"), [(0.0, False), (0.05, True), (0.05, False), (0.2, False)])
+def test_equal_configurations_are_rarely_called_faster(
+    finalists: tuple[Config, ...], drift: float, with_control: bool
+) -> None:
+    options: dict[str, Any] = {"finalists": finalists, "with_control": with_control}
     verdicts = [
-        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), finalists=finalists, seed=seed).verdict
-        for seed in range(200)
+        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), seed=seed, **options).verdict for seed in range(200)
     ]
     assert verdicts.count("faster") <= 10
 
 
+@pytest.mark.parametrize("with_control", [True, False])
 @pytest.mark.parametrize(("gain", "noise", "drift"), [(0.1, 0.01, 0.2), (0.05, 0.03, 0.05)])
-def test_a_true_gain_is_found_through_noise_and_drift(gain: float, noise: float, drift: float) -> None:
-    verdicts = [confirmed(machine(gain, noise=noise, drift=drift, seed=seed), seed=seed).verdict for seed in range(200)]
+def test_a_true_gain_is_found_through_noise_and_drift(
+    gain: float, noise: float, drift: float, with_control: bool
+) -> None:
+    verdicts = [
+        confirmed(machine(gain, noise=noise, drift=drift, seed=seed), seed=seed, with_control=with_control).verdict
+        for seed in range(200)
+    ]
     assert verdicts.count("faster") >= 180
 
 
@@ -402,6 +410,7 @@ def test_a_true_gain_is_found_through_noise_and_drift(gain: float, noise: float,
 def test_the_interval_holds_the_true_ratio_nearly_as_often_as_it_says(gain: float, noise: float) -> None:
     hits = 0
     for seed in range(300):
-        interval = confirmed(machine(gain, noise=noise, drift=0.05, seed=seed), seed=seed).speedup(0)[1]
+        runner = machine(gain, noise=noise, drift=0.05, seed=seed)
+        interval = confirmed(runner, seed=seed, with_control=seed % 2 == 0).speedup(0)[1]
         hits += interval is not None and interval[0] <= 1 + gain <= interval[1]
     assert hits >= 0.92 * 300

@@ -289,6 +289,8 @@ def test_of_the_batch_sizes_that_were_asked_for_those_count_that_divide_the_whol
     assert space.allowed["batch_size"] == (16, 32, 64)
     with pytest.raises(UsageError, match="divides"):
         build_space(gpu_facts(), 4, baseline, {"batch_size": "100,200"}, 256)
+    odd = build_space(gpu_facts(), 4, Config(batch_size=15, accumulation_steps=3), {"batch_size": "10..30"}, 45)
+    assert odd.allowed["batch_size"] == (15,)
 
 
 def test_without_fixed_samples_of_a_step_accumulation_stays_as_it_is() -> None:
