@@ -80,7 +80,7 @@ class SimulatedPipeline:
             free = self._built[k - self.num_workers] if k >= self.num_workers else 0.0
             self._built.append(max(asked, free) + self.build(k))
 
-    def step(self, batch: Any) -> StepMarks:
+    def step(self, batch: Any, samples: int | None = None) -> StepMarks:
         there, seconds = self.now, self.compute(len(self._given) - 1)
         self.now += seconds
         return there, there, there + seconds / 3, self.now, self.now
@@ -145,7 +145,7 @@ class SimulatedAccelerator(AcceleratorDevice):
     def clock(self) -> float:
         return self.now
 
-    def step(self, batch: Any) -> StepMarks:
+    def step(self, batch: Any, samples: int | None = None) -> StepMarks:
         self.now += self.host_seconds
         there = max(self.now, self.done)
         self.done = there + self.step_seconds

@@ -378,8 +378,8 @@ def test_a_control_that_differs_from_itself_must_be_exceeded() -> None:
 
 
 def test_the_control_of_an_honest_machine_is_hardly_ever_off() -> None:
-    found = [confirmed(machine(0.0, noise=0.03, drift=0.05, seed=seed), seed=seed).control for seed in range(200)]
-    assert sum(control.is_off for control in found if control) <= 6
+    found = [confirmed(machine(0.0, noise=0.03, drift=0.05, seed=seed), seed=seed).control for seed in range(100)]
+    assert sum(control.is_off for control in found if control) <= 3
 
 
 @pytest.mark.parametrize("finalists", [(CHEAP,), (CHEAP, MIDDLE, DEAR)], ids=["one", "three"])
@@ -389,9 +389,9 @@ def test_equal_configurations_are_rarely_called_faster(
 ) -> None:
     options: dict[str, Any] = {"finalists": finalists, "with_control": with_control}
     verdicts = [
-        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), seed=seed, **options).verdict for seed in range(200)
+        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), seed=seed, **options).verdict for seed in range(100)
     ]
-    assert verdicts.count("faster") <= 10
+    assert verdicts.count("faster") <= 5
 
 
 @pytest.mark.parametrize("with_control", [True, False])
@@ -401,9 +401,9 @@ def test_a_true_gain_is_found_through_noise_and_drift(
 ) -> None:
     verdicts = [
         confirmed(machine(gain, noise=noise, drift=drift, seed=seed), seed=seed, with_control=with_control).verdict
-        for seed in range(200)
+        for seed in range(100)
     ]
-    assert verdicts.count("faster") >= 180
+    assert verdicts.count("faster") >= 90
 
 
 @pytest.mark.parametrize(("gain", "noise"), [(0.25, 0.02), (1.0, 0.03), (1.0, 0.005)])
