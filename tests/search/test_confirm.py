@@ -389,9 +389,9 @@ def test_equal_configurations_are_rarely_called_faster(
 ) -> None:
     options: dict[str, Any] = {"finalists": finalists, "with_control": with_control}
     verdicts = [
-        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), seed=seed, **options).verdict for seed in range(100)
+        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), seed=seed, **options).verdict for seed in range(200)
     ]
-    assert verdicts.count("faster") <= 5
+    assert verdicts.count("faster") <= 10
 
 
 @pytest.mark.parametrize("with_control", [True, False])
