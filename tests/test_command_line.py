@@ -46,6 +46,7 @@ def workload(name: str) -> tuple[str, str]:
     return "--model", f"tests.workloads:{name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "exit_code", "message"),
     [

@@ -233,6 +233,7 @@ def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
     assert are_gone(processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "config", "message", "function"),
     [

@@ -175,7 +175,8 @@ class Confirmation:
         """Whether further rounds are not worth their time: the gain is known well enough, or there is hardly one."""
         if len(self.rounds) <= MIN_ROUNDS or self.winner is None:
             return self.winner is None
-        if all((interval := self.speedup(index)[1]) and interval[1] < CLAIM for index in self._contenders):
+        is_hopeless = all((interval := self.speedup(index)[1]) and interval[1] < CLAIM for index in self._contenders)
+        if is_hopeless and len(self.rounds) >= STEADY_ROUNDS:
             return True
         speedup, interval = self.speedup(self.winner)
         if interval is None:

@@ -68,7 +68,12 @@ class Drifting:
 def confirmed(drift: float, noise: float, seed: int) -> Confirmation:
     runner, request = Drifting(drift, noise, seed), Request(seconds=1.0, fresh=True)
     found = confirm(
-        runner, examples.BASELINE, examples.ANSWER, lambda: request, has_time=lambda rounds: True, seed=seed
+        runner,
+        examples.BASELINE,
+        (examples.ANSWER,),
+        lambda: request,
+        has_time=lambda measurements, rounds: True,
+        seed=seed,
     )
     assert found is not None
     return found
@@ -85,7 +90,7 @@ def test_equal_configurations_are_rarely_called_faster_even_while_the_machine_dr
 
 @pytest.mark.parametrize("noise", [0.001, 0.01, 0.03])
 def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promised(noise: float) -> None:
-    intervals = [confirmed(0.0, noise, seed).speedup_ci95 for seed in range(400)]
+    intervals = [confirmed(0.0, noise, seed).speedup(0)[1] for seed in range(400)]
     covering = sum(low <= 1 <= high for low, high in filter(None, intervals))
     assert covering >= 0.92 * 400  # looking after each round and stopping when it is narrow costs a little
 

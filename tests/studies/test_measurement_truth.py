@@ -70,6 +70,7 @@ def test_the_tables_in_the_studys_readme_are_those_of_its_data(study: Any) -> No
         assert line in readme
 
 
+@pytest.mark.slow
 def test_measuring_costs_less_than_a_percent_of_a_step_of_10_ms(study: Any) -> None:
     plain, ours = zip(*study("cost").step_seconds(4), strict=True)
     assert min(ours) - min(plain) < 0.01 * 0.010
