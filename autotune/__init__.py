@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from autotune.checking import check as check
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
+    from autotune.diagnosing import Diagnosis as Diagnosis
+    from autotune.diagnosing import diagnose as diagnose
     from autotune.errors import AutotuneError as AutotuneError
+    from autotune.finding import Cause as Cause
+    from autotune.finding import Finding as Finding
     from autotune.records import Measurement as Measurement
     from autotune.records import Outcome as Outcome
     from autotune.records import Result as Result
@@ -25,8 +29,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AutotuneError": "errors",
+    "Cause": "finding",
     "Check": "checking",
     "Config": "config",
+    "Diagnosis": "diagnosing",
+    "Finding": "finding",
     "GradientAccumulator": "accumulation",
     "Measurement": "records",
     "Outcome": "records",
@@ -35,14 +42,18 @@ _HOMES = {
     "Workload": "workload",
     "best_config": "tuning",
     "check": "checking",
+    "diagnose": "diagnosing",
     "load_config": "config",
     "tune": "tuning",
 }
 
 __all__ = [
     "AutotuneError",
+    "Cause",
     "Check",
     "Config",
+    "Diagnosis",
+    "Finding",
     "GradientAccumulator",
     "Measurement",
     "Outcome",
@@ -51,6 +62,7 @@ __all__ = [
     "Workload",
     "best_config",
     "check",
+    "diagnose",
     "load_config",
     "tune",
 ]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.duration import parse_duration
 from autotune.errors import AutotuneError, ConfigFileError, InterruptedRunError, UserCodeError
-from autotune.flags import KNOBS, build_check_parser, build_parser, parse_baseline
+from autotune.flags import KNOBS, build_check_parser, build_diagnose_parser, build_parser, parse_baseline
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = list(sys.argv[1:] if argv is None else argv)
         if arguments[:1] == ["check"]:
             return _check(build_check_parser().parse_args(arguments[1:]))
+        if arguments[:1] == ["diagnose"]:
+            return _diagnose(build_diagnose_parser().parse_args(arguments[1:]))
         return _run(build_parser().parse_args(arguments))
     except AutotuneError as error:
         if isinstance(error, UserCodeError) and error.user_traceback:
@@ -78,6 +80,28 @@ def _check(flags: argparse.Namespace) -> int:
         )
     print(json.dumps(asdict(found), indent=2) if flags.json else check_text(found, flags.file))
     return BROKEN_PROMISE if found.verdict == "broken" else 0
+
+
+def _diagnose(flags: argparse.Namespace) -> int:
+    from autotune.config import load_config
+
+    given = None if flags.baseline is None else parse_baseline(flags.baseline)
+    config = load_config(flags.config) if flags.config else given
+    if flags.trace:
+        _require_writable("--trace", Path(flags.trace))
+    from autotune.diagnosing import diagnose
+    from autotune.report.diagnosis import diagnosis_report
+
+    with _progress(flags.quiet) as on_progress:
+        found = diagnose(
+            flags.model, config, flags.dataset, device=flags.device, trace=flags.trace, on_progress=on_progress
+        )
+    if flags.json:
+        content = {"bottleneck": found.bottleneck, **asdict(found), "config": found.config.to_document()}
+        print(json.dumps(_without_nan(content), indent=2, allow_nan=False))
+    else:
+        _stdout_console().print(diagnosis_report(found))
+    return 0
 
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
@@ -153,6 +177,12 @@ def _stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def _stdout_console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
 def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:
     return warnings.catch_warnings(action="ignore") if quiet else nullcontext()
 
@@ -165,10 +195,16 @@ def _writable_config_path(text: str) -> Path:
     path = Path(text)
     if path.suffix not in SUFFIXES:
         raise ConfigFileError(f"--output {path}: a config file ends in one of {', '.join(SUFFIXES)}")
+    _require_writable("--output", path)
+    return path
+
+
+def _require_writable(flag: str, path: Path) -> None:
+    """Raise ``ConfigFileError`` where a file cannot be written."""
     if path.is_dir():
-        raise ConfigFileError(f"--output {path}: is a directory")
+        raise ConfigFileError(f"{flag} {path}: is a directory")
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-            return path
+            return
     except OSError as error:
-        raise ConfigFileError(f"--output {path}: cannot be written: {error.strerror}") from None
+        raise ConfigFileError(f"{flag} {path}: cannot be written: {error.strerror}") from None

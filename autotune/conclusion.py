@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from autotune.config import Config
+from autotune.diagnosis.evidence import Evidence
+from autotune.diagnosis.limits import find
+from autotune.finding import Finding
 from autotune.host import Host
-from autotune.records import Control, Outcome, Result, Trial, WorkloadFacts
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import Control, Outcome, Probe, Result, Trial, WorkloadFacts
 from autotune.search.confirm import Confirmation, Standing
 
 __all__ = ["conclude"]
@@ -28,13 +33,14 @@ def conclude(
     highest_limit: float,
     is_confirmed: bool = True,
     distrusted: Sequence[str] = (),
+    probes: Sequence[Probe] = (),
 ) -> Result:
     """Return the result of a run: the winner where its gain was proven, the baseline otherwise.
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
     ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
     were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``distrusted`` says why
-    precisions were left out.
+    precisions were left out; ``probes`` are the short looks at parts, which tell why the answer is no faster.
     """
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
@@ -65,8 +71,36 @@ def conclude(
             *_notes(confirmation, answer, before, confirmations, is_confirmed, facts),
             *(f"{why}: left out" for why in distrusted),
         ),
+        findings=_findings(answer, facts, host, probes),
     )
     return replace(result, config=_with_evidence(result, before.config, host))
+
+
+def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequence[Probe]) -> tuple[Finding, ...]:
+    """Return what limits the answer, by its own measurement and the looks that are nearest to it."""
+    config = answer.config
+    evidence = Evidence(
+        config=config,
+        facts=facts,
+        host=host,
+        measurement=answer.typical,
+        compute=_look_at_step(config, probes),
+        loader=_look_at_loader(config, probes),
+    )
+    return find(evidence)
+
+
+def _look_at_step(config: Config, probes: Sequence[Probe]) -> ComputeProbe | None:
+    """Return the last look at the very step of a configuration."""
+    step = (config.batch_size, config.amp, config.intra_op_threads)
+    alike = [p.compute for p in probes if (p.config.batch_size, p.config.amp, p.config.intra_op_threads) == step]
+    return next((compute for compute in reversed(alike) if compute), None)
+
+
+def _look_at_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | None:
+    """Return the look at the loader whose batch size is nearest."""
+    traces = [probe.loader for probe in probes if probe.loader]
+    return min(traces, key=lambda trace: abs(math.log(trace.batch_size / config.batch_size)), default=None)
 
 
 def _standing(trial: Trial) -> Standing:
@@ -99,7 +133,7 @@ def _with_evidence(result: Result, given: Config, host: Host) -> Config:
         "memory": answer.memory,
         "memory_limit_bytes": answer.memory_limit_bytes,
         "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
-        "bottleneck": answer.bottleneck,
+        "bottleneck": result.bottleneck,
         "baseline": baseline,
         "speedup": _rounded(result.speedup),
         "speedup_ci95": _rounded_interval(result.speedup_ci95),

@@ -11,7 +11,7 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KNOBS", "build_check_parser", "build_parser", "parse_baseline"]
+__all__ = ["KNOBS", "build_check_parser", "build_diagnose_parser", "build_parser", "parse_baseline"]
 
 KNOBS = {
     "--batch-size": ("SIZES", "samples per step, such as 32..512"),
@@ -38,6 +38,7 @@ what may vary:
 
 other commands:
   check FILE --model MODEL   measure what a config file promises again
+  diagnose --model MODEL     what is slow in training as you run it, and what to do about it
 
 exit codes:
   0    done: the file is written, also where no gain was proven
@@ -97,9 +98,32 @@ def build_check_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("the run")
     _add_device_flag(group)
     _add_budget_flag(group, "1m")
+    _add_printing_flags(parser.add_argument_group("output"))
+    return parser
+
+
+def build_diagnose_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``diagnose``."""
+    parser = _Parser(
+        prog="autotune diagnose",
+        usage="python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
+        description="Measure one configuration for some seconds: what limits it, by what evidence, and what to do?",
+        epilog="exit codes: as for tuning",
+        allow_abbrev=False,
+    )
+    _add_workload_flags(parser)
+    group = parser.add_argument_group("the run")
+    _add_device_flag(group)
+    configuration = group.add_mutually_exclusive_group()
+    _add_baseline_flag(configuration)
+    configuration.add_argument("--config", metavar="FILE", help="look at a config file's configuration instead")
     output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    output.add_argument("--quiet", action="store_true", help="print nothing but errors to stderr")
+    output.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write torch's profile of a few steps there, such as trace.json",
+    )
+    _add_printing_flags(output)
     return parser
 
 
@@ -135,16 +159,20 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="most that training may take of the device's memory, on a CPU of the host's, such as 12GiB",
     )
+    _add_baseline_flag(group)
+    group.add_argument(
+        "--storage",
+        metavar="FILE|URL",
+        help="keep the study there and continue it next time, such as study.db",
+    )
+
+
+def _add_baseline_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--baseline",
         metavar="K=V,..",
         help="what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "
         "no workers, amp=off, torch's own threads)",
-    )
-    group.add_argument(
-        "--storage",
-        metavar="FILE|URL",
-        help="keep the study there and continue it next time, such as study.db",
     )
 
 
@@ -171,6 +199,10 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
     )
+    _add_printing_flags(group)
+
+
+def _add_printing_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", action="store_true", help="print the result as one JSON object")
     group.add_argument("--quiet", action="store_true", help="print nothing but errors to stderr")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
+from autotune.finding import Finding
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 
 if TYPE_CHECKING:
@@ -208,18 +209,6 @@ class Measurement:
     """Whether the window ended as soon as the rate was sure to lie below what was asked for; it may be lower still."""
     notes: tuple[str, ...] = ()
     """What a reader must know to trust this number, in plain words."""
-
-    @property
-    def bottleneck(self) -> str:
-        """The part of the step that keeps the rate from its ceiling: loader, transfer, compute or cpu."""
-        split = self.step_time
-        if self.samples_per_second >= 0.9 * self.ceiling_samples_per_second:
-            return "compute"
-        if split.host_to_device > max(split.data_wait, 0.1 * split.total):
-            return "transfer"
-        if split.data_wait >= 0.1 * split.total:
-            return "loader"
-        return "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +431,13 @@ class Result:
     """Wall time of the whole run."""
     notes: tuple[str, ...] = ()
     """What the user should know, with advice."""
+    findings: tuple[Finding, ...] = ()
+    """What limits the answer's rate, that which takes the most time first, then what is worth knowing besides."""
+
+    @property
+    def bottleneck(self) -> str | None:
+        """What limits the answer's rate most, as ``Cause`` names it; ``None`` where nothing was found out."""
+        return str(self.findings[0].cause) if self.findings else None
 
     @property
     def trials(self) -> pandas.DataFrame:

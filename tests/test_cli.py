@@ -253,6 +253,56 @@ def test_checking_a_file_that_is_not_there_is_an_error_before_anything_starts(
     assert "absent.yaml" in capsys.readouterr().err
 
 
+def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(
+    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune import diagnosing
+
+    received: list[dict[str, object]] = []
+
+    def diagnose(workload: str, config: object, dataset: str | None, **options: Any) -> object:
+        options.pop("on_progress")
+        received.append({"workload": workload, "config": config, "dataset": dataset, **options})
+        return examples.diagnosis()
+
+    monkeypatch.setattr(diagnosing, "diagnose", diagnose)
+    assert main(["diagnose", "--model", "m:f", "--baseline", "batch_size=8", "--trace", "t.json", "--quiet"]) == 0
+    assert "decoding" in capsys.readouterr().out
+    examples.ANSWER.save("a.yaml")
+    assert (
+        main(["diagnose", "--model", "m:f", "--dataset", "m:d", "--device", "cpu", "--config", "a.yaml", "--json"]) == 0
+    )
+    content = json.loads(capsys.readouterr().out)
+    assert content["bottleneck"] == "decoding"
+    assert [finding["cause"] for finding in content["findings"]] == ["decoding", "dataset_copies"]
+    assert content["config"]["dataloader"]["batch_size"] == 32
+    assert received == [
+        {"workload": "m:f", "config": {"batch_size": 8}, "dataset": None, "device": "auto", "trace": "t.json"},
+        {"workload": "m:f", "config": examples.ANSWER, "dataset": "m:d", "device": "cpu", "trace": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["diagnose"], 2),
+        (["diagnose", "--model", "m:f", "--budget", "3m"], 2),
+        (["diagnose", "--model", "m:f", "--baseline", "batch=3"], 2),
+        (["diagnose", "--model", "m:f", "--baseline", "batch_size=3", "--config", "a.yaml"], 2),
+        (["diagnose", "--model", "m:f", "--config", "absent.yaml"], 5),
+        (["diagnose", "--model", "m:f", "--trace", "absent/t.json"], 5),
+    ],
+)
+def test_a_wrong_diagnose_ends_before_anything_starts(
+    flags: list[str], code: int, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("autotune: error:")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("output", ["absent/a.yaml", "a.toml", "a", "folder.yaml", "/proc/a.yaml"])
 def test_an_output_that_cannot_be_written_ends_before_the_run(
     output: str, in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,7 @@ from typing import Any
 import optuna
 import pytest
 
+from autotune.baseline import as_baseline
 from autotune.budget import Clock
 from autotune.config import Config, load_config
 from autotune.configfile import read_document
@@ -18,7 +19,7 @@ from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Outcome, Progress, Request, Result, WorkloadFacts
 from autotune.room import MemoryRoom
 from autotune.search.space import build_space
-from autotune.tuning import Run, as_baseline, tune
+from autotune.tuning import Run, tune
 from tests import examples
 from tests.simulated import (
     SimulatedMachine,

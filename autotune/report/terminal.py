@@ -19,18 +19,22 @@ from autotune.duration import format_duration
 from autotune.records import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import RenderableType
 
     from autotune.checking import Check
     from autotune.config import Config
+    from autotune.finding import Finding
     from autotune.records import Measurement, Probe, Progress, Result, Trial
 
 __all__ = [
     "before_after",
+    "cause_text",
     "check_text",
     "config_text",
+    "finding_text",
+    "measured_table",
     "probe_line",
     "snippet",
     "status",
@@ -61,12 +65,6 @@ _STEP_PARTS = {
     "backward": "backward",
     "optimizer": "optimizer",
     "other": "other",
-}
-_LIMITED_BY = {
-    "compute": "the model's own compute",
-    "loader": "loading the data",
-    "transfer": "copying batches to the device",
-    "cpu": "the Python loop on the CPU",
 }
 
 
@@ -161,6 +159,7 @@ def summary(result: Result, path: str | None) -> Group:
     facts = [
         f"Stopped: {_sentence(result.stop_reason)}",
         f"Largest remaining gain: {_remaining_gain_text(result)}",
+        *(finding_text(finding) for finding in result.findings if finding.is_limit),
         f"Trials: {_outcomes_text(result)}, in {format_duration(result.seconds)}.",
     ]
     if result.control and result.control.ci99 and result.control.pairs >= LEAST_PAIRS and not result.control.is_off:
@@ -170,6 +169,17 @@ def summary(result: Result, path: str | None) -> Group:
     file = [Text(f"Written: {path}", style="bold")] if path else []
     blank = Text()
     return Group(blank, before_after(result), blank, verdict, *map(Text, facts), *notes, *file, blank)
+
+
+def finding_text(finding: Finding) -> str:
+    """Return what limits training, and what to do about it."""
+    return f"Limited by {cause_text(finding)}. To do: {finding.advice}."
+
+
+def cause_text(finding: Finding) -> str:
+    """Return a cause with what happens, and the time it takes."""
+    share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
+    return f"{finding.cause.replace('_', ' ')}: {finding.what}{share}"
 
 
 def check_text(check: Check, path: str) -> str:
@@ -208,6 +218,19 @@ def verdict_sentence(result: Result) -> str:
     return f"{result.speedup:.2f} times faster ({interval}){confirmed}."
 
 
+def measured_table(config: Config, measurement: Measurement) -> Table:
+    """Return the table of one configuration: settings, rate, memory and step time."""
+    table = _settings_table({"your configuration": config})
+    rate = _rate_text(measurement.samples_per_second)
+    if measurement.ci95:
+        rate += " ({} to {})".format(*map(_rate_text, measurement.ci95))
+    table.add_row("samples/s (95 %)", rate)
+    table.add_row("on a batch that is there", _rate_text(measurement.ceiling_samples_per_second))
+    table.add_row("peak memory", _memory_text(measurement))
+    _add_step_times(table, [measurement])
+    return table
+
+
 def before_after(result: Result) -> Table:
     """Return the table of settings, rate, memory and step time; one column where nothing changes."""
     columns = [("before", result.baseline, result.baseline_measurement)]
@@ -215,11 +238,7 @@ def before_after(result: Result) -> Table:
         columns = [("your configuration", result.config, result.measurement)]
     else:
         columns.append(("after", result.config, result.measurement))
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    table.add_column("")
-    for heading, _, _ in columns:
-        table.add_column(heading, overflow="fold")
-    _add_settings(table, [config for _, config, _ in columns])
+    table = _settings_table({heading: config for heading, config, _ in columns})
     _add_rates(table, result)
     measurements = [measurement for _, _, measurement in columns]
     table.add_row("peak memory", *map(_memory_text, measurements))
@@ -245,6 +264,15 @@ for batch in config.dataloader(dataset{shuffle}):
     accumulator.backward(loss)
     accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
 """
+
+
+def _settings_table(columns: Mapping[str, Config]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("")
+    for heading in columns:
+        table.add_column(heading, overflow="fold")
+    _add_settings(table, list(columns.values()))
+    return table
 
 
 def _add_settings(table: Table, configs: list[Config]) -> None:
@@ -319,10 +347,9 @@ def _ratio_text(rate: float, baseline_rate: float | None) -> str:
 
 
 def _remaining_gain_text(result: Result) -> str:
-    limited = _LIMITED_BY.get(result.measurement.bottleneck, result.measurement.bottleneck)
     if not math.isfinite(result.remaining_gain):
-        return f"unknown; the rate is now limited by {limited}."
-    return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %; the rate is now limited by {limited}."
+        return "unknown."
+    return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
 
 
 def _outcomes_text(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""Measure once, and once more when the machine was disturbed."""
+"""One measurement: once more when the machine was disturbed, and an error where there must be a number."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request, Runner
+from autotune.errors import NothingFeasibleError, UserCodeError
+from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 
-__all__ = ["measure_undisturbed"]
+__all__ = ["measure_undisturbed", "require_numbers"]
 
 
 def measure_undisturbed(
@@ -24,6 +25,22 @@ def measure_undisturbed(
     second = runner.measure(config, request)
     is_better = second.outcome is Outcome.OK or (second.measurement is not None and _foreign(second) <= _foreign(first))
     return replace(second if is_better else first, seconds=first.seconds + second.seconds)
+
+
+def require_numbers(measured: Attempt | Trial) -> Measurement:
+    """Return the numbers of the baseline, without which nothing can be said.
+
+    Raises ``UserCodeError`` where the user's code failed, and ``NothingFeasibleError`` where the machine did not allow
+    it.
+    """
+    if measured.measurement is not None:
+        return measured.measurement
+    if measured.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
+        raise UserCodeError(f"the baseline configuration fails: {measured.message}", measured.details)
+    raise NothingFeasibleError(
+        f"the baseline configuration cannot be measured ({measured.outcome}): {measured.message}; "
+        "pass a smaller one, for example --baseline batch_size=1"
+    )
 
 
 def _foreign(attempt: Attempt) -> float:

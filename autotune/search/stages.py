@@ -8,10 +8,10 @@ from statistics import median
 
 from autotune.budget import Clock
 from autotune.config import Config
-from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
-from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
+from autotune.errors import UsageError
+from autotune.records import Attempt, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import measure_undisturbed
+from autotune.search.attempt import measure_undisturbed, require_numbers
 from autotune.search.probe import next_probe
 from autotune.search.space import Space
 from autotune.search.stopping import at_ceiling, reason_to_stop
@@ -192,17 +192,9 @@ def _typical_cost(trials: tuple[Trial, ...]) -> float:
 
 def _require_baseline(trial: Trial, room: MemoryRoom) -> None:
     """Raise when the baseline gave no number, so that nothing could be compared with it, or takes too much memory."""
-    if trial.measurement is not None:
-        peak = trial.measurement.peak_memory_bytes
-        if room.most is not None and peak > room.most:
-            raise UsageError(
-                f"--max-memory {format_size(room.most)}: the baseline takes {format_size(peak)}; pass a smaller one, "
-                "for example --baseline batch_size=1"
-            )
-        return
-    if trial.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
-        raise UserCodeError(f"the baseline configuration fails: {trial.message}", trial.details)
-    raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({trial.outcome}): {trial.message}; "
-        "pass a smaller one, for example --baseline batch_size=1"
-    )
+    peak = require_numbers(trial).peak_memory_bytes
+    if room.most is not None and peak > room.most:
+        raise UsageError(
+            f"--max-memory {format_size(room.most)}: the baseline takes {format_size(peak)}; pass a smaller one, "
+            "for example --baseline batch_size=1"
+        )

@@ -138,7 +138,8 @@ def test_the_verdict_counts_the_confirmed_rounds() -> None:
 def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
     text = shown(summary(examples.faster_result(), None), width=120)
     assert "Stopped: the rate is within 3 % of the compute ceiling.\n" in text
-    assert "Largest remaining gain: at most 4 %; the rate is now limited by the model's own compute.\n" in text
+    assert "Largest remaining gain: at most 4 %.\n" in text
+    assert "Limited by compute: the model's own compute (96 % of the time). To do: torch.compile.\n" in text
     assert "Trials: 7 ok, 1 device_oom, in 3m2s.\n" in text
     assert "Control: the baseline against itself 1.00 (0.98 to 1.03).\n" in text
 

@@ -1,0 +1,153 @@
+"""What is worth knowing beside the limit: habits of the code and of the machine that cost time or memory.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.diagnosis.evidence import Evidence
+from autotune.finding import Cause, Finding
+from autotune.probes import Anatomy
+
+__all__ = ["habits"]
+
+MANY_TENSORS = 16
+"""Tensors in a batch from which sending each by itself is told; one costs some 0.1 ms."""
+LARGE_DATASET = 100 * 2**20
+"""Bytes of a dataset whose copies in every worker are told."""
+MANY_OBJECTS = 100_000
+"""Python objects in a dataset whose counts, once touched, make forked workers copy their pages."""
+LEAST_GROWTH = 0.02
+"""Growth of the workers' memory over an epoch, as a share of the machine's, that is told."""
+SLOW_START = 1.0
+"""Seconds until the first batch, from which spawned workers are told."""
+FEW_BYTES = 4096
+"""Bytes of a sample below which fetching samples one at a time costs more than copying them."""
+FELT_SHARE = 0.1
+"""Time of fetching a batch, as a share of a step, from which how it is fetched matters."""
+FOREIGN_BYTES = 2**29
+"""Bytes that others may hold on an accelerator before it is told: a display takes less."""
+
+
+def habits(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what is worth knowing, the machine first."""
+    yield from _of_machine(evidence)
+    yield from _of_memory(evidence)
+    if evidence.anatomy is not None:
+        yield from _of_step(evidence.anatomy)
+        yield from _of_dataset(evidence, evidence.anatomy)
+
+
+def _of_machine(evidence: Evidence) -> Iterator[Finding]:
+    facts, host, conditions = evidence.facts, evidence.host, evidence.measurement.conditions
+    if facts.device == "cpu" and host.gpus and evidence.anatomy is not None and not evidence.anatomy.has_cuda_build:
+        yield _finding(
+            Cause.CPU_BUILD,
+            "the driver shows a GPU, but this build of torch is for CPUs only",
+            (host.gpus[0].name, f"torch {facts.versions['torch']}"),
+            "install a torch build for this GPU (pytorch.org/get-started)",
+        )
+    if (conditions.gpu_foreign_bytes or 0) >= FOREIGN_BYTES:
+        yield _finding(
+            Cause.SHARED_GPU,
+            "another process is on the same accelerator",
+            (f"it holds {(conditions.gpu_foreign_bytes or 0) / 2**30:.1f} GiB",),
+            "look at it with nvidia-smi; what both of them compute, each computes more slowly",
+        )
+    if (conditions.worker_threads or 1) > 1:
+        yield _finding(
+            Cause.WORKER_THREADS,
+            "each loader worker computes in several threads",
+            (f"{conditions.worker_threads} threads",),
+            "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1, before you add workers",
+        )
+
+
+def _of_memory(evidence: Evidence) -> Iterator[Finding]:
+    measured, host = evidence.measurement, evidence.host
+    growth = (measured.epoch_host_memory_bytes or 0) - measured.host_memory_bytes
+    if growth > LEAST_GROWTH * host.memory_bytes:
+        yield _finding(
+            Cause.DATASET_COPIES,
+            "the workers' memory grows: each makes its own copy of what it reads in the dataset",
+            (f"{growth / 2**30:.2g} GiB more by the end of an epoch", *_object_texts(evidence.anatomy)),
+            "keep large data in a few arrays or tensors, of which workers do not make copies, instead of lists",
+        )
+
+
+def _object_texts(anatomy: Anatomy | None) -> tuple[str, ...]:
+    return () if anatomy is None else (f"{anatomy.python_objects:,} Python objects in the dataset",)
+
+
+def _of_step(anatomy: Anatomy) -> Iterator[Finding]:
+    if anatomy.synchronisations:
+        yield _finding(
+            Cause.SYNCHRONISATION,
+            "the step reads values back into Python; on an accelerator the host waits there for all it has asked for",
+            tuple(
+                f"{each.operator} {each.per_step:.3g} times a step, in {each.where}"
+                for each in anatomy.synchronisations
+            ),
+            "keep what you log as a tensor (loss.detach()), and read it every so many steps",
+        )
+
+
+def _of_dataset(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
+    if anatomy.batch_tensors >= MANY_TENSORS:
+        yield _finding(
+            Cause.MANY_TENSORS,
+            "a batch consists of many tensors, and each is sent to the training process and moved by itself",
+            (f"{anatomy.batch_tensors} tensors in a batch",),
+            "put them into a few, in collate_fn: concatenated, with offsets",
+        )
+    if anatomy.numpy_arrays and not anatomy.is_custom_collate:
+        yield _finding(
+            Cause.NUMPY,
+            "samples are numpy arrays, which collating turns into tensors one by one",
+            (f"{anatomy.numpy_arrays} arrays in a sample",),
+            "return torch.from_numpy(array) from the dataset",
+        )
+    is_small = 0 < evidence.facts.sample_bytes <= FEW_BYTES
+    fetching = anatomy.sample_seconds * evidence.config.batch_size
+    is_felt = fetching > FELT_SHARE * evidence.measurement.step_time.total
+    if is_small and is_felt and not anatomy.has_getitems and not evidence.facts.iterable:
+        yield _finding(
+            Cause.GETITEMS,
+            "samples are small and fetched one at a time",
+            (f"{evidence.facts.sample_bytes} bytes a sample, {1e6 * anatomy.sample_seconds:.3g} us each",),
+            "give the dataset __getitems__(indices), which fetches a whole batch at once",
+        )
+    yield from _of_workers(evidence, anatomy)
+
+
+def _of_workers(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
+    """Yield what starting workers costs with this dataset."""
+    is_spawned, size = anatomy.start_method != "fork", anatomy.dataset_bytes
+    if is_spawned and evidence.config.num_workers and evidence.measurement.first_batch_seconds > SLOW_START:
+        yield _finding(
+            Cause.SPAWN,
+            f"workers start by {anatomy.start_method}: each imports everything anew and unpickles the dataset",
+            (f"{evidence.measurement.first_batch_seconds:.1f} s until the first batch",),
+            "persistent_workers=True, fewer imports at the top of the dataset's module, and a dataset that opens its "
+            "data on first use",
+        )
+    is_copied = is_spawned and size is not None and size >= LARGE_DATASET
+    if is_copied or (not is_spawned and anatomy.python_objects >= MANY_OBJECTS):
+        figures = [f"{anatomy.python_objects:,} Python objects in the dataset"]
+        if size is not None:
+            figures.append(f"{size / 2**20:.0f} MiB pickled")
+        yield _finding(
+            Cause.DATASET_COPIES,
+            "every worker gets its own copy of the dataset"
+            if is_copied
+            else "the dataset consists of many Python objects: touching one changes its reference count, and forked "
+            "workers copy its page",
+            tuple(figures),
+            "keep large data in a few arrays or tensors (or memory-mapped), of which workers do not make copies",
+        )
+
+
+def _finding(cause: Cause, what: str, evidence: tuple[str, ...], advice: str) -> Finding:
+    return Finding(cause=cause, is_limit=False, what=what, evidence=evidence, advice=advice)

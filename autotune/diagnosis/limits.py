@@ -1,0 +1,235 @@
+"""What limits a measured configuration, by the time that each part takes.
+
+A step that took longer than on a resident batch lost that time somewhere: waiting for data, copying, between the
+phases, to workers that use its CPUs, at the start of epochs. The part that takes the most is the limit, if it takes a
+tenth of the time; otherwise it is the step itself. Where a part has several causes, the looks at the loader and into
+the code say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.diagnosis.evidence import LEAST_SHARE, Evidence, limit, ms, peak_figure, percent, phase_figures
+from autotune.diagnosis.habits import habits
+from autotune.diagnosis.loader import THROTTLED, late_loader, quota
+from autotune.finding import Cause, Finding
+
+__all__ = ["find"]
+
+LAUNCHING = 0.8
+"""Host time of a step, as a share of it, from which an accelerator waits for its host; unless it is as busy as this."""
+BUSY_GPU = 0.9
+
+
+def find(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return what limits the rate, that which takes the most time first, then what is worth knowing besides."""
+    limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0)) or [_step_limit(evidence)]
+    disturbance = _neighbours(evidence)
+    found = [*([disturbance] if disturbance else []), *limits, *habits(evidence)]
+    causes = dict.fromkeys(finding.cause for finding in found)
+    return tuple(_together([finding for finding in found if finding.cause is cause]) for cause in causes)
+
+
+def _together(alike: Sequence[Finding]) -> Finding:
+    """Return several findings of one cause as one: the first, with the time that all limits among them take."""
+    shares = [finding.share for finding in alike if finding.is_limit and finding.share is not None]
+    return replace(alike[0], share=min(1.0, sum(shares)) if shares else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Seconds of an average step that the step alone would not take."""
+
+    wait: float
+    copy: float
+    loop: float
+    slowed: float
+    restarts: float
+    same: float
+    total: float
+    """The whole step, restarts and samples that do not count included."""
+
+
+def _lost(evidence: Evidence) -> _Lost:
+    measured = evidence.measurement
+    split, samples = measured.step_time, measured.samples / measured.steps
+    computing = split.forward + split.backward + split.optimizer
+    alone = samples / measured.ceiling_samples_per_second
+    steady, total = samples / measured.steady_samples_per_second, samples / measured.samples_per_second
+    same = total * (1 - measured.unique_share)
+    return _Lost(
+        wait=split.data_wait,
+        copy=split.host_to_device,
+        loop=split.other,
+        slowed=max(0.0, computing - alone),
+        restarts=max(0.0, total - same - steady),
+        same=same,
+        total=total,
+    )
+
+
+def _limits(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what takes a tenth of the time or more, and is not the step itself."""
+    lost = _lost(evidence)
+    parts: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
+        (lost.wait, late_loader),
+        (lost.copy, _slow_copy),
+        (lost.loop, _slow_loop),
+        (lost.slowed, _slowed_step),
+        (lost.restarts, _restarts),
+        (lost.same, _same_samples),
+    ]
+    for seconds, name in parts:
+        if seconds >= LEAST_SHARE * lost.total:
+            yield name(evidence, min(1.0, seconds / lost.total))
+
+
+def _step_limit(evidence: Evidence) -> Finding:
+    """Return why the step itself takes so long."""
+    measured = evidence.measurement
+    conditions = measured.conditions
+    if conditions.gpu_slowdowns:
+        return limit(
+            Cause.HEAT,
+            "the accelerator runs slower than it can",
+            conditions.gpu_slowdowns,
+            "look at its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
+        )
+    if conditions.allocator_retries:
+        return limit(
+            Cause.MEMORY,
+            "the device's memory is full: the allocator gives memory back and takes it again while training",
+            (
+                f"{conditions.allocator_retries} times in {measured.steps} steps",
+                peak_figure(measured),
+            ),
+            "take a smaller batch, amp, or activation checkpointing",
+        )
+    if (conditions.throttled_share or 0.0) > THROTTLED and not evidence.is_asynchronous:
+        return quota(evidence, None)
+    return _launch_limit(evidence) or _compute_limit(evidence)
+
+
+def _launch_limit(evidence: Evidence) -> Finding | None:
+    """Return that the accelerator waits for the host's next operator, where it does."""
+    compute, utilisation = evidence.compute, evidence.measurement.conditions.gpu_utilisation
+    if not evidence.is_asynchronous or compute is None or (utilisation or 0.0) >= BUSY_GPU:
+        return None
+    step = evidence.config.batch_size / compute.samples_per_second
+    if compute.host_seconds < LAUNCHING * step:
+        return None
+    figures = [f"the host takes {ms(compute.host_seconds)} to ask for a step of {ms(step)}"]
+    if evidence.anatomy:
+        figures.append(f"{evidence.anatomy.operators_per_step} operators a step")
+    if utilisation is not None:
+        figures.append(f"the GPU was in use {percent(utilisation)} of the time")
+    return limit(
+        Cause.LAUNCH,
+        "the host asks for operators more slowly than the accelerator runs them",
+        tuple(figures),
+        "take larger batches, torch.compile (mode='reduce-overhead' uses CUDA graphs), or a fused optimizer",
+    )
+
+
+def _compute_limit(evidence: Evidence) -> Finding:
+    measured = evidence.measurement
+    share = min(1.0, measured.samples_per_second / measured.ceiling_samples_per_second)
+    advice = "amp and larger batches first, then torch.compile, channels_last, a fused optimizer, or a smaller model"
+    return limit(
+        Cause.COMPUTE,
+        "the model's own compute: no loader could make training much faster",
+        (f"{percent(share)} of the rate on a batch that is already there", *phase_figures(measured)),
+        advice,
+        share,
+    )
+
+
+def _slow_copy(evidence: Evidence, share: float) -> Finding:
+    config, split = evidence.config, evidence.measurement.step_time
+    pinned = "pinned" if config.pin_memory else "not pinned"
+    bytes_text = (
+        f", {evidence.facts.sample_bytes * config.batch_size / 2**20:.3g} MiB" if evidence.facts.sample_bytes else ""
+    )
+    advice = "send smaller types (uint8 images) and turn them into floats on the device"
+    return limit(
+        Cause.COPY,
+        "copying batches to the device holds up training",
+        (f"{ms(split.host_to_device)} a step{bytes_text}, memory {pinned}",),
+        advice if config.pin_memory else f"pin_memory=True, with non_blocking copies; {advice}",
+        share,
+    )
+
+
+def _slow_loop(evidence: Evidence, share: float) -> Finding:
+    return limit(
+        Cause.LOOP,
+        "the training loop itself takes time between the phases of a step",
+        (f"{ms(evidence.measurement.step_time.other)} a step",),
+        "take larger batches; log and compute metrics every so many steps only",
+        share,
+    )
+
+
+def _slowed_step(evidence: Evidence, share: float) -> Finding:
+    """Return why the step takes longer than on a resident batch: on a CPU, the loader has taken its place."""
+    measured, conditions = evidence.measurement, evidence.measurement.conditions
+    if (conditions.throttled_share or 0.0) > THROTTLED:
+        return quota(evidence, share)
+    alone = measured.samples / measured.steps / measured.ceiling_samples_per_second
+    split = measured.step_time
+    computing = split.forward + split.backward + split.optimizer
+    if conditions.gpu_slowdowns:
+        return _step_limit(evidence)
+    return limit(
+        Cause.CPUS,
+        "the step is slower beside the loader than alone: they take the CPUs from each other",
+        (
+            f"{ms(computing)} with the loader, {ms(alone)} on a resident batch",
+            f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
+        ),
+        "fewer workers, or fewer threads for training (--threads); do less for each sample",
+        share,
+    )
+
+
+def _restarts(evidence: Evidence, share: float) -> Finding:
+    measured, anatomy = evidence.measurement, evidence.anatomy
+    seconds = measured.restart_seconds or measured.first_batch_seconds
+    figures = [f"{seconds:.3g} s until the first batch of an epoch"]
+    if anatomy and anatomy.start_method != "fork":
+        figures.append(f"workers start by {anatomy.start_method}")
+    keeps = evidence.config.persistent_workers
+    advice = "longer epochs (a sampler that goes through the data several times)"
+    return limit(
+        Cause.RESTARTS,
+        "epochs are short, and each begins with starting the loader",
+        tuple(figures),
+        f"fewer workers, or {advice}" if keeps else f"persistent_workers=True, fewer workers, or {advice}",
+        share,
+    )
+
+
+def _same_samples(evidence: Evidence, share: float) -> Finding:
+    return limit(
+        Cause.SAME_SAMPLES,
+        "the workers of the iterable dataset yield the same samples",
+        (f"only {percent(evidence.measurement.unique_share)} of the samples differ",),
+        "divide the data among the workers with torch.utils.data.get_worker_info()",
+        share,
+    )
+
+
+def _neighbours(evidence: Evidence) -> Finding | None:
+    """Return that others take the CPUs; it comes first, because nothing else can be trusted then."""
+    conditions = evidence.measurement.conditions
+    if not conditions.is_crowded:
+        return None
+    return limit(
+        Cause.NEIGHBOURS,
+        "other processes take CPUs that training could use",
+        (f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others",),
+        "close what else is running, and look again: nothing else here can be trusted",
+        min(1.0, conditions.foreign_cpus / conditions.cpus),
+    )

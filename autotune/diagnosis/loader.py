@@ -1,0 +1,168 @@
+"""Why training waits for data."""
+
+from __future__ import annotations
+
+import math
+
+from autotune.diagnosis.evidence import Evidence, code_figures, limit, loader_figures, ms, percent
+from autotune.finding import Cause, Finding
+
+__all__ = ["late_loader", "quota"]
+
+FULL_CPUS = 0.9
+"""Share of the CPUs in use from which more workers bring nothing."""
+BLOCKED = 0.5
+"""CPU time of building a batch, as a share of its duration, below which it waits for something else."""
+FROM_STORAGE = 0.3
+"""Share of the bytes read that came from storage, from which storage is what it waits for."""
+LEAST_BUSY = 0.1
+"""Share of a CPU that a worker is taken to use at least, when it is said how many there could be."""
+THROTTLED = 0.05
+"""Share of the time that a CPU quota may stop processes."""
+
+
+def late_loader(evidence: Evidence, share: float) -> Finding:
+    """Return why training waits for data."""
+    conditions = evidence.measurement.conditions
+    if (conditions.throttled_share or 0.0) > THROTTLED:
+        return quota(evidence, share)
+    used = conditions.own_cpus + conditions.foreign_cpus
+    is_full = used >= FULL_CPUS * conditions.cpus
+    if is_full and (conditions.worker_threads or 1) > 1:
+        return _worker_threads(evidence, share)
+    for name in (_slow_receive, _slow_pinning):
+        if (finding := name(evidence, share)) is not None:
+            return finding
+    if is_full and evidence.config.num_workers:
+        return _full_cpus(evidence, share)
+    return _slow_dataset(evidence, share)
+
+
+def _slow_dataset(evidence: Evidence, share: float) -> Finding:
+    """Return what building a batch spends its time on."""
+    conditions, blocked = evidence.measurement.conditions, evidence.blocked_share
+    is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
+    figures, workers = loader_figures(evidence), _workers_advice(evidence)
+    storage = (evidence.loader.storage_share if evidence.loader else None) or conditions.storage_share or 0.0
+    if is_blocked and storage >= FROM_STORAGE:
+        return limit(
+            Cause.STORAGE,
+            "training waits for data, and building a batch waits for storage",
+            (*figures, f"{percent(storage)} of what was read came from storage, not from the page cache"),
+            f"{workers}read larger pieces (one archive instead of many small files), or keep the data in memory "
+            "or on a faster disk",
+            share,
+        )
+    if is_blocked:
+        return limit(
+            Cause.WAITING,
+            "training waits for data, and building a batch waits for something that is no CPU and no local storage: "
+            "a network, a lock, another process",
+            figures,
+            f"{workers}many of them wait at the same time; or fetch ahead, and many samples at once",
+            share,
+        )
+    return limit(
+        Cause.DECODING,
+        "training waits for data, and building a batch is computing: decoding, augmenting, collating",
+        (*figures, *code_figures(evidence)),
+        f"{workers}do less for each sample: store the data decoded or smaller, use faster decoders, augment whole "
+        "batches on the device",
+        share,
+    )
+
+
+def _looks_idle(evidence: Evidence) -> bool:
+    """Tell, without a look at the loader, whether its processes were hardly using a CPU while training waited."""
+    split, conditions = evidence.measurement.step_time, evidence.measurement.conditions
+    threads = 1 if evidence.is_asynchronous else evidence.config.intra_op_threads or evidence.facts.intra_op_threads
+    step = threads * (split.total - split.data_wait) / split.total
+    builders = evidence.config.num_workers or split.data_wait / split.total
+    return max(0.0, conditions.own_cpus - step) < BLOCKED * builders
+
+
+def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
+    loader, measured = evidence.loader, evidence.measurement
+    if loader is None or not evidence.config.num_workers or measured.ready_batches < 1:
+        return None
+    receive = loader.receive_seconds * evidence.config.batch_size / loader.batch_size
+    if receive < measured.step_time.data_wait / 2:
+        return None
+    figures = [
+        f"taking a batch that is ready takes {ms(receive)} of {ms(measured.step_time.data_wait)} that training waits",
+        f"{measured.ready_batches:.1f} batches were ready on average",
+    ]
+    if evidence.anatomy:
+        figures.append(f"a batch consists of {evidence.anatomy.batch_tensors} tensors")
+    return limit(
+        Cause.RECEIVE,
+        "batches are ready, but taking them from the workers keeps the training process busy",
+        tuple(figures),
+        "send fewer and larger tensors, in as small a type as will do (uint8 images, int32 tokens), and turn them into "
+        "floats on the device; no workers at all may be faster",
+        share,
+    )
+
+
+def _slow_pinning(evidence: Evidence, share: float) -> Finding | None:
+    loader, measured = evidence.loader, evidence.measurement
+    if loader is None or not evidence.config.pin_memory:
+        return None
+    pin = loader.pin_seconds * evidence.config.batch_size / loader.batch_size
+    step = measured.step_time.total
+    if pin < FULL_CPUS * step:
+        return None
+    return limit(
+        Cause.PINNING,
+        "one thread copies every batch into pinned memory, and cannot keep up",
+        (f"pinning a batch takes {ms(pin)}, a step {ms(step)}",),
+        "send smaller types (uint8 images), or pin_memory=False",
+        share,
+    )
+
+
+def _full_cpus(evidence: Evidence, share: float) -> Finding:
+    conditions = evidence.measurement.conditions
+    return limit(
+        Cause.CPUS,
+        "every CPU is busy: loader workers and the training step take them from each other",
+        (
+            f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
+            *loader_figures(evidence),
+            *code_figures(evidence),
+        ),
+        "more workers bring nothing; do less for each sample, or give training fewer threads (--threads)",
+        share,
+    )
+
+
+def _worker_threads(evidence: Evidence, share: float) -> Finding:
+    conditions, workers = evidence.measurement.conditions, evidence.config.num_workers
+    return limit(
+        Cause.WORKER_THREADS,
+        "each loader worker computes in several threads, and together they crowd the CPUs",
+        (f"{conditions.worker_threads} threads in a worker, {workers} workers, {conditions.cpus} CPUs",),
+        "limit them in the dataset or in worker_init_fn, for example cv2.setNumThreads(0), or set OMP_NUM_THREADS=1",
+        share,
+    )
+
+
+def _workers_advice(evidence: Evidence) -> str:
+    """Return what to do about the number of workers; they wait at the same time, but compute only on so many CPUs."""
+    workers, busy = evidence.config.num_workers, 1 - (evidence.blocked_share or 0.0)
+    if not workers:
+        return "load in workers (num_workers), beside training; "
+    return "more workers; " if workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy)) else ""
+
+
+def quota(evidence: Evidence, share: float | None) -> Finding:
+    """Return that a quota of CPU time stops the processes."""
+    conditions, host = evidence.measurement.conditions, evidence.host
+    allowed = "" if host.quota_cpus is None else f", the quota is {host.quota_cpus:g} of {host.affinity_cpus} CPUs"
+    return limit(
+        Cause.QUOTA,
+        "a quota of CPU time (of a container or a batch system) stops the processes again and again",
+        (f"stopped for {percent(conditions.throttled_share or 0.0)} of the time{allowed}",),
+        "take no more workers and threads than the quota has CPUs, or ask for more of them",
+        share,
+    )

@@ -1,0 +1,165 @@
+"""Workloads that are limited by one thing each, or have one habit, for diagnoses of real runs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+from autotune.workload import Workload
+
+STEP_SECONDS = 0.02
+"""What a step takes that only sleeps, so that it needs no CPU."""
+LONG = 100_000
+
+
+class Items(Dataset[Any]):
+    """Gives what a function makes of an index."""
+
+    def __init__(self, length: int = LONG) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(64)
+
+
+def sleeping_step(model: nn.Module, batch: Any) -> torch.Tensor:
+    time.sleep(STEP_SECONDS)
+    loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+    return loss
+
+
+def trained_by_sleep(dataset: Any, **options: Any) -> Workload:
+    return Workload(nn.Linear(1, 1), dataset, training_step=sleeping_step, **options)
+
+
+def compute(seconds: float) -> None:
+    """Use this thread's CPU time for so long."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(100))
+
+
+# --- one limit each ---
+
+
+def by_compute() -> Workload:
+    return trained_by_sleep(Items())
+
+
+class Decoded(Items):
+    def __getitem__(self, index: int) -> Any:
+        compute(0.004)
+        return torch.zeros(64)
+
+
+def by_decoding() -> Workload:
+    return trained_by_sleep(Decoded())
+
+
+class Fetched(Items):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.005)
+        return torch.zeros(64)
+
+
+def by_waiting() -> Workload:
+    return trained_by_sleep(Fetched())
+
+
+def by_cpus() -> Workload:
+    """Decoding in as many workers as there are CPUs, and more."""
+    return trained_by_sleep(Decoded())
+
+
+class Undivided(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(LONG):
+            yield torch.full((64,), float(index))
+
+
+def by_the_same_samples() -> Workload:
+    return trained_by_sleep(Undivided())
+
+
+class SlowlyOpened(Items):
+    """Each worker takes half a second to open what it reads, and an epoch is short."""
+
+    def __init__(self) -> None:
+        super().__init__(160)
+        self._opened_by = os.getpid()
+
+    def __getitem__(self, index: int) -> Any:
+        if self._opened_by != os.getpid():
+            time.sleep(0.5)
+            self._opened_by = os.getpid()
+        return torch.zeros(64)
+
+
+def by_restarts() -> Workload:
+    return trained_by_sleep(SlowlyOpened())
+
+
+def by_receiving() -> Workload:
+    """Hundreds of small tensors in every batch: each is sent through a file descriptor of its own."""
+    return trained_by_sleep(ManyTensors(400))
+
+
+# --- one habit each, none of which limits anything ---
+
+
+class ManyTensors(Items):
+    def __init__(self, count: int = 40) -> None:
+        super().__init__()
+        self._count = count
+
+    def __getitem__(self, index: int) -> Any:
+        return {f"part{number}": torch.zeros(2) for number in range(self._count)}
+
+
+def with_many_tensors() -> Workload:
+    return trained_by_sleep(ManyTensors())
+
+
+class Arrays(Items):
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros(64, dtype=np.float32)
+
+
+def with_numpy() -> Workload:
+    return trained_by_sleep(Arrays())
+
+
+class Names(Items):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = [f"sample {number}" for number in range(150_000)]
+
+
+def with_a_long_list() -> Workload:
+    return trained_by_sleep(Names())
+
+
+def with_item() -> Workload:
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(STEP_SECONDS)
+        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+        assert loss.item() == loss.item()
+        return loss
+
+    return Workload(nn.Linear(1, 1), Items(), training_step=step)
+
+
+def with_spawn() -> Workload:
+    multiprocessing.set_start_method("spawn", force=True)
+    return trained_by_sleep(Items())
