@@ -68,7 +68,8 @@ class Building:
         counted = times[1:] or times
         collate = sum(collated for *_, collated in counted)
         read = sum(built for _, built, _ in counted) - collate
-        return BuildingTimes(sample=read / sum(samples for samples, *_ in counted), collate=collate / len(counted))
+        samples = sum(count for count, *_ in counted)
+        return BuildingTimes(sample=read / max(1, samples), collate=collate / len(counted))
 
     def profile(self, seconds: float) -> tuple[CodeShare, ...]:
         """Build batches for so long, one at least, under cProfile; return where the time went.
@@ -93,7 +94,7 @@ class Building:
         return self.samples, time.perf_counter() - begin, self._collate_seconds - collated
 
     def _timed_collate(self, samples: Any) -> Any:
-        if isinstance(samples, (list, tuple)):  # __getitems__ may return anything that the collate function takes
+        if isinstance(samples, (list, tuple)) and samples:  # __getitems__ may return anything else
             self.numpy_arrays = sum(isinstance(leaf, np.ndarray) for leaf in leaves_in(samples[0]))
         begin = time.perf_counter()
         batch = self._collate(samples)
@@ -122,6 +123,6 @@ def _name(code: CodeType | str) -> str:
     if isinstance(code, CodeType):
         return place(code.co_filename, code.co_firstlineno, code.co_name)
     if match := BOUND_METHOD.fullmatch(code):
-        return f"built-in {match[2]}.{match[1]}"
+        return f"built-in {match[2].replace('torch._C.TensorBase', 'torch.Tensor')}.{match[1]}"
     match = FUNCTION.fullmatch(code)
     return f"built-in {match[1].removeprefix('builtins.')}" if match else code

@@ -40,7 +40,7 @@ def is_standard(filename: str) -> bool:
 
 def place(filename: str, line: int, function: str) -> str:
     """Return a place in code as people read it: ``workload.py:41 __getitem__``."""
-    return f"{_short_name(filename)}:{line} {function}"
+    return f"{_short_name(filename).replace(os.sep, '/')}:{line} {function}"
 
 
 def _short_name(filename: str) -> str:
