@@ -8,7 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.config import Config
-from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
+from autotune.probes import (
+    Anatomy,
+    CodeShare,
+    ComputeProbe,
+    LoaderTrace,
+    NumericsCheck,
+    Synchronisation,
+    Trace,
+    TracedOperation,
+)
 from autotune.records import (
     Attempt,
     Conditions,
@@ -68,6 +77,8 @@ def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
             "outcome": Outcome(values["outcome"]),
             "measurement": measurement_from_json(values["measurement"]),
             **_looks_from_json(values),
+            "anatomy": _anatomy_from_json(values["anatomy"]),
+            "trace": _trace_from_json(values["trace"]),
         }
     )
 
@@ -97,6 +108,20 @@ def _looks_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
         "loader": LoaderTrace(**_with_tuples(loader)) if loader else None,
         "numerics": NumericsCheck(**_with_tuples(numerics)) if numerics else None,
     }
+
+
+def _anatomy_from_json(values: Mapping[str, Any] | None) -> Anatomy | None:
+    if values is None:
+        return None
+    code = tuple(CodeShare(**share) for share in values["code"])
+    synchronisations = tuple(Synchronisation(**one) for one in values["synchronisations"])
+    return Anatomy(**{**values, "code": code, "synchronisations": synchronisations})
+
+
+def _trace_from_json(values: Mapping[str, Any] | None) -> Trace | None:
+    if values is None:
+        return None
+    return Trace(**{**values, "operations": tuple(TracedOperation(**one) for one in values["operations"])})
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Records of the short looks at parts of the pipeline from which the search predicts the whole.
+"""Records of short looks at parts of the pipeline: the search predicts the whole from them, a diagnosis explains it.
 
 All are frozen and made of plain values, so that they travel as JSON.
 """
@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ComputeProbe", "LoaderTrace"]
+__all__ = [
+    "Anatomy",
+    "CodeShare",
+    "ComputeProbe",
+    "LoaderTrace",
+    "NumericsCheck",
+    "Synchronisation",
+    "Trace",
+    "TracedOperation",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +84,86 @@ class NumericsCheck:
     """Whether the gradient scaler of fp16 found a scale with which no step is skipped; true in other precisions."""
     seconds: float
     """What the runs took, all together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeShare:
+    """A function, and how much of the time of building batches is spent in it alone."""
+
+    where: str
+    """File, line and name, as in ``workload.py:41 __getitem__``, or ``built-in zlib.decompress``; no absolute path."""
+    share: float
+    """Share of that time, without the functions it calls; a profiler makes many short calls look longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronisation:
+    """An operator for which the host waits until an accelerator has come to it, and the code that asks for it."""
+
+    operator: str
+    """Its name, as in ``aten::_local_scalar_dense``, which reads one value."""
+    where: str
+    """File, line and function of the innermost frame outside torch and autotune."""
+    per_step: float
+    """How often a training step does it there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """What is inside the user's dataset, collate function, model and training step."""
+
+    sample_seconds: float
+    """Mean time of one sample in the training process, read as a loader reads it."""
+    collate_seconds: float
+    """Mean time of collating one batch."""
+    code: tuple[CodeShare, ...]
+    """The functions in which building batches spends most of its time, longest first."""
+    batch_tensors: int
+    """Tensors in one collated batch."""
+    numpy_arrays: int
+    """NumPy arrays in one sample as the dataset returns it."""
+    has_getitems: bool
+    """Whether the dataset reads the samples of a batch in one call, ``__getitems__``."""
+    is_custom_collate: bool
+    """Whether a collate function was given."""
+    dataset_bytes: int | None
+    """What a spawned worker receives: the pickled dataset without tensors, which travel in shared memory; ``None``
+    where it cannot be pickled, or not in a second."""
+    python_objects: int
+    """Python objects in the lists, dictionaries, tuples and sets that the dataset holds, counted up to a million;
+    forked workers copy the memory of each that they touch."""
+    start_method: str
+    """How worker processes start: ``fork``, ``spawn`` or ``forkserver``."""
+    operators_per_step: int
+    """ATen operators that the host calls in forward, backward and optimizer of one step; those that an operator
+    calls itself do not count, and neither do those that a compiled region has replaced."""
+    synchronisations: tuple[Synchronisation, ...]
+    """Where the user's code makes the host wait for an accelerator, or would on one; most frequent first."""
+    has_cuda_build: bool
+    """Whether this build of torch could use an accelerator at all."""
+    seconds: float
+    """What the look took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedOperation:
+    """An operation in a trace of training steps."""
+
+    name: str
+    """Its name in the trace, as in ``aten::addmm``."""
+    seconds: float
+    """Time of one step spent in it alone: on the accelerator where there is one, else on the CPU."""
+    calls: float
+    """How often a step calls it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A trace of training steps in a file, and what took longest in them."""
+
+    path: str
+    """The file: JSON that Perfetto and ``chrome://tracing`` show."""
+    operations: tuple[TracedOperation, ...]
+    """Longest first."""
+    steps: int
+    """Steps in the trace."""

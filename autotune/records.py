@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.finding import Finding
-from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
 if TYPE_CHECKING:
     import pandas
@@ -38,12 +38,12 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of these records: a study that was stored with another one is not continued."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
-Part = Literal["training", "compute", "loader", "numerics"]
-"""What a request is about: training with the loader, the step alone on a resident batch, the loader alone, or what a
-precision does to the losses."""
+Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
+"""What a request is about: training with the loader, the step alone on a resident batch, the loader alone, what a
+precision does to the losses, what is inside the user's code, or a trace of training steps."""
 Phase = Literal["inspect", "baseline", "probe", "search", "confirm"]
 Interval = tuple[float, float]
 
@@ -125,6 +125,8 @@ class Conditions:
     """Clock of the GPU's multiprocessors at the end of the window."""
     gpu_process_bytes: int | None
     """Device memory of the process, context and libraries included (NVML)."""
+    gpu_foreign_bytes: int | None
+    """Device memory that other processes hold (NVML); ``None`` where it does not show who holds how much."""
     gpu_slowdowns: tuple[str, ...]
     """Faults or heat that kept the clocks down."""
     allocator_retries: int
@@ -205,6 +207,8 @@ class Measurement:
     """What the machine was doing meanwhile."""
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
+    unique_share: float = 1.0
+    """Share of the batches that are not another worker's; below 1 where an iterable dataset is not divided."""
     stopped_early: bool = False
     """Whether the window ended as soon as the rate was sure to lie below what was asked for; it may be lower still."""
     notes: tuple[str, ...] = ()
@@ -262,6 +266,8 @@ class Request:
     least_rate: float | None = None
     """Samples per second below which the configuration is of no interest: once the interval lies below, the window
     ends."""
+    trace_path: str | None = None
+    """File that a trace is written to; only for that part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +284,10 @@ class Attempt:
     """The same of the loader alone."""
     numerics: NumericsCheck | None = None
     """The losses in the configuration's precision beside those in fp32."""
+    anatomy: Anatomy | None = None
+    """What is inside the user's code."""
+    trace: Trace | None = None
+    """Where the trace of some steps was written, and what took longest in them."""
     message: str = ""
     """What went wrong, in one line."""
     details: str = ""
@@ -288,7 +298,7 @@ class Attempt:
     @property
     def found(self) -> bool:
         """Whether it gave numbers."""
-        return any((self.measurement, self.compute, self.loader, self.numerics))
+        return any((self.measurement, self.compute, self.loader, self.numerics, self.anatomy, self.trace))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,16 @@ from autotune.checking import Check, Promise
 from autotune.config import Amp, Config
 from autotune.diagnosing import Diagnosis
 from autotune.finding import Cause, Finding
-from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
+from autotune.probes import (
+    Anatomy,
+    CodeShare,
+    ComputeProbe,
+    LoaderTrace,
+    NumericsCheck,
+    Synchronisation,
+    Trace,
+    TracedOperation,
+)
 from autotune.records import Conditions, Control, Measurement, Outcome, Probe, Result, StepTime, Trial, WorkloadFacts
 
 BASELINE = Config(batch_size=32)
@@ -39,6 +48,7 @@ def conditions(**changes: Any) -> Conditions:
         gpu_utilisation=None,
         gpu_clock_mhz=None,
         gpu_process_bytes=None,
+        gpu_foreign_bytes=None,
         gpu_slowdowns=(),
         allocator_retries=0,
     )
@@ -136,6 +146,45 @@ def numerics_check(**changes: Any) -> NumericsCheck:
         overflows=(),
         settles=True,
         seconds=1.0,
+    )
+    return replace(example, **changes)
+
+
+def anatomy(**changes: Any) -> Anatomy:
+    """Samples of 2 ms, decoded in Python, and a training step that reads its loss."""
+    example = Anatomy(
+        sample_seconds=0.0018,
+        collate_seconds=0.0004,
+        code=(
+            CodeShare(where="built-in zlib.decompress", share=0.6),
+            CodeShare(where="workload.py:41 __getitem__", share=0.3),
+        ),
+        batch_tensors=2,
+        numpy_arrays=0,
+        has_getitems=False,
+        is_custom_collate=False,
+        dataset_bytes=2**20,
+        python_objects=200,
+        start_method="fork",
+        operators_per_step=150,
+        synchronisations=(
+            Synchronisation(operator="aten::_local_scalar_dense", where="workload.py:57 step", per_step=1.0),
+        ),
+        has_cuda_build=False,
+        seconds=2.0,
+    )
+    return replace(example, **changes)
+
+
+def trace(**changes: Any) -> Trace:
+    """Eight steps, most of them matrix products."""
+    example = Trace(
+        path="trace.json",
+        operations=(
+            TracedOperation(name="aten::addmm", seconds=0.006, calls=4.0),
+            TracedOperation(name="aten::mm", seconds=0.003, calls=8.0),
+        ),
+        steps=8,
     )
     return replace(example, **changes)
 

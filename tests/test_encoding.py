@@ -30,6 +30,10 @@ ATTEMPTS = [
     Attempt(outcome=Outcome.OK, measurement=examples.measurement(ci95=None), seconds=2.0),
     Attempt(outcome=Outcome.CRASHED, message="gone", details="a traceback"),
     *(Attempt(outcome=Outcome.OK, **{part: look}) for part, look in LOOKS.items()),  # type: ignore[arg-type]
+    Attempt(outcome=Outcome.OK, anatomy=examples.anatomy()),
+    Attempt(outcome=Outcome.OK, anatomy=examples.anatomy(code=(), synchronisations=(), dataset_bytes=None)),
+    Attempt(outcome=Outcome.OK, trace=examples.trace()),
+    Attempt(outcome=Outcome.OK, measurement=examples.measurement(unique_share=0.5)),
 ]
 
 
@@ -54,6 +58,12 @@ def test_a_look_comes_back_as_it_was(probe: Probe) -> None:
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_an_attempt_comes_back_as_it_was(attempt: Attempt) -> None:
     assert attempt_from_json(through_json(asdict(attempt))) == attempt  # type: ignore[arg-type]
+
+
+def test_an_anatomy_and_a_trace_are_numbers_of_an_attempt() -> None:
+    assert Attempt(outcome=Outcome.OK, anatomy=examples.anatomy()).found
+    assert Attempt(outcome=Outcome.OK, trace=examples.trace()).found
+    assert not Attempt(outcome=Outcome.USER_ERROR).found
 
 
 def test_facts_come_back_as_they_were() -> None:

@@ -100,6 +100,7 @@ def _report(
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
+        unique_share=stream.unique_share,
         stopped_early=run.stopped_early,
         notes=(*window_notes(summary), *loader_notes(stream, run.config, run.in_flight), *machine_notes(conditions)),
     )

@@ -33,6 +33,8 @@ class GpuReading:
     """Clock of the multiprocessors."""
     process_bytes: int | None
     """Device memory of this process, context and libraries included."""
+    foreign_bytes: int | None
+    """Device memory of all other processes; ``None`` where processes are hidden, as in some containers."""
     slowdowns: tuple[str, ...]
     """Why the clocks are lower than they could be, where the reason is a fault or heat."""
 
@@ -47,18 +49,20 @@ class NvmlGpu:
     def read(self) -> GpuReading:
         """Look at the GPU; what it does not say is ``None``."""
         nvml, handle = self._nvml, self._handle
+        held = self._held_bytes()
         rates = _answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         return GpuReading(
             utilisation=None if rates is None else rates.gpu / 100,
             clock_mhz=_answer(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-            process_bytes=self._process_bytes(),
+            process_bytes=held.get(os.getpid()) or None,
+            foreign_bytes=_foreign_bytes(held),
             slowdowns=self._slowdowns(),
         )
 
-    def _process_bytes(self) -> int | None:
+    def _held_bytes(self) -> dict[int, int | None]:
+        """Return what each process holds, as far as it is shown."""
         processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or []
-        own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
-        return int(own[0]) if own and own[0] else None
+        return {process.pid: process.usedGpuMemory for process in processes}
 
     def _slowdowns(self) -> tuple[str, ...]:
         # the second name is that of drivers before R530
@@ -80,6 +84,15 @@ def open_gpu(uuid: str | None) -> NvmlGpu | None:
         return NvmlGpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
     except Exception:  # no library, no driver, no permission, another vendor: each means that nothing can be asked
         return None
+
+
+def _foreign_bytes(held: dict[int, int | None]) -> int | None:
+    """Return what others hold; this process, which trains, must be among those shown to tell it from others."""
+    if os.getpid() not in held:
+        return None
+    others = [used for pid, used in held.items() if pid != os.getpid()]
+    known = [used for used in others if used is not None]
+    return None if others and not known else sum(known)
 
 
 def _answer(ask: Callable[[], T]) -> T | None:

@@ -84,6 +84,7 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         gpu_utilisation=gpu.utilisation if gpu else None,
         gpu_clock_mhz=gpu.clock_mhz if gpu else None,
         gpu_process_bytes=gpu.process_bytes if gpu else None,
+        gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
         gpu_slowdowns=gpu.slowdowns if gpu else (),
         allocator_retries=0,
     )

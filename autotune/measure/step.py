@@ -15,7 +15,7 @@ from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
 from autotune.workload import Workload
 
-__all__ = ["StepMarks", "TrainingStep", "move", "tensor_bytes", "tensors_in"]
+__all__ = ["StepMarks", "TrainingStep", "leaves_in", "move", "tensor_bytes", "tensors_in"]
 
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after backward, after the optimizer."""
@@ -104,18 +104,23 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch in order, wherever they sit."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-        return
-    parts: Iterable[Any] = ()
+    return (leaf for leaf in leaves_in(batch) if isinstance(leaf, torch.Tensor))
+
+
+def leaves_in(batch: Any) -> Iterator[Any]:
+    """Yield what a batch or a sample consists of, out of its tuples, lists, mappings and dataclasses."""
+    parts: Iterable[Any]
     if isinstance(batch, Mapping):
         parts = batch.values()
     elif isinstance(batch, (tuple, list)):
         parts = batch
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    else:
+        yield batch
+        return
     for part in parts:
-        yield from tensors_in(part)
+        yield from leaves_in(part)
 
 
 def tensor_bytes(batch: Any) -> int:

@@ -58,6 +58,10 @@ class Session:
                 return self._look_at_step(config)
             if request.part == "numerics":
                 return self._look_at_losses(config, request)
+            if request.part == "anatomy":
+                return self._look_inside(config, request)
+            if request.part == "trace":
+                return self._trace(config, request)
             return self._train(config, request)
         except Exception as error:
             outcome, message, details = classify(error)
@@ -79,10 +83,27 @@ class Session:
     def _look_at_losses(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.numerics import check_numerics
 
-        self._key = self._cell = None  # its optimizer needs memory that is wanted here
-        gc.collect()
+        self._drop_cell()  # its optimizer needs memory that is wanted here
         check = check_numerics(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, numerics=check)
+
+    def _look_inside(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.anatomy import look_inside
+
+        self._drop_cell()  # for its memory, and because the look trains with another optimizer
+        anatomy = look_inside(self._workload, config, self._device, request.seconds)
+        return Attempt(outcome=Outcome.OK, anatomy=anatomy)
+
+    def _trace(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.trace import trace_steps
+
+        trace = trace_steps(self._workload, config, self._open_cell(config), self._device, request)
+        self._drop_cell()  # the memory that the profiler took would count as that of the next configuration
+        return Attempt(outcome=Outcome.OK, trace=trace)
+
+    def _drop_cell(self) -> None:
+        self._key = self._cell = None
+        gc.collect()  # a step holds itself through its optimizer
 
     def _train(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.benchmark import measure
@@ -104,8 +125,7 @@ class Session:
 
         key = (config.batch_size, config.amp, config.accumulation_steps)
         if key != self._key:
-            self._key = self._cell = None
-            gc.collect()  # a step holds itself through its optimizer
+            self._drop_cell()
             self._device.forget_peaks()
             self._cell = open_cell(self._workload, config, self._device)
             self._key = key
@@ -231,10 +251,12 @@ def _import_everything() -> None:
     """Import what each session would."""
     import torch
 
+    import autotune.measure.anatomy
     import autotune.measure.benchmark
     import autotune.measure.inspect
     import autotune.measure.looks
-    import autotune.measure.numerics  # noqa: F401
+    import autotune.measure.numerics
+    import autotune.measure.trace  # noqa: F401
 
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
 

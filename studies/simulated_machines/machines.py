@@ -482,6 +482,7 @@ QUIET = Conditions(
     gpu_utilisation=None,
     gpu_clock_mhz=None,
     gpu_process_bytes=None,
+    gpu_foreign_bytes=None,
     gpu_slowdowns=(),
     allocator_retries=0,
 )

@@ -3,12 +3,11 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from autotune.measure.gpu import GpuReading, open_gpu
-
-if TYPE_CHECKING:
-    import pytest
 
 UUIDS = ["GPU-bbbb", "GPU-aaaa"]
 """NVML's order; CUDA numbers the fastest first and would call ``GPU-aaaa`` the first."""
@@ -73,10 +72,35 @@ def test_the_memory_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> 
     assert read("aaaa").process_bytes == 6 * 2**30
 
 
+def process(pid: int, used: int | None) -> Any:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)
+
+
+@pytest.mark.parametrize(
+    ("processes", "foreign"),
+    [
+        ([process(1, 5), process(os.getpid(), 7), process(2, 6)], 11),
+        ([process(os.getpid(), 7)], 0),
+        ([process(os.getpid(), None), process(1, 5)], 5),
+        ([process(1, 5), process(2, None), process(os.getpid(), 7)], 5),
+        ([process(1, None), process(os.getpid(), 7)], None),
+        ([process(1, 5)], None),
+        ([], None),
+    ],
+    ids=["others", "alone", "own not told", "one not told", "not told", "this one is not shown", "hidden"],
+)
+def test_the_memory_of_others_is_what_they_are_seen_to_hold(
+    monkeypatch: pytest.MonkeyPatch, processes: list[Any], foreign: int | None
+) -> None:
+    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=lambda handle: processes)
+    assert read("aaaa").foreign_bytes == foreign
+
+
 def test_what_the_gpu_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("UtilizationRates", "ClockInfo", "ComputeRunningProcesses", "CurrentClocksEventReasons")
     install(monkeypatch, **{f"nvmlDeviceGet{name}": failing for name in names})
-    assert read("aaaa") == GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, slowdowns=())
+    nothing = GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, foreign_bytes=None, slowdowns=())
+    assert read("aaaa") == nothing
 
 
 def test_without_nvml_there_is_no_gpu_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

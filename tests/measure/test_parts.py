@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOADER = Request(seconds=0.4, time_limit=60, part="loader")
 COMPUTE = Request(seconds=0.4, time_limit=60, part="compute")
+ANATOMY = Request(seconds=1.0, time_limit=60, part="anatomy")
 TRAINING = Request(seconds=0.3, time_limit=60)
 OURS = str(Path(autotune.__file__).parent)
 SOUND = Config(batch_size=8, intra_op_threads=1)
@@ -91,12 +92,42 @@ def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> 
     assert 2**20 < compute.peak_memory_bytes <= compute.memory_limit_bytes
 
 
-@pytest.mark.parametrize("look", [LOADER, COMPUTE], ids=["loader", "compute"])
+@pytest.mark.parametrize("look", [LOADER, COMPUTE, ANATOMY], ids=["loader", "compute", "anatomy"])
 def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
     assert sleeping.measure(SOUND, look).found
     found = trained(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60)))
     truth = 8 / (8 * SAMPLE_SECONDS + STEP_SECONDS)
     assert truth * 0.93 <= found.samples_per_second <= truth * 1.02
+
+
+def test_a_look_inside_names_the_users_code(sleeping: ProcessRunner) -> None:
+    attempt = sleeping.measure(SOUND, ANATOMY)
+    assert (attempt.outcome, attempt.message) == (Outcome.OK, ""), attempt.details
+    assert attempt.anatomy is not None
+    assert attempt.anatomy.sample_seconds == pytest.approx(SAMPLE_SECONDS, rel=0.15)
+    assert attempt.anatomy.code[0].where == "built-in time.sleep"
+    assert attempt.anatomy.synchronisations == ()
+
+
+def test_a_trace_is_written_by_the_process_and_training_goes_on_after_it(
+    sleeping: ProcessRunner, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    attempt = sleeping.measure(SOUND, Request(seconds=0.4, time_limit=60, part="trace", trace_path=str(path)))
+    assert (attempt.outcome, attempt.message) == (Outcome.OK, ""), attempt.details
+    assert attempt.trace is not None
+    assert attempt.trace.path == str(path)
+    assert path.stat().st_size > 0
+    assert trained(sleeping.measure(SOUND, TRAINING)).steps > 0
+
+
+def test_a_trace_that_cannot_be_written_is_an_error_that_names_the_file(
+    sleeping: ProcessRunner, tmp_path: Path
+) -> None:
+    path = tmp_path / "missing" / "trace.json"
+    attempt = sleeping.measure(SOUND, Request(seconds=0.4, time_limit=60, part="trace", trace_path=str(path)))
+    assert (attempt.outcome, attempt.found) == (Outcome.USER_ERROR, False)
+    assert attempt.message.startswith(f"{path}: the trace cannot be written: No such file or directory; name a file")
 
 
 def test_what_a_look_at_the_step_gave_is_the_ceiling_of_training_after_it(sleeping: ProcessRunner) -> None:
@@ -158,10 +189,20 @@ def assert_tells_where(attempt: Attempt, function: str) -> None:
         (workloads.item_raises, 8, LOADER, "ValueError: item 3 is broken", "raise_value_error"),
         (workloads.item_raises_in_worker, 8, LOADER, "ValueError: item 3 is broken", "raise_value_error"),
         (workloads.collate_raises_in_worker, 8, LOADER, "ValueError: cannot collate", "collate"),
+        (workloads.item_raises, 64, ANATOMY, "ValueError: item 3 is broken", "raise_value_error"),
+        (workloads.raising_at_batch_size_7, 7, ANATOMY, "ValueError: cannot train on 7", "step"),
         (workloads.item_raises, 64, COMPUTE, "ValueError: item 3 is broken", "raise_value_error"),
         (workloads.raising_at_batch_size_7, 7, COMPUTE, "ValueError: cannot train on 7", "step"),
     ],
-    ids=["item", "item in worker", "collate", "item of the resident batch", "step"],
+    ids=[
+        "item",
+        "item in worker",
+        "collate",
+        "item inside",
+        "step inside",
+        "item of the resident batch",
+        "step",
+    ],
 )
 def test_an_error_in_the_users_code_is_an_outcome_with_their_frames_and_none_of_ours(
     make: Callable[[], Workload], batch_size: int, look: Request, message: str, function: str
