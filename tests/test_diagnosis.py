@@ -14,7 +14,7 @@ from autotune.diagnosis.evidence import Evidence
 from autotune.diagnosis.limits import find
 from autotune.finding import Cause, Finding
 from autotune.host import Gpu, Host
-from autotune.probes import CodeShare, Synchronisation
+from autotune.probes import Anatomy, CodeShare, Synchronisation
 from autotune.records import Measurement, StepTime
 from tests import examples
 
@@ -63,6 +63,11 @@ def measured(step: StepTime, **changes: Any) -> Measurement:
     )
 
 
+def clean(**changes: Any) -> Anatomy:
+    """Code without any of the habits that are told."""
+    return examples.anatomy(**{"synchronisations": (), **changes})
+
+
 def evidence(step: StepTime, *, config: Config = LOADED, **changes: Any) -> Evidence:
     of_evidence = {name: changes.pop(name) for name in ("compute", "loader", "anatomy", "host") if name in changes}
     facts = examples.facts(**changes.pop("facts", {}))
@@ -87,7 +92,7 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
             split(),
             facts=ON_GPU,
             compute=examples.compute_probe(samples_per_second=BATCH / 0.030, host_seconds=0.029),
-            anatomy=examples.anatomy(operators_per_step=4000),
+            anatomy=clean(operators_per_step=4000),
         ),
     ),
     "a throttled step": (Cause.QUOTA, evidence(split(), conditions={"throttled_share": 0.4})),
@@ -160,28 +165,26 @@ BESIDES: dict[str, tuple[Cause, Evidence]] = {
         Cause.SYNCHRONISATION,
         evidence(
             split(),
-            anatomy=examples.anatomy(
-                synchronisations=(Synchronisation(operator="item", where="train.py:12 step", per_step=1.0),)
-            ),
+            anatomy=clean(synchronisations=(Synchronisation(operator="item", where="train.py:12 step", per_step=1.0),)),
         ),
     ),
-    "many tensors": (Cause.MANY_TENSORS, evidence(split(), anatomy=examples.anatomy(batch_tensors=40))),
-    "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=examples.anatomy(numpy_arrays=1))),
+    "many tensors": (Cause.MANY_TENSORS, evidence(split(), anatomy=clean(batch_tensors=40))),
+    "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=clean(numpy_arrays=1))),
     "small samples one by one": (
         Cause.GETITEMS,
-        evidence(split(), facts=SMALL, anatomy=examples.anatomy(sample_seconds=0.001, has_getitems=False)),
+        evidence(split(), facts=SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
     ),
     "spawned workers": (
         Cause.SPAWN,
-        evidence(split(), first_batch_seconds=6.0, anatomy=examples.anatomy(start_method="spawn")),
+        evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn")),
     ),
     "a pickled dataset": (
         Cause.DATASET_COPIES,
-        evidence(split(), anatomy=examples.anatomy(start_method="spawn", dataset_bytes=2**30)),
+        evidence(split(), anatomy=clean(start_method="spawn", dataset_bytes=2**30)),
     ),
     "a list of a million": (
         Cause.DATASET_COPIES,
-        evidence(split(), anatomy=examples.anatomy(python_objects=1_000_000)),
+        evidence(split(), anatomy=clean(python_objects=1_000_000)),
     ),
     "memory that grows": (
         Cause.DATASET_COPIES,
@@ -189,7 +192,7 @@ BESIDES: dict[str, tuple[Cause, Evidence]] = {
     ),
     "torch for CPUs": (
         Cause.CPU_BUILD,
-        evidence(split(), host=replace(HOST, gpus=(GPU,)), anatomy=examples.anatomy(has_cuda_build=False)),
+        evidence(split(), host=replace(HOST, gpus=(GPU,)), anatomy=clean(has_cuda_build=False)),
     ),
     "a shared card": (Cause.SHARED_GPU, evidence(split(), facts=ON_GPU, conditions={"gpu_foreign_bytes": 2**33})),
     "threads in workers": (Cause.WORKER_THREADS, evidence(split(), conditions={"worker_threads": 4})),
@@ -205,7 +208,7 @@ def test_what_is_worth_knowing_comes_after_the_limit(name: str) -> None:
 
 
 def test_a_clean_workload_has_nothing_besides() -> None:
-    assert [finding.cause for finding in find(evidence(split(), anatomy=examples.anatomy()))] == [Cause.COMPUTE]
+    assert [finding.cause for finding in find(evidence(split(), anatomy=clean()))] == [Cause.COMPUTE]
 
 
 def test_what_takes_the_most_time_comes_first_and_the_next_after_it() -> None:
@@ -221,7 +224,7 @@ def test_a_launch_is_no_limit_of_a_busy_gpu() -> None:
 
 
 def test_the_code_that_takes_the_time_is_named() -> None:
-    anatomy = examples.anatomy(
+    anatomy = clean(
         code=(CodeShare(where="data.py:7 decode", share=0.7), CodeShare(where="data.py:9 crop", share=0.05))
     )
     found = advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING))
@@ -230,7 +233,7 @@ def test_the_code_that_takes_the_time_is_named() -> None:
 
 
 def test_collating_is_named_where_it_takes_time() -> None:
-    anatomy = examples.anatomy(collate_seconds=0.032, sample_seconds=0.001)
+    anatomy = clean(collate_seconds=0.032, sample_seconds=0.001)
     assert "collating is 50 % of building a batch" in advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING)).evidence
 
 
@@ -273,7 +276,7 @@ def test_there_is_always_a_limit_and_each_cause_is_told_once(
         config=config,
         samples_per_second=rate / slowdown,
         facts=ON_GPU if on_gpu else {},
-        anatomy=examples.anatomy(),
+        anatomy=clean(),
     )
     found = find(known)
     causes = [finding.cause for finding in found]

@@ -47,8 +47,8 @@ def _section(heading: str, findings: Sequence[Finding]) -> Iterator[RenderableTy
         cause, _, what = cause_text(finding).partition(": ")
         yield Text(f"{number}. ").append(cause, style="bold cyan").append(f": {what}")
         for figure in finding.evidence:
-            yield Padding(Text(f"· {figure}", style="dim"), INDENT)
-        yield Padding(Text(f"To do: {finding.advice}"), INDENT)
+            yield Padding(Text(f"· {figure}", style="dim"), INDENT, expand=False)
+        yield Padding(Text(f"To do: {finding.advice}"), INDENT, expand=False)
     yield Text()
 
 
