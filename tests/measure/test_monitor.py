@@ -89,9 +89,11 @@ def test_a_worker_computes_in_the_threads_that_are_busy(used: dict[int, float], 
 
 
 def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
-    reading = GpuReading(utilisation=0.9, clock_mhz=1200, process_bytes=5, slowdowns=("hardware thermal slowdown",))
+    slowdowns = ("hardware thermal slowdown",)
+    reading = GpuReading(utilisation=0.9, clock_mhz=1200, process_bytes=5, foreign_bytes=7, slowdowns=slowdowns)
     conditions = conditions_between(START, after(1.0), reading)
     assert conditions.gpu_clock_mhz == 1200
+    assert (conditions.gpu_process_bytes, conditions.gpu_foreign_bytes) == (5, 7)
     assert conditions.disturbances == ("the GPU ran slower than it can: hardware thermal slowdown",)
 
 
