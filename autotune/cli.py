@@ -180,7 +180,7 @@ def _stderr_console() -> Console:
 def _stdout_console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False)
 
 
 def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:

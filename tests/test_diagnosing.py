@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,29 +37,36 @@ HABITS = {
 }
 
 
-def limits_of(name: str, config: Config) -> Diagnosis:
-    return diagnose(f"tests.limited:{name}", config, device="cpu")
+PATIENCE = 3
+"""Diagnoses on a busy machine say so, and that nothing else in them can be trusted; then another one is made."""
+
+
+def undisturbed(name: str, config: Config, **options: Any) -> Diagnosis:
+    for _ in range(PATIENCE):
+        found = diagnose(f"tests.limited:{name}", config, device="cpu", **options)
+        if found.bottleneck is not Cause.NEIGHBOURS:
+            break
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limited_workload_is_told_its_limit(name: str) -> None:
     config, cause = LIMITS[name]
-    found = limits_of(name, config)
-    limits = [finding.cause for finding in found.findings if finding.is_limit and finding.cause is not Cause.NEIGHBOURS]
-    assert limits[0] is cause, found.findings
+    found = undisturbed(name, config)
+    assert found.bottleneck is cause, found.findings
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HABITS)
 def test_a_habit_is_told_beside_the_limit(name: str) -> None:
-    found = limits_of(name, WITH_WORKERS)
+    found = undisturbed(name, WITH_WORKERS)
     assert HABITS[name] in [finding.cause for finding in found.findings if not finding.is_limit], found.findings
 
 
 def test_a_diagnosis_names_the_code_and_writes_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    found = diagnose("tests.limited:by_decoding", ALONE, device="cpu", trace=trace)
+    found = undisturbed("by_decoding", ALONE, trace=trace)
     decoding = next(finding for finding in found.findings if finding.cause is Cause.DECODING)
     assert any("limited.py" in figure and "compute" in figure for figure in decoding.evidence)
     assert found.anatomy is not None

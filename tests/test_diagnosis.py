@@ -217,6 +217,17 @@ def test_what_takes_the_most_time_comes_first_and_the_next_after_it() -> None:
     assert [finding.share for finding in found] == pytest.approx([40 / 90, 20 / 90])
 
 
+def test_a_queue_that_drained_in_the_window_hides_no_late_loader() -> None:
+    steady = BATCH / 0.060  # in the long run, of which the window saw nothing
+    found = find(evidence(split(), samples_per_second=steady, steady_samples_per_second=steady, **BLOCKED))
+    assert [(finding.cause, finding.share) for finding in found] == [(Cause.WAITING, pytest.approx(0.5))]
+
+
+def test_waiting_at_the_start_of_epochs_is_no_late_loader() -> None:
+    found = find(evidence(split(data_wait=30.0), steady_samples_per_second=BATCH / 0.030, restart_seconds=2.0))
+    assert [(finding.cause, finding.share) for finding in found] == [(Cause.RESTARTS, pytest.approx(0.5))]
+
+
 def test_a_launch_is_no_limit_of_a_busy_gpu() -> None:
     busy = replace(LIMITS["many small operators"][1])
     conditions = replace(busy.measurement.conditions, gpu_utilisation=0.97)

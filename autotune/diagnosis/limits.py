@@ -53,6 +53,11 @@ class _Lost:
 
 
 def _lost(evidence: Evidence) -> _Lost:
+    """Return where the time of a step goes.
+
+    The loop may have waited less than it would in the long run, while a queue drained, or more, at the start of an
+    epoch: the rate inside an epoch says which.
+    """
     measured = evidence.measurement
     split, samples = measured.step_time, measured.samples / measured.steps
     computing = split.forward + split.backward + split.optimizer
@@ -60,7 +65,7 @@ def _lost(evidence: Evidence) -> _Lost:
     steady, total = samples / measured.steady_samples_per_second, samples / measured.samples_per_second
     same = total * (1 - measured.unique_share)
     return _Lost(
-        wait=split.data_wait,
+        wait=max(0.0, split.data_wait + steady - split.total),
         copy=split.host_to_device,
         loop=split.other,
         slowed=max(0.0, computing - alone),
