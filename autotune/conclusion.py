@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.host import Host
-from autotune.records import Control, Outcome, Result, Trial, WorkloadFacts
+from autotune.records import Control, Outcome, Result, Trial, TriedOption, WorkloadFacts
 from autotune.search.confirm import Confirmation, Standing
 
 __all__ = ["conclude"]
@@ -27,14 +27,15 @@ def conclude(
     seconds: float,
     highest_limit: float,
     is_confirmed: bool = True,
+    tried: tuple[TriedOption, ...] = (),
     distrusted: Sequence[str] = (),
 ) -> Result:
     """Return the result of a run: the winner where its gain was proven, the baseline otherwise.
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
     ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
-    were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``distrusted`` says why
-    precisions were left out.
+    were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``tried`` are
+    the options that were explored; ``distrusted`` says why precisions were left out.
     """
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
@@ -61,6 +62,7 @@ def conclude(
         baseline_measurement=before.typical,
         history=history,
         seconds=seconds,
+        tried=tried,
         notes=(
             *_notes(confirmation, answer, before, confirmations, is_confirmed, facts),
             *(f"{why}: left out" for why in distrusted),
@@ -168,6 +170,7 @@ def _plain(config: Config) -> dict[str, Any]:
         **config.dataloader_kwargs(),
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
+        **({"options": list(config.options)} if config.options else {}),
         "intra_op_threads": config.intra_op_threads,
         "inter_op_threads": config.inter_op_threads,
     }

@@ -39,6 +39,8 @@ class Session:
 
         self._workload = workload
         self._device = open_device(device)
+        self._options: tuple[str, ...] = ()
+        """What was applied to the model; it stays."""
         self._key: tuple[Any, ...] | None = None
         self._cell: Any = None
 
@@ -79,8 +81,11 @@ class Session:
     def _look_at_losses(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.numerics import check_numerics
 
+        if config.options:
+            self._require_options(())  # plain fp32 comes first
         self._key = self._cell = None  # its optimizer needs memory that is wanted here
         gc.collect()
+        self._options = config.options
         check = check_numerics(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, numerics=check)
 
@@ -102,14 +107,21 @@ class Session:
     def _open_cell(self, config: Config) -> Any:
         from autotune.measure.cell import open_cell
 
-        key = (config.batch_size, config.amp, config.accumulation_steps)
+        key = (config.batch_size, config.amp, config.accumulation_steps, config.options)
         if key != self._key:
+            self._require_options((), config.options)
+            self._options = config.options
             self._key = self._cell = None
             gc.collect()  # a step holds itself through its optimizer
             self._device.forget_peaks()
             self._cell = open_cell(self._workload, config, self._device)
             self._key = key
         return self._cell
+
+    def _require_options(self, *allowed: tuple[str, ...]) -> None:
+        """Refuse to measure with options of another configuration: they cannot be taken off a model."""
+        if self._options not in allowed:
+            raise UsageError(f"this session's model has {', '.join(self._options)}: open another session")
 
 
 def _reason_against(measurement: Measurement) -> tuple[Outcome, str] | None:
