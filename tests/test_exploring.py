@@ -92,6 +92,7 @@ def test_without_the_flag_nothing_is_explored() -> None:
     assert not any(config.options for config, _ in (*machine.looks, *machine.calls))
 
 
+@pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")
 def test_the_answer_with_options_survives_the_file(tmp_path: Path) -> None:
     result = explored(SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001))
     result.config.save(tmp_path / "a.yaml")

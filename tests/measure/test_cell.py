@@ -326,5 +326,5 @@ def test_the_first_step_is_told_apart() -> None:
             return super().__call__(model, batch)
 
     compute = opened(Squares(100), 8, Compiled(STEP_SECONDS)).compute
-    assert 0.3 <= compute.first_step_seconds <= 0.6
-    assert compute.host_seconds == pytest.approx(STEP_SECONDS, rel=0.2)
+    assert compute.first_step_seconds >= 0.3
+    assert compute.host_seconds < 0.1
