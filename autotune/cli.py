@@ -106,7 +106,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    run = ("dataset", "device", "trials", "storage", "headroom", "max_memory", "global_batch_size")
+    run = ("dataset", "device", "trials", "storage", "headroom", "max_memory", "global_batch_size", "explore")
     names = (*run, *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model
@@ -156,6 +156,7 @@ def _json_text(result: Result) -> str:
         "config": document,
         "measured": document.get("measured"),
         **{name: getattr(result, name) for name in names},
+        "tried": [asdict(each) for each in result.tried],
         "control": asdict(result.control) if result.control else None,
         "trials": [trial_row(trial) for trial in result.history],
     }

@@ -14,8 +14,9 @@ from autotune.diagnosis.limits import find
 from autotune.finding import Finding
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Control, Outcome, Probe, Result, Trial, WorkloadFacts
+from autotune.records import Control, Outcome, Probe, Result, Trial, TriedOption, WorkloadFacts
 from autotune.search.confirm import Confirmation, Standing
+from autotune.search.space import without_loader
 
 __all__ = ["conclude"]
 
@@ -32,6 +33,7 @@ def conclude(
     seconds: float,
     highest_limit: float,
     is_confirmed: bool = True,
+    tried: tuple[TriedOption, ...] = (),
     distrusted: Sequence[str] = (),
     probes: Sequence[Probe] = (),
 ) -> Result:
@@ -39,8 +41,9 @@ def conclude(
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
     ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
-    were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``distrusted`` says why
-    precisions were left out; ``probes`` are the short looks at parts, which tell why the answer is no faster.
+    were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``tried`` are
+    the options that were explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at
+    parts, which tell why the answer is no faster.
     """
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
@@ -67,6 +70,7 @@ def conclude(
         baseline_measurement=before.typical,
         history=history,
         seconds=seconds,
+        tried=tried,
         notes=(
             *_notes(confirmation, answer, before, confirmations, is_confirmed, facts),
             *(f"{why}: left out" for why in distrusted),
@@ -92,9 +96,9 @@ def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequen
 
 def _look_at_step(config: Config, probes: Sequence[Probe]) -> ComputeProbe | None:
     """Return the last look at the very step of a configuration."""
-    step = (config.batch_size, config.amp, config.intra_op_threads)
-    alike = [p.compute for p in probes if (p.config.batch_size, p.config.amp, p.config.intra_op_threads) == step]
-    return next((compute for compute in reversed(alike) if compute), None)
+    step = without_loader(config)
+    alike = [probe.compute for probe in probes if without_loader(probe.config) == step and probe.compute]
+    return alike[-1] if alike else None
 
 
 def _look_at_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | None:
@@ -202,6 +206,7 @@ def _plain(config: Config) -> dict[str, Any]:
         **config.dataloader_kwargs(),
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
+        **({"options": list(config.options)} if config.options else {}),
         "intra_op_threads": config.intra_op_threads,
         "inter_op_threads": config.inter_op_threads,
     }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from autotune.configfile import SCHEMA_VERSION, read_document, write_document
 from autotune.errors import ConfigFileError, UsageError
 from autotune.host import made_elsewhere
+from autotune.options import apply_options, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,8 @@ class Config:
     """Automatic mixed precision: off (fp32), bf16, or fp16 with loss scaling."""
     accumulation_steps: int = 1
     """Batches per optimizer step."""
+    options: tuple[str, ...] = ()
+    """More of the step, in the order in which it is applied: names of ``autotune.options.OPTIONS``."""
     intra_op_threads: int | None = None
     """Threads inside one operator; ``None`` leaves torch's own choice."""
     inter_op_threads: int | None = None
@@ -90,6 +93,7 @@ class Config:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; allowed: True, False")
         if self.amp not in AMP_MODES:
             raise UsageError(f"amp is {self.amp!r}; allowed: {', '.join(AMP_MODES)}")
+        object.__setattr__(self, "options", parse_options(self.options, "options"))
         if not self.num_workers and self.prefetch_factor is not None:
             raise UsageError("prefetch_factor needs num_workers of 1 or more")
         if not self.num_workers and self.persistent_workers:
@@ -150,6 +154,15 @@ class Config:
         scaler, steps = self.grad_scaler(device), self.accumulation_steps
         return GradientAccumulator(optimizer, scaler, batch_size=self.batch_size, steps=steps, reduction=reduction)
 
+    def apply_options(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Apply ``options`` to a model that is on its device, and to its optimizer; call it before the first step.
+
+        Both are changed in place; names, parameters and the state dictionary stay as they are. ``tf32`` and
+        ``cudnn_benchmark`` hold for the whole process. An optimizer state that is loaded brings its own flags: call it
+        again after that. Raises ``UsageError`` with the reason where an option does not apply.
+        """
+        apply_options(self.options, model, optimizer)
+
     def apply_threads(self) -> None:
         """Set the thread counts of this process; call it before torch is imported.
 
@@ -188,10 +201,11 @@ class Config:
 
     def to_document(self) -> dict[str, Any]:
         """Return this configuration as the config file's content (schema version 1)."""
+        options = {"options": list(self.options)} if self.options else {}
         document: dict[str, Any] = {
             "autotune": SCHEMA_VERSION,
             "dataloader": self.dataloader_kwargs(),
-            "training": {"amp": self.amp, "accumulation_steps": self.accumulation_steps},
+            "training": {"amp": self.amp, "accumulation_steps": self.accumulation_steps, **options},
             "threads": {"intra_op": self.intra_op_threads, "inter_op": self.inter_op_threads},
         }
         for name in ("measured", "made_on"):

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ConfigFileError
+from autotune.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,10 +79,17 @@ def _is_section(value: object) -> bool:
     return isinstance(value, dict)
 
 
+def _is_options(value: object) -> bool:
+    if not isinstance(value, list) or not all(isinstance(option, str) and option in OPTIONS for option in value):
+        return False
+    return len(set(value)) == len(value)
+
+
 _FLAG = ("true or false", lambda value: isinstance(value, bool))
 _NUMBER = ("a number from 0", _is_number)
 _INTERVAL = ("a list of two numbers, lower end first", _is_interval)
 _TEXT = ("a text", lambda value: isinstance(value, str))
+_OPTIONS = (f"a list of different ones of {', '.join(OPTIONS)}", _is_options)
 _SECTION = ("a section of keys and plain values", _is_section)
 
 _RULES: dict[str, dict[str, tuple[str, Check]]] = {
@@ -92,7 +100,11 @@ _RULES: dict[str, dict[str, tuple[str, Check]]] = {
         "pin_memory": _FLAG,
         "persistent_workers": _FLAG,
     },
-    "training": {"amp": _one_of("off", "bf16", "fp16"), "accumulation_steps": _whole(1)},
+    "training": {
+        "amp": _one_of("off", "bf16", "fp16"),
+        "accumulation_steps": _whole(1),
+        "options": _OPTIONS,
+    },
     "threads": {"intra_op": _optional(_whole(1)), "inter_op": _optional(_whole(1))},
     "measured": {
         "samples_per_second": _NUMBER,

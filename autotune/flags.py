@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.errors import UsageError
+from autotune.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +79,12 @@ def build_parser() -> argparse.ArgumentParser:
         type=_whole_from_one,
         metavar="N",
         help="samples of one step of the optimizer, such as 256: smaller batches are accumulated",
+    )
+    knobs.add_argument(
+        "--explore",
+        metavar="OPTIONS",
+        help=f"more of the training step to try after the search, such as channels_last,compile; all, or some of "
+        f"{', '.join(OPTIONS)}; off without this flag",
     )
     _add_output_flags(parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")

@@ -26,6 +26,8 @@ class ComputeProbe:
 
     samples_per_second: float
     """The ceiling of this batch size, precision and number of threads."""
+    first_step_seconds: float
+    """What the first step took: with compilation, where the model is compiled."""
     host_seconds: float
     """What the host spends on asking an accelerator for one step; on a CPU the whole step."""
     cpu_seconds: float
@@ -70,14 +72,14 @@ class LoaderTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsCheck:
-    """The same batches in fp32 and in a mixed precision, from the same weights."""
+    """The same batches in plain fp32 and in a mixed precision or with options, from the same weights."""
 
     reference_losses: tuple[float, ...]
     """Loss of each step in fp32."""
     other_losses: tuple[float, ...]
     """The same with the batches in another order and other random numbers: what chance makes of it."""
     losses: tuple[float, ...]
-    """The same in the mixed precision, batches in the order of the reference."""
+    """The same in the mixed precision and with the options, batches in the order of the reference."""
     overflows: tuple[int, ...]
     """Steps in the mixed precision whose gradients were not finite, and in fp32 were."""
     settles: bool

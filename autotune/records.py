@@ -35,6 +35,7 @@ __all__ = [
     "Runner",
     "StepTime",
     "Trial",
+    "TriedOption",
     "WorkloadFacts",
 ]
 
@@ -43,8 +44,8 @@ SCHEMA = 5
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """What a request is about: training with the loader, the step alone on a resident batch, the loader alone, what a
-precision does to the losses, what is inside the user's code, or a trace of training steps."""
-Phase = Literal["inspect", "baseline", "probe", "search", "confirm"]
+precision and options do to the losses, what is inside the user's code, or a trace of training steps."""
+Phase = Literal["inspect", "baseline", "probe", "search", "explore", "confirm"]
 Interval = tuple[float, float]
 
 
@@ -372,6 +373,35 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriedOption:
+    """What exploring found out about one more option of the training step, beside the step without it."""
+
+    option: str
+    """Its name in ``Config.options``."""
+    kept: bool
+    """Whether the step alone is faster with it, and trains like plain fp32; confirmation may still leave it out."""
+    gain: float | None = None
+    """What it adds to the rate of the step alone, as a share; ``None`` where it could not be timed."""
+    memory_change_bytes: int | None = None
+    """What it adds to the peak of the memory that limits the run; negative where it saves memory."""
+    first_step_seconds: float | None = None
+    """What the first step takes with it: with compilation, where that is the option."""
+    start_seconds: float | None = None
+    """How much longer the first step takes than without it."""
+    message: str = ""
+    """Why it was left out, in one line."""
+    seconds: float = 0.0
+    """Wall time that trying it cost."""
+
+    @property
+    def repaid_seconds(self) -> float | None:
+        """Seconds of training after which the longer first step is repaid; ``None`` where it never is."""
+        if not self.gain or self.gain < 0 or self.start_seconds is None:
+            return None
+        return self.start_seconds / self.gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """One moment of a run, for whoever shows it."""
 
@@ -439,6 +469,8 @@ class Result:
     """Every trial in order, confirmation included."""
     seconds: float
     """Wall time of the whole run."""
+    tried: tuple[TriedOption, ...] = ()
+    """What became of each option that was to be explored, in order."""
     notes: tuple[str, ...] = ()
     """What the user should know, with advice."""
     findings: tuple[Finding, ...] = ()
@@ -472,6 +504,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         **config.dataloader_kwargs(),
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
+        "options": ",".join(config.options),
         "intra_op_threads": config.intra_op_threads,
         "inter_op_threads": config.inter_op_threads,
         "trial_seconds": trial.seconds,

@@ -27,7 +27,8 @@ class ProcessRunner:
 
     On a CPU configurations that differ in the loader, batch size or precision share a session; on an
     accelerator only those that differ in the loader do, because memory fragments and kernels are chosen per
-    process. ``request.fresh`` always opens a new one, and a failure ends the one it happened in.
+    process. Options stay on a model and in its process, so each set of them has sessions of its own.
+    ``request.fresh`` always opens a new one, and a failure ends the one it happened in.
     """
 
     def __init__(self, source: WorkloadSource, device: str = "auto") -> None:
@@ -62,7 +63,7 @@ class ProcessRunner:
         except (UsageError, UserCodeError) as error:
             details = getattr(error, "user_traceback", "")
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
-        if request.fresh or not attempt.found:
+        if request.fresh or _needs_plain_model(config, request) or not attempt.found:
             self._end_session()  # a failure may have left weights, memory or the device in any state
         return replace(attempt, seconds=time.monotonic() - begin)
 
@@ -95,11 +96,12 @@ class ProcessRunner:
 
         A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
         """
+        common = (*_threads(config), config.options, _needs_plain_model(config, request))
         if self._on_cpu:
-            return _threads(config)
+            return common
         if request is not None and request.part != "training":
-            return (*_threads(config), "looks", config.amp if request.part == "compute" else "")
-        return (*_threads(config), config.batch_size, config.amp, config.accumulation_steps)
+            return (*common, "looks", config.amp if request.part == "compute" else "")
+        return (*common, config.batch_size, config.amp, config.accumulation_steps)
 
     def _open(self, config: Config) -> MeasuringProcess:
         """Open a session with the configuration's threads, and load the workload in it."""
@@ -124,6 +126,11 @@ class ProcessRunner:
 
 def _threads(config: Config) -> tuple[Any, ...]:
     return config.intra_op_threads, config.inter_op_threads
+
+
+def _needs_plain_model(config: Config, request: Request | None) -> bool:
+    """Tell whether a look compares options with plain fp32: its session must be new, and is spent."""
+    return bool(config.options) and request is not None and request.part == "numerics"
 
 
 def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[dict[str, Any], bytes]:

@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.duration import parse_duration
 from autotune.errors import InterruptedRunError, UsageError
 from autotune.host import Host, inspect_host
+from autotune.options import parse_options
 from autotune.records import (
     SCHEMA,
     Attempt,
@@ -27,6 +28,7 @@ from autotune.records import (
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
+from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
@@ -90,6 +92,7 @@ def tune(
     threads: Any = None,
     headroom: float | str = 0.1,
     max_memory: float | str | None = None,
+    explore: str | Iterable[str] | None = None,
     storage: str | Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
@@ -102,8 +105,8 @@ def tune(
     sequence of values, or text as on the command line (``"32..512"``). ``global_batch_size`` keeps the samples of one
     step of the optimizer: smaller batches are accumulated. ``headroom`` is the share of the memory to leave free (0.1
     or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes or ``"12GiB"``).
-    ``storage`` is a file or an Optuna URL that keeps the study. ``on_progress`` is
-    called with each ``Progress``.
+    ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``storage`` is a file
+    or an Optuna URL that keeps the study. ``on_progress`` is called with each ``Progress``.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -122,6 +125,7 @@ def tune(
     if trials is not None and trials < 1:
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
     room = MemoryRoom(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
+    options = () if explore is None else parse_options(explore)
     before = as_baseline(baseline, global_batch_size)
     clock = Clock(parse_duration(budget))
     tell = on_progress or (lambda progress: None)
@@ -132,7 +136,7 @@ def tune(
         host = inspect_host()
         before = fitted(before, facts, global_batch_size)
         space = build_space(facts, host.cpus, before, knobs, global_batch_size)
-        run = Run(runner, space, facts, host, clock, tell)
+        run = Run(runner, space, facts, host, clock, tell, options)
         return run.result(_storage_path(storage), trials, room)
 
 
@@ -146,6 +150,8 @@ class Run:
     host: Host
     clock: Clock
     tell: Callable[[Progress], None]
+    explore: tuple[str, ...] = ()
+    """More of the step to try."""
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
     has_finalists: bool = False
@@ -171,9 +177,12 @@ class Run:
             clock=self.clock,
             tell=self.tell,
             max_trials=max_trials,
+            reserved=EXPLORE_SHARE * self.clock.budget if self.explore else 0.0,
         )
         reason = self._search(search)
-        confirmation, was_interrupted = self._confirm(search, interrupted=reason == INTERRUPTED)
+        explorer, was_interrupted = self._explore(search, interrupted=reason == INTERRUPTED)
+        explored = explorer.answer if explorer else None
+        confirmation, was_interrupted = self._confirm(search, explored, interrupted=was_interrupted)
         return conclude(
             study.trials,
             confirmation,
@@ -186,6 +195,7 @@ class Run:
             highest_limit=study.outlook.highest_limit,
             is_confirmed=confirmation is not None or not self.has_finalists,
             probes=study.probes,
+            tried=tuple(explorer.tried) if explorer else (),
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
         )
 
@@ -200,13 +210,44 @@ class Run:
             self._close_runner()
             return INTERRUPTED
 
-    def _confirm(self, search: Search, *, interrupted: bool) -> tuple[Confirmation | None, bool]:
-        """Return what was confirmed, ``None`` where nothing was, and whether the user has stopped the run by then."""
+    def _explore(self, search: Search, *, interrupted: bool) -> tuple[Explorer | None, bool]:
+        """Try more of the step on the best configuration; say too whether the user has stopped the run by then."""
+        if not self.explore or interrupted:
+            return None, interrupted
+        found = search.study.finalists(1) or search.study.trials[:1]
+        share_ends = self.clock.spent + EXPLORE_SHARE * self.clock.budget
+        explorer = Explorer(
+            runner=self.runner,
+            start=self.space.with_persistence(found[0]),
+            options=self.explore,
+            room=search.study.room,
+            clock=self.clock,
+            end=min(share_ends, self.clock.budget - search.confirmation_seconds),
+            look_cost=search.fresh_cost,
+            tell_running=lambda config: search.report("explore", running=config),
+            tell_looked=lambda probe: search.report("explore", looked=probe),
+        )
+        try:
+            explorer.run()
+        except KeyboardInterrupt:
+            self._close_runner()
+            return explorer, True
+        return explorer, False
+
+    def _confirm(
+        self, search: Search, explored: Config | None, *, interrupted: bool
+    ) -> tuple[Confirmation | None, bool]:
+        """Return what was confirmed, ``None`` where nothing was, and whether the user has stopped the run by then.
+
+        What exploring gave is measured beside the others, as the dearest.
+        """
         study = search.study
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
+        count = count if explored is None else max(1, count - 1)
         chosen = dict.fromkeys(self.space.with_persistence(trial) for trial in study.finalists(count))
         finalists = [config for config in chosen if config != study.trials[0].config]
+        finalists += [] if explored is None else [explored]
         if not finalists:
             return None, interrupted
         self.has_finalists = True

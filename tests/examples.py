@@ -108,6 +108,7 @@ def compute_probe(**changes: Any) -> ComputeProbe:
     """A step of 10 ms for a batch of 32 on a CPU of two cores."""
     example = ComputeProbe(
         samples_per_second=3200.0,
+        first_step_seconds=0.020,
         host_seconds=0.010,
         cpu_seconds=0.020,
         peak_memory_bytes=512 * 2**20,

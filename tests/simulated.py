@@ -121,6 +121,7 @@ class SimulatedMachine:
         if request.part == "compute":
             compute = examples.compute_probe(
                 samples_per_second=config.batch_size / self.cost(config).compute,
+                first_step_seconds=self.cost(config).compute,
                 host_seconds=self.cost(config).compute,
                 cpu_seconds=self.cost(config).compute,
                 peak_memory_bytes=self.peak(config),

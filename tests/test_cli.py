@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     PutTune = Callable[[Tune], None]
 
 FLAGS = [
-    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--global-batch-size", "--headroom",
-    "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers", "--pin-memory",
-    "--prefetch-factor", "--quiet", "--storage", "--threads", "--trials", "--version",
+    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore", "--global-batch-size",
+    "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
+    "--pin-memory", "--prefetch-factor", "--quiet", "--storage", "--threads", "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 
@@ -188,7 +188,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
     put_tune(tune)
     flags = "--model m:f --dataset m:d --device cpu --budget 1m30s --trials 7 --baseline batch_size=8"
     knobs = "--batch-size 32..512 --num-workers 0,2,4 --amp off --pin-memory true --storage s.db --headroom 20%"
-    knobs += " --global-batch-size 512 --max-memory 12GiB"
+    knobs += " --global-batch-size 512 --max-memory 12GiB --explore channels_last,compile"
     assert main([*flags.split(), *knobs.split()]) == 0
     received.pop("on_progress")
     assert received == {
@@ -203,6 +203,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "max_memory": "12GiB",
         "batch_size": "32..512",
         "global_batch_size": 512,
+        "explore": "channels_last,compile",
         "num_workers": "0,2,4",
         "prefetch_factor": None,
         "pin_memory": "true",
@@ -426,6 +427,7 @@ def test_json_is_one_object_with_the_file_the_verdict_and_every_trial(
     assert (content["verdict"], content["speedup_ci95"]) == ("faster", [2.18, 2.45])
     assert [row["outcome"] for row in content["trials"]] == ["ok", "ok", "device_oom"]
     assert content["trials"][1]["loss"] is None
+    assert content["tried"] == []
 
 
 def test_the_answer_is_shown_even_where_the_file_cannot_be_written_after_all(

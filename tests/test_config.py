@@ -282,3 +282,16 @@ def test_reading_and_writing_a_file_imports_neither_torch_nor_optuna(tmp_path: P
         "print(after_import | {name for name in ('torch', 'optuna', 'numpy') if name in sys.modules})"
     )
     assert run_python(code) == "set()"
+
+
+def test_options_are_part_of_a_configurations_identity_and_their_order_is_not() -> None:
+    assert Config(options=("compile", "tf32")) == Config(options=("tf32", "compile")) != Config()
+    with pytest.raises(UsageError, match="options: unknown option 'turbo'; allowed: channels_last"):
+        Config(options=("turbo",))
+
+
+def test_without_options_applying_them_changes_nothing() -> None:
+    model = torch.nn.Conv2d(2, 2, 2)
+    before = dict(vars(model))
+    Config().apply_options(model)
+    assert vars(model) == before

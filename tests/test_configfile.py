@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from autotune.config import AMP_MODES, Config, load_config
 from autotune.configfile import MAX_BYTES, read_document, write_document, write_text
 from autotune.errors import ConfigFileError
+from autotune.options import OPTIONS
 
 HEAD = "autotune: 1\n"
 LOADER = "dataloader: {batch_size: 8}\n"
@@ -64,6 +65,7 @@ def configs(draw: st.DrawFn) -> Config:
         pin_memory=draw(st.booleans()),
         amp=draw(st.sampled_from(AMP_MODES)),
         accumulation_steps=draw(COUNTS),
+        options=tuple(draw(st.sets(st.sampled_from(list(OPTIONS))))),
         intra_op_threads=draw(THREADS),
         inter_op_threads=draw(THREADS),
         measured=draw(st.none() | MEASURED),
@@ -281,6 +283,12 @@ def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None
         ("training.amp", "true"),
         ("training.amp", "[off]"),
         ("training.accumulation_steps", "0"),
+        ("training.options", "compile"),
+        ("training.options", "null"),
+        ("training.options", "[turbo]"),
+        ("training.options", "[3]"),
+        ("training.options", "[[compile]]"),
+        ("training.options", "[compile, compile]"),
         ("threads.intra_op", "1.5"),
         ("measured.samples_per_second", ".nan"),
         ("measured.samples_per_second", ".inf"),
@@ -461,3 +469,19 @@ def test_the_yaml_file_has_one_line_for_each_short_section(tmp_path: Path) -> No
         "training: {amp: 'off', accumulation_steps: 1}",
         "threads: {intra_op: null, inter_op: null}",
     ]
+
+
+def test_options_are_written_only_where_there_are_some_and_read_in_any_order(tmp_path: Path) -> None:
+    Config().save(tmp_path / "a.yaml")
+    assert "options" not in (tmp_path / "a.yaml").read_text()
+    Config(options=("compile", "channels_last")).save(tmp_path / "a.yaml")
+    assert "options: [channels_last, compile]" in (tmp_path / "a.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(f"{HEAD}{LOADER}training: {{options: [compile, tf32]}}\n")
+    assert load_config(tmp_path / "a.yaml").options == ("tf32", "compile")
+
+
+def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
+    message = refusal(tmp_path, f"{HEAD}{LOADER}training: {{options: [turbo]}}\n")
+    assert message.startswith(
+        "training.options: is ['turbo']; allowed: a list of different ones of channels_last, tf32"
+    )

@@ -316,3 +316,35 @@ def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
     assert replies[2] == {"loaded": True}
     assert replies[3]["facts"]["dataset_length"] == 256
     assert replies[4:] == [{"closed": 0}]
+
+
+def test_options_never_reach_the_next_configuration() -> None:
+    plain, both = Config(batch_size=8), Config(batch_size=8, options=("channels_last", "fused_optimizer"))
+    first = Config(batch_size=8, options=("channels_last",))
+    with runner_of("telling_options") as runner:
+        runner.inspect(plain)
+        found = [loss(runner.measure(config, QUICK)) for config in (plain, both, first, plain, both, plain)]
+    assert found == [0, 3, 1, 0, 3, 0]
+
+
+def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
+    config = Config(batch_size=8, options=("channels_last",))
+    request = Request(seconds=0.2, part="numerics")
+    with runner_of("telling_options") as runner:
+        runner.inspect(config)
+        assert loss(runner.measure(config, QUICK)) == 1
+        for _ in range(2):
+            check = runner.measure(config, request).numerics
+            assert check is not None
+            assert {*check.reference_losses, *check.other_losses} == {0}
+            assert set(check.losses) == {1}
+        assert loss(runner.measure(config, QUICK)) == 1
+
+
+def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
+    with runner_of("telling_options") as runner:
+        runner.inspect(SOUND)
+        attempt = runner.measure(Config(batch_size=8, options=("tf32",)), QUICK)
+        assert loss(runner.measure(Config(batch_size=8), QUICK)) == 0
+    assert attempt.outcome is Outcome.USER_ERROR
+    assert attempt.message == ("tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out")

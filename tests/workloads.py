@@ -285,3 +285,20 @@ def ten_loadings() -> Workload:
         return loss
 
     return Workload(nn.Linear(1, 1), Quick(), training_step=step)
+
+
+def telling_options() -> Workload:
+    """Reports as its loss whether channels come last in its weights, plus 2 where the optimizer is fused."""
+    made: list[torch.optim.Optimizer] = []
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made.append(torch.optim.SGD(parameters, lr=0.1))
+        return made[-1]
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        weight: Any = model.weight
+        is_last = weight.is_contiguous(memory_format=torch.channels_last)
+        is_fused = bool(made[-1].param_groups[0]["fused"])
+        return weight.sum() * 0 + is_last + 2 * is_fused
+
+    return Workload(nn.Conv2d(2, 2, 2), Squares(256), optimizer=optimizer, training_step=step)

@@ -33,6 +33,8 @@ LARGEST_STEPS = 2
 """Steps on a batch with the largest sample seen; the optimizer's state is allocated in the first step of all."""
 LARGEST_SECONDS = 0.3
 """How long samples are drawn for the largest."""
+LEAST_REST = 2
+"""Samples of a last batch that is trained on: of a single one, batch normalisation has no statistics."""
 EQUAL_SAMPLES = 32
 """Samples of equal size after which no larger one is looked for."""
 
@@ -59,14 +61,12 @@ def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
     step = TrainingStep(workload, config, device)
     stream = open_stream(workload, Config(batch_size=config.batch_size))
     batch = move(next(stream), device.torch_device, non_blocking=False)
-    ends: list[Mark] = []
-    device.synchronize()
+    first_end, first_step_seconds = _take_first_step(step, batch, stream.samples, device)
+    ends: list[Mark] = [first_end]
     before, begin, host_seconds = snapshot(), time.perf_counter(), 0.0
     while not _is_warm(len(ends), time.perf_counter() - begin):
         called = time.perf_counter()
         ends.append(step(batch, stream.samples)[-1])
-        if len(ends) == 1:
-            step.accumulator.flush()  # the optimizer's state takes memory, however many batches make a step
         host_seconds += time.perf_counter() - called
         device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
     device.synchronize()
@@ -74,17 +74,30 @@ def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
     times = [device.seconds(a, b) for a, b in pairwise(ends)]
     settled = times[min(mser_truncation(times), len(times) // 2) :]
     _take_the_largest(workload, config, step, device)
+    if "compile" in config.options:
+        _take_the_last(workload, config, step, device)
     peaks, host = device.peaks(), _own_peak()
     compute = ComputeProbe(
         samples_per_second=stream.samples / fmean(settled),
-        host_seconds=host_seconds / len(ends),
-        cpu_seconds=(after.own - before.own) / len(ends),
+        first_step_seconds=first_step_seconds,
+        host_seconds=host_seconds / (len(ends) - 1),
+        cpu_seconds=(after.own - before.own) / (len(ends) - 1),
         peak_memory_bytes=peaks[1] if peaks else host,
         memory="device" if peaks else "host",
         memory_limit_bytes=device.memory_limit,
         host_memory_bytes=host,
     )
     return Cell(step, compute, conditions.disturbances)
+
+
+def _take_first_step(step: TrainingStep, batch: Any, samples: int, device: Device) -> tuple[Mark, float]:
+    """Make the first step, whatever it compiles and allocates; return the mark at its end and the seconds it took."""
+    device.synchronize()
+    begin = time.perf_counter()
+    end = step(batch, samples)[-1]
+    step.accumulator.flush()  # the optimizer's state takes memory, however many batches make a step
+    device.synchronize()
+    return end, time.perf_counter() - begin
 
 
 def _is_warm(steps: int, seconds: float) -> bool:
@@ -107,6 +120,19 @@ def _take_the_largest(workload: Workload, config: Config, step: TrainingStep, de
     batch = move(largest, device.torch_device, non_blocking=False)
     for _ in range(LARGEST_STEPS):
         step(batch)
+    device.synchronize()
+
+
+def _take_the_last(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
+    """Train on a batch as short as an epoch's last: a compiled model compiles once more for it, and not in a window."""
+    dataset: Any = workload.dataset
+    if isinstance(dataset, IterableDataset) or workload.sampler is not None or workload.batch_sampler is not None:
+        return
+    rest = len(dataset) % config.batch_size
+    if len(dataset) < config.batch_size or rest < LEAST_REST:
+        return
+    collate = workload.collate_fn or default_collate
+    step(move(collate([dataset[index] for index in range(rest)]), device.torch_device, non_blocking=False), rest)
     device.synchronize()
 
 

@@ -1,4 +1,4 @@
-"""The same batches in fp32 and in a mixed precision, from the same weights: what a precision does to training.
+"""The same batches in plain fp32 and as configured, from the same weights: what precision and options do to training.
 
 What a model or a ``training_step`` keeps outside parameters, buffers and the workload's optimizer (counters, optimizers
 of its own) goes on from run to run.
@@ -40,26 +40,26 @@ SEED, OTHER_SEED = 0, 1
 
 
 def check_numerics(workload: Workload, config: Config, device: Device, seconds: float) -> NumericsCheck:
-    """Train in fp32, in the configuration's precision, and in fp32 in another order, for about so many seconds.
+    """Train in plain fp32, in another order, and with the configuration's precision and options, for so many seconds.
 
     Each run starts from the weights, the buffers and the state of the optimizer that are there now; they are there
-    again at the end.
+    again at the end. The options come last: they stay on the model.
     """
     batches = _take_batches(workload, config, seconds / 4)
     workload.model.to(device.torch_device)  # before its tensors are noted: moving it replaces buffers
     trials = _Trials(workload, device, _State(workload))
-    full = replace(config, amp="off", accumulation_steps=1)
-    reduced = replace(full, amp=config.amp)
+    full = replace(config, amp="off", accumulation_steps=1, options=())
+    configured = replace(full, amp=config.amp, options=config.options)
     try:
         trials.run(full, batches, 1)  # kernels are chosen, libraries loaded
         begin = time.perf_counter()
         reference = trials.run(full, batches, STEPS, seconds / 4)
         steps = len(reference.losses)
+        other = trials.run(full, _in_another_order(batches), steps, seed=OTHER_SEED)
         found, back_offs, scale = _Run(), 0, math.nan
         while back_offs <= BACK_OFFS and not found.is_complete:
-            found = trials.run(reduced, batches, steps, scale=scale)
+            found = trials.run(configured, batches, steps, scale=scale)
             scale, back_offs = found.scale, back_offs + 1
-        other = trials.run(full, _in_another_order(batches), steps, seed=OTHER_SEED)
     finally:
         trials.state.restore()
     return NumericsCheck(
@@ -89,19 +89,23 @@ class _State:
     """Parameters, buffers and the state of an optimizer that is there already, kept on the host."""
 
     def __init__(self, workload: Workload) -> None:
-        model = workload.model
-        self._tensors = [*model.parameters(), *model.buffers()]
-        self._values = [tensor.detach().to("cpu", copy=True) for tensor in self._tensors]
+        self._model = workload.model
+        self._values = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._tensors()}
         given = workload.optimizer
         self._optimizer = given if isinstance(given, torch.optim.Optimizer) else None
         self._state = copy.deepcopy(given.state_dict()) if isinstance(given, torch.optim.Optimizer) else None
+
+    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Return what there is now: another memory format replaces buffers."""
+        return [*self._model.named_parameters(), *self._model.named_buffers()]
 
     def restore(self) -> None:
         """Bring it all back."""
         gc.collect()  # a step holds itself through its optimizer
         with torch.no_grad():
-            for tensor, value in zip(self._tensors, self._values, strict=True):
-                tensor.copy_(value)
+            for name, tensor in self._tensors():
+                if name in self._values:
+                    tensor.copy_(self._values[name])
                 tensor.grad = None
         if self._optimizer is not None and self._state is not None:
             self._optimizer.load_state_dict(copy.deepcopy(self._state))

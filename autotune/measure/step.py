@@ -25,7 +25,8 @@ class TrainingStep:
     """The step that is timed: what a training loop does with one batch.
 
     Autocast covers forward and loss only; fp16 scales its loss; gradients are accumulated over
-    ``config.accumulation_steps`` batches and set to ``None`` after each step of the optimizer.
+    ``config.accumulation_steps`` batches and set to ``None`` after each step of the optimizer. The configuration's
+    options stay on the workload's model.
     """
 
     def __init__(self, workload: Workload, config: Config, device: Device) -> None:
@@ -33,9 +34,9 @@ class TrainingStep:
         self._config = config
         self._model = workload.model.to(device.torch_device).train()
         self._forward = workload.training_step or _default_forward(workload.loss)
-        self.accumulator = config.accumulator(
-            make_optimizer(workload, self._model), device.torch_device, reduction=loss_reduction(workload)
-        )
+        optimizer = make_optimizer(workload, self._model)
+        config.apply_options(self._model, optimizer)
+        self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         """Turns losses into steps of the optimizer."""
         self.non_blocking = config.pin_memory
         """Whether copies to the device need not be waited for: batches are pinned."""

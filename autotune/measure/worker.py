@@ -39,6 +39,8 @@ class Session:
 
         self._workload = workload
         self._device = open_device(device)
+        self._options: tuple[str, ...] = ()
+        """What was applied to the model; it stays."""
         self._key: tuple[Any, ...] | None = None
         self._cell: Any = None
 
@@ -83,13 +85,17 @@ class Session:
     def _look_at_losses(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.numerics import check_numerics
 
+        if config.options:
+            self._require_options(())  # plain fp32 comes first
         self._drop_cell()  # its optimizer needs memory that is wanted here
+        self._options = config.options
         check = check_numerics(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, numerics=check)
 
     def _look_inside(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.anatomy import look_inside
 
+        self._take_options(config)
         self._drop_cell()  # for its memory, and because the look trains with another optimizer
         anatomy = look_inside(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, anatomy=anatomy)
@@ -123,13 +129,24 @@ class Session:
     def _open_cell(self, config: Config) -> Any:
         from autotune.measure.cell import open_cell
 
-        key = (config.batch_size, config.amp, config.accumulation_steps)
+        key = (config.batch_size, config.amp, config.accumulation_steps, config.options)
         if key != self._key:
+            self._take_options(config)
             self._drop_cell()
             self._device.forget_peaks()
             self._cell = open_cell(self._workload, config, self._device)
             self._key = key
         return self._cell
+
+    def _take_options(self, config: Config) -> None:
+        """Note the options that are about to be applied, to a model that has none others."""
+        self._require_options((), config.options)
+        self._options = config.options
+
+    def _require_options(self, *allowed: tuple[str, ...]) -> None:
+        """Refuse to measure with options of another configuration: they cannot be taken off a model."""
+        if self._options not in allowed:
+            raise UsageError(f"this session's model has {', '.join(self._options)}: open another session")
 
 
 def _reason_against(measurement: Measurement) -> tuple[Outcome, str] | None:

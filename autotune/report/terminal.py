@@ -17,6 +17,7 @@ from rich.text import Text
 
 from autotune.duration import format_duration
 from autotune.records import Outcome
+from autotune.report.explored import tried_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +57,7 @@ _PHASES = {
     "baseline": "baseline",
     "probe": "looking",
     "search": "searching",
+    "explore": "exploring",
     "confirm": "confirming",
 }
 _STEP_PARTS = {
@@ -80,6 +82,7 @@ def config_text(config: Config) -> str:
     parts.append("fp32" if config.amp == "off" else config.amp)
     if config.accumulation_steps > 1:
         parts.append(f"accumulate {config.accumulation_steps}")
+    parts.extend(config.options)
     if _threads_text(config):
         parts.append(f"threads {_threads_text(config)}")
     return " · ".join(parts)
@@ -111,11 +114,19 @@ def probe_line(probe: Probe) -> Text:
         rate, peak = _rate_text(probe.compute.samples_per_second), _gibibytes_text(probe.compute.peak_memory_bytes)
         line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
     elif probe.numerics:
-        found = probe.message or f"{probe.config.amp} trains like fp32 over {len(probe.numerics.losses)} steps"
+        found = (
+            probe.message
+            or f"{_arithmetic_text(probe.config)} trains like fp32 over {len(probe.numerics.losses)} steps"
+        )
         line.append(f"numerics {found}", style="yellow" if probe.message else "")
     else:
         line.append(f"{probe.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.message)}", style="yellow")
     return line
+
+
+def _arithmetic_text(config: Config) -> str:
+    """Return what may make the losses differ from those in plain fp32."""
+    return " · ".join(("fp32" if config.amp == "off" else config.amp, *config.options))
 
 
 def _step_text(config: Config) -> str:
@@ -130,8 +141,9 @@ def status(progress: Progress, *, number: int, last_rate: float | None, seconds_
     """
     now = Text(_PHASES[progress.phase], style="bold")
     if progress.running:
-        what = _step_text(progress.running) if progress.phase == "probe" else config_text(progress.running)
-        position = "" if progress.phase == "probe" else f"trial {number} · "
+        is_look = progress.phase in ("probe", "explore")
+        what = _step_text(progress.running) if is_look else config_text(progress.running)
+        position = "" if is_look else f"trial {number} · "
         now.append(f" · {position}{what}", style="not bold")
     now.append("\n")
     for text, style in _standing(progress, last_rate):
@@ -165,6 +177,7 @@ def summary(result: Result, path: str | None) -> Group:
     if result.control and result.control.ci99 and result.control.pairs >= LEAST_PAIRS and not result.control.is_off:
         low, high = result.control.ci99
         facts.insert(0, f"Control: the baseline against itself {result.control.ratio:.2f} ({low:.2f} to {high:.2f}).")
+    facts.extend(tried_line(tried, tried.option in result.config.options) for tried in result.tried)
     notes = [Text(f"Note: {_sentence(note)}", style="yellow") for note in result.notes]
     file = [Text(f"Written: {path}", style="bold")] if path else []
     blank = Text()
@@ -251,13 +264,15 @@ def snippet(result: Result, path: str) -> str:
     device, steps = result.facts.device, _counted(result.config.accumulation_steps, "batch", "batches")
     shuffle = "" if result.facts.iterable else ", shuffle=True"
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    options = ", ".join(result.config.options)
+    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
     quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"""\
 import autotune
 
 config = autotune.load_config({quoted})
 config.apply_threads()  # before torch is imported
-accumulator = config.accumulator(optimizer, "{device}"{reduction})
+{applied}accumulator = config.accumulator(optimizer, "{device}"{reduction})
 for batch in config.dataloader(dataset{shuffle}):
     with config.autocast("{device}"):  # around forward and loss, never backward
         loss = training_step(model, batch)
@@ -283,6 +298,8 @@ def _add_settings(table: Table, configs: list[Config]) -> None:
         "amp": lambda config: config.amp,
         "threads": lambda config: _threads_text(config) or "torch's own choice",
     }
+    if any(config.options for config in configs):
+        rows["options"] = lambda config: ", ".join(config.options) or "none"
     if any(config.accumulation_steps > 1 for config in configs):
         rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
     for heading, shown in rows.items():

@@ -292,9 +292,12 @@ class _Rounds:
         return attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest
 
     def _strike(self, index: int, outcome: Outcome) -> None:
-        """Measure a finalist that has failed no more; where its precision fails, no other in that precision either."""
-        amp = self.finalists[index].amp
-        alike = [i for i, each in enumerate(self.finalists) if each.amp == amp]
+        """Measure a finalist that has failed no more; where its precision fails, no other in that precision either.
+
+        What fails with options may not fail without them.
+        """
+        amp, options = self.finalists[index].amp, set(self.finalists[index].options)
+        alike = [i for i, each in enumerate(self.finalists) if each.amp == amp and options <= set(each.options)]
         struck = alike if outcome is Outcome.NUMERICS and amp != "off" else [index]
         self._running = [i for i in self._running if i not in struck]
         self._failed.update(struck)

@@ -1,4 +1,4 @@
-"""Whether a mixed precision trains like fp32. Pure: no clock, no torch, no I/O."""
+"""Whether a mixed precision, or an option, trains like plain fp32. Pure: no clock, no torch, no I/O."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ OVERFLOW_SHARE = 0.1
 """Share of the steps whose gradients may be not finite where no scaler takes care of them."""
 
 
-def reason_against(check: NumericsCheck, amp: str) -> str | None:
+def reason_against(check: NumericsCheck, amp: str, option: str | None = None) -> str | None:
     """Return why a precision is not to be trusted with this model, in plain words, or ``None``.
 
+    Where an option was added to what is trusted, the words are about the option.
     Where fp32 itself does not stay finite there is nothing to compare with. This is a smoke test over some twenty
     steps: what it rejects is broken, what it accepts may still diverge later.
     """
     reference, steps = check.reference_losses, len(check.losses)
+    name, there = (option, f"with {option}") if option else (amp, f"in {amp}")
     if not all(map(math.isfinite, reference)):
-        return f"{amp} cannot be compared with fp32, whose own loss does not stay finite"
+        return f"{name} cannot be compared with fp32, whose own loss does not stay finite"
     bad = next((number for number, loss in enumerate(check.losses, 1) if not math.isfinite(loss)), None)
     if bad is not None:
-        return f"in {amp} the loss becomes {check.losses[bad - 1]} at step {bad} of {steps}, in fp32 it stays finite"
+        return f"{there} the loss becomes {check.losses[bad - 1]} at step {bad} of {steps}, in fp32 it stays finite"
     if not check.settles:
-        return f"in {amp} gradients overflow at every scale of the loss"
+        return f"{there} gradients overflow at every scale of the loss"
     if len(check.overflows) > OVERFLOW_SHARE * steps:
-        return f"in {amp} the gradients of {len(check.overflows)} of {steps} steps are not finite"
+        return f"{there} the gradients of {len(check.overflows)} of {steps} steps are not finite"
     late = slice(steps // 2, None)
     expected, found = fmean(reference[late]), fmean(check.losses[late])
     scale = max(fmean(map(abs, reference[late])), SMALL * abs(reference[0]))
     if abs(found - expected) > max(DEVIATION * scale, SPREADS * _spread(check)):
-        return f"in {amp} the loss is {found:.3g} after {steps} steps on the same batches, in fp32 {expected:.3g}"
+        return f"{there} the loss is {found:.3g} after {steps} steps on the same batches, in fp32 {expected:.3g}"
     return None
 
 

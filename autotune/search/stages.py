@@ -57,6 +57,8 @@ class Search:
     """Hears of every step."""
     max_trials: int | None = None
     """Most trials, where the user gave a number."""
+    reserved: float = 0.0
+    """Seconds that are set aside for exploring what comes after the search."""
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
     _opening: float = field(default=0.0, init=False)
@@ -151,9 +153,13 @@ class Search:
 
     @property
     def left(self) -> float:
-        """The seconds left before confirmation must begin."""
-        reserve = CONFIRM_MEASUREMENTS * self.fresh_cost
-        return self.clock.left - min(CONFIRM_SHARE * self.clock.budget, reserve)
+        """The seconds left before what comes after the search must begin."""
+        return self.clock.left - self.reserved - self.confirmation_seconds
+
+    @property
+    def confirmation_seconds(self) -> float:
+        """What is set aside for confirmation."""
+        return min(CONFIRM_SHARE * self.clock.budget, CONFIRM_MEASUREMENTS * self.fresh_cost)
 
     @property
     def _time_limit(self) -> float:

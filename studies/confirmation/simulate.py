@@ -121,6 +121,7 @@ class Machine:
         rate = BASE_RATE * (1 + self.gain) * self.factor()
         probe = ComputeProbe(
             samples_per_second=rate,
+            first_step_seconds=config.batch_size / rate,
             host_seconds=config.batch_size / rate,
             cpu_seconds=config.batch_size / rate,
             peak_memory_bytes=GIB,

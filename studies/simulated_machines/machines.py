@@ -366,6 +366,7 @@ class Machine:
         threads = config.intra_op_threads or world.cpus
         probe = ComputeProbe(
             samples_per_second=config.batch_size / seconds,
+            first_step_seconds=seconds,
             host_seconds=seconds if on_cpu else world.launch * self._factor(0.2),
             cpu_seconds=seconds * threads * 0.9 if on_cpu else seconds,
             peak_memory_bytes=self.peak(config),

@@ -296,3 +296,35 @@ def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> Non
     workload = Workload(nn.Linear(1, 1), CountingUp(64), training_step=training)
     cell = open_cell(workload, Config(batch_size=1, accumulation_steps=10_000), device)
     assert cell.step.accumulator.optimizer.state_dict()["state"]
+
+
+class Compiling(nn.Linear):
+    """Remembers that it was compiled, and is not."""
+
+    compiled = 0
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        self.compiled += 1
+
+
+@pytest.mark.usefixtures("warm_at_once")
+@pytest.mark.parametrize(
+    ("length", "options", "last"), [(20, ("compile",), 4), (20, (), 8), (24, ("compile",), 8), (17, ("compile",), 8)]
+)
+def test_a_compiled_step_has_seen_the_last_batch_of_an_epoch(length: int, options: Any, last: int) -> None:
+    model, step = Compiling(1, 1), Training()
+    workload = Workload(model, Squares(length), training_step=step)
+    open_cell(workload, Config(batch_size=8, options=options), CpuDevice())
+    assert model.compiled == len(options)
+    assert len(step.batches[-1][0]) == last
+
+
+def test_the_first_step_is_told_apart() -> None:
+    class Compiled(Training):
+        def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+            time.sleep(0.0 if self.batches else 0.3)
+            return super().__call__(model, batch)
+
+    compute = opened(Squares(100), 8, Compiled(STEP_SECONDS)).compute
+    assert compute.first_step_seconds >= 0.3
+    assert compute.host_seconds < 0.1

@@ -252,3 +252,31 @@ def test_a_dataset_of_one_batch_is_enough() -> None:
 def test_without_anything_to_train_it_raises() -> None:
     with pytest.raises(Exception, match="nothing to train"):
         checked(nn.Flatten(), "bf16", dataset=Squares(64))
+
+
+class Image(nn.Module):
+    """Notes at each step whether channels come last in its weights and in a buffer of four dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.last = nn.Conv2d(2, 2, 2), nn.Linear(2, 1)
+        self.register_buffer("seen", torch.zeros(1, 2, 2, 2))
+        self.formats: list[bool] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.formats.append(self.convolution.weight.is_contiguous(memory_format=torch.channels_last))
+        self.seen += 1.0
+        output: Tensor = self.last(self.convolution(inputs.view(-1, 2, 2, 2)).flatten(1))
+        return output
+
+
+def test_options_are_compared_with_plain_fp32_and_come_last() -> None:
+    model = Image()
+    before = copy.deepcopy(model.state_dict())
+    config = Config(batch_size=32, amp="bf16", options=("channels_last", "fused_optimizer"))
+    check = check_numerics(Workload(model, Data()), config, CpuDevice(), 30.0)
+    assert model.formats == sorted(model.formats)
+    assert sum(model.formats) == len(check.losses) == len(check.reference_losses)
+    assert reason_against(check, "bf16", "channels_last") is None
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())

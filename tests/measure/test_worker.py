@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autotune.config import Config
 from autotune.errors import UserCodeError
-from autotune.measure.worker import classify
-from autotune.records import Outcome
+from autotune.measure.worker import Session, classify
+from autotune.records import Outcome, Request
+from tests import workloads
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
@@ -63,3 +65,14 @@ def test_an_error_is_classified_by_its_type_first_and_then_by_its_text(error: Ex
 )
 def test_what_went_wrong_is_said_in_one_line(error: Exception, line: str) -> None:
     assert classify(error)[1] == line
+
+
+def test_a_session_refuses_what_another_configuration_has_left_on_its_model() -> None:
+    session = Session(workloads.telling_options(), "cpu")
+    request = Request(seconds=0.1, part="compute")
+    config = Config(batch_size=8, options=("channels_last",))
+    assert session.measure(Config(batch_size=8), request).compute is not None
+    assert session.measure(config, request).compute is not None
+    refused = session.measure(Config(batch_size=8), request)
+    assert (refused.outcome, refused.compute) == (Outcome.USER_ERROR, None)
+    assert refused.message == "this session's model has channels_last: open another session"

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autotune.config import Config
 from autotune.progress import LiveProgress
-from autotune.records import Control, Outcome, Probe, Progress, StepTime
+from autotune.records import Control, Outcome, Probe, Progress, StepTime, TriedOption
 from autotune.report.terminal import (
     TIMES,
     before_after,
@@ -295,3 +295,49 @@ def test_a_look_is_one_line_that_says_what_was_found(expected: str, probe: Probe
 def test_the_snippet_says_when_the_loss_is_a_sum(reduction: Any, said: bool) -> None:
     result = examples.faster_result(facts=examples.facts(loss_reduction=reduction))
     assert ('reduction="sum"' in snippet(result, "a.yaml")) is said
+
+
+UNCONFIRMED = "that training is faster with it was not confirmed"
+OPTIONED = Config(batch_size=64, options=("channels_last", "compile"))
+
+
+def test_options_are_shown_and_the_snippet_applies_them() -> None:
+    assert config_text(OPTIONED) == "batch 64 · no workers · fp32 · channels_last · compile"
+    result = examples.faster_result(config=OPTIONED)
+    assert rows(result)["options"] == ["none", "channels_last, compile"]
+    assert "options" not in rows(examples.faster_result())
+    text = snippet(result, "autotune.yaml")
+    compile(text, "snippet", "exec")
+    assert "config.apply_options(model, optimizer)  # channels_last, compile; before the first step\n" in text
+    assert text.index("apply_options") < text.index("accumulator =")
+    assert "apply_options" not in snippet(examples.faster_result(), "autotune.yaml")
+
+
+def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
+    tried = (
+        TriedOption(option="channels_last", kept=True, gain=0.051, memory_change_bytes=-(2**28)),
+        TriedOption(option="tf32", kept=False, message="tf32 does not apply here: the model is on cpu; leave it out"),
+        TriedOption(option="fused_optimizer", kept=True, gain=0.03),
+        TriedOption(option="checkpointing", kept=False, gain=-0.2, message="the step is not 2% faster with it"),
+        TriedOption(option="compile", kept=True, gain=0.3, first_step_seconds=12.1, start_seconds=12.0),
+    )
+    text = shown(summary(examples.faster_result(config=OPTIONED, tried=tried), None), width=200)
+    lines = [line.rstrip() for line in text.splitlines() if line.startswith("Option ")]
+    assert lines == [
+        "Option channels_last: the step alone is 5 % faster, with 256 MiB less memory; used.",
+        "Option tf32: does not apply here: the model is on cpu; leave it out.",
+        f"Option fused_optimizer: the step alone is 3 % faster; left out: {UNCONFIRMED}.",
+        "Option checkpointing: the step alone is 20 % slower; left out: the step is not 2% faster with it.",
+        "Option compile: the step alone is 30 % faster; used. Compiling takes 12 s, repaid after 40s of training.",
+    ]
+
+
+def test_a_look_at_the_losses_names_precision_and_options() -> None:
+    probe = Probe(part="numerics", config=OPTIONED, outcome=Outcome.OK, numerics=examples.numerics_check())
+    assert "numerics fp32 · channels_last · compile trains like fp32 over 20 steps" in shown(probe_line(probe))
+
+
+def test_while_exploring_the_step_is_shown() -> None:
+    progress = Progress(phase="explore", seconds_left=10.0, running=OPTIONED)
+    text = shown(status(progress, number=3, last_rate=None, seconds_left=10.0))
+    assert text.startswith("exploring · batch 64 · fp32 · channels_last · compile")

@@ -414,3 +414,18 @@ def test_the_interval_holds_the_true_ratio_nearly_as_often_as_it_says(gain: floa
         interval = confirmed(runner, seed=seed, with_control=seed % 2 == 0).speedup(0)[1]
         hits += interval is not None and interval[0] <= 1 + gain <= interval[1]
     assert hits >= 0.92 * 300
+
+
+@pytest.mark.parametrize(("failing", "measured"), [(("tf32",), [True, False]), ((), [False, False])])
+def test_what_fails_with_options_may_stand_without_them(failing: tuple[str, ...], measured: list[bool]) -> None:
+    with_options = replace(CHEAP, options=("tf32",))
+
+    def fails(config: Config) -> Outcome | None:
+        return Outcome.NUMERICS if config.amp == CHEAP.amp and config.options == failing else None
+
+    runner = machine({CHEAP: 0.5, with_options: 0.6}, fails_fresh=fails)
+    found = confirm(
+        runner, BASELINE, [CHEAP, with_options], lambda: REQUEST, has_time=rounds_only(3), with_control=False
+    )
+    last = found.rounds[-1].finalists if found else (None, None)
+    assert [each is not None for each in last] == measured

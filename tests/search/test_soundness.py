@@ -93,3 +93,9 @@ def test_a_model_whose_loss_is_zero_can_be_judged() -> None:
     assert reason_against(replace(SOUND, reference_losses=zeros, other_losses=zeros, losses=zeros), "bf16") is None
     reason = reason_against(replace(SOUND, reference_losses=zeros, other_losses=zeros), "bf16")
     assert reason is not None
+
+
+def test_words_about_an_option_name_it() -> None:
+    broken = replace(SOUND, losses=(float("nan"),) * len(SOUND.losses))
+    assert str(reason_against(broken, "bf16", "compile")).startswith("with compile the loss becomes nan at step 1")
+    assert str(reason_against(broken, "bf16")).startswith("in bf16 the loss becomes nan at step 1")

@@ -1,0 +1,184 @@
+"""More of the training step: each option is looked at beside the step without it, and kept where it pays.
+
+Greedy: what is kept stays on for the next. Confirmation has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.probes import ComputeProbe
+from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner, TriedOption
+from autotune.room import MemoryRoom, format_size
+from autotune.search.attempt import measure_undisturbed
+from autotune.search.soundness import reason_against
+from autotune.search.space import without_loader
+from autotune.stats import geometric_interval
+
+__all__ = ["EXPLORE_SHARE", "Explorer"]
+
+EXPLORE_SHARE = 0.3
+"""Share of the budget that exploring takes at most."""
+GAIN = 0.02
+"""Gains of the step below this share do not count."""
+HOPELESS = 0.95
+"""Ratio of the rates below which an option is not looked at a second time."""
+LOOK_SECONDS = 1.5
+"""Length of a look at the step; the step itself says when it is warm."""
+NUMERICS_SECONDS = 4.0
+"""Length of a look at the losses: runs of up to twenty steps."""
+GRACE = 5.0
+"""Seconds beyond the end in which a look that has begun may end."""
+NO_TIME = "there was no time to try it; give a larger --budget"
+
+
+class _LeftOutError(Exception):
+    """Says why an option is left out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Explorer:
+    """Tries options one after the other, from one configuration on."""
+
+    runner: Runner
+    """Measures."""
+    start: Config
+    """The configuration that the options are added to."""
+    options: tuple[str, ...]
+    """What to try, in order."""
+    room: MemoryRoom
+    """How much of the memory may be used."""
+    clock: Clock
+    """The time that is spent."""
+    end: float
+    """Seconds since the clock's start at which no further look begins."""
+    look_cost: float
+    """The seconds that a look takes, about; what looks took tells better."""
+    tell_running: Callable[[Config], None] = lambda config: None
+    """Hears of every look that begins."""
+    tell_looked: Callable[[Probe], None] = lambda probe: None
+    """Hears of every look that has ended."""
+    tried: list[TriedOption] = field(default_factory=list, init=False)
+    """What became of each option so far."""
+    _plain: Config = field(init=False)
+    """The step as it is so far."""
+    _before: ComputeProbe | None = field(default=None, init=False)
+    """The latest look at it."""
+
+    def __post_init__(self) -> None:
+        self._plain = without_loader(self.start)
+
+    @property
+    def answer(self) -> Config | None:
+        """The configuration with what was kept; ``None`` where nothing was."""
+        kept = tuple(tried.option for tried in self.tried if tried.kept)
+        return replace(self.start, options=(*self.start.options, *kept)) if kept else None
+
+    def run(self) -> None:
+        """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before."""
+        for option in self.options:
+            if option not in self.start.options:
+                self._try(option)
+
+    def _try(self, option: str) -> None:
+        begin, found = self.clock.spent, TriedOption(option=option, kept=False)
+        config = replace(self._plain, options=(*self._plain.options, option))
+        try:
+            before, after = self._side_by_side(config)
+            found = _compared(option, before, after)
+            self._require_room(after)
+            if found.gain is not None and found.gain < GAIN:
+                raise _LeftOutError(f"the step is not {GAIN:.0%} faster with it")
+            self._require_soundness(config, option)
+            found, self._plain, self._before = replace(found, kept=True), config, None
+        except _LeftOutError as reason:
+            found = replace(found, message=str(reason))
+        self.tried.append(replace(found, seconds=self.clock.spent - begin))
+
+    def _side_by_side(self, config: Config) -> tuple[list[ComputeProbe], list[ComputeProbe]]:
+        """Look at the step without, with, with and without one more option, so that drift cancels.
+
+        What is far slower is looked at once, and so is all for whose second look there is no time. The last look
+        without it is the first of the next option.
+        """
+        before = [self._before or self._step(self._plain)]
+        self._before = before[0]
+        after = [self._step(config)]
+        if _rate(after) >= HOPELESS * _rate(before) and self._has_time(2):
+            after.append(self._step(config))
+            self._before = self._step(self._plain)
+            before.append(self._before)
+        return before, after
+
+    def _step(self, config: Config) -> ComputeProbe:
+        attempt = self._look("compute", config, LOOK_SECONDS)
+        if attempt.compute is None:
+            which = "" if config.options != self._plain.options else "the step without it could not be timed: "
+            raise _LeftOutError(which + (attempt.message or attempt.outcome))
+        return attempt.compute
+
+    def _require_room(self, looks: list[ComputeProbe]) -> None:
+        peak, room = max(look.peak_memory_bytes for look in looks), self.room.of(looks[0].memory_limit_bytes)
+        if peak > room:
+            raise _LeftOutError(f"training would take {format_size(peak)} of memory with it, of {format_size(room)}")
+
+    def _require_soundness(self, config: Config, option: str) -> None:
+        """Compare losses with those in plain fp32, as before a precision is used."""
+        attempt = self._look("numerics", config, NUMERICS_SECONDS, option)
+        if attempt.numerics is None:
+            raise _LeftOutError(f"what it does to the losses could not be checked: {attempt.message}")
+        reason = reason_against(attempt.numerics, config.amp, option)
+        if reason:
+            raise _LeftOutError(reason)
+
+    def _look(self, part: Part, config: Config, seconds: float, option: str = "") -> Attempt:
+        """Take a look in a process of its own: options stay on a model, and some hold for the whole process."""
+        if not self._has_time(1):
+            raise _LeftOutError(NO_TIME)
+        self.tell_running(config)
+        limit = max(0.0, self.end - self.clock.spent) + GRACE
+        request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)
+        attempt = measure_undisturbed(self.runner, config, request, lambda first: self._has_time(4))
+        self.look_cost = attempt.seconds
+        if attempt.outcome is Outcome.TIMEOUT:
+            attempt = replace(attempt, message=f"{attempt.message}, all that was left; give a larger --budget")
+        self.tell_looked(_probe(part, config, attempt, option))
+        return attempt
+
+    def _has_time(self, looks: int) -> bool:
+        return self.clock.spent + looks * self.look_cost <= self.end
+
+
+def _compared(option: str, before: list[ComputeProbe], after: list[ComputeProbe]) -> TriedOption:
+    first, plain_first = (max(look.first_step_seconds for look in looks) for looks in (after, before))
+    peak, plain_peak = (max(look.peak_memory_bytes for look in looks) for looks in (after, before))
+    return TriedOption(
+        option=option,
+        kept=False,
+        gain=_rate(after) / _rate(before) - 1,
+        memory_change_bytes=peak - plain_peak,
+        first_step_seconds=first,
+        start_seconds=max(0.0, first - plain_first),
+    )
+
+
+def _rate(looks: list[ComputeProbe]) -> float:
+    return geometric_interval([look.samples_per_second for look in looks])[0]
+
+
+def _probe(part: Part, config: Config, attempt: Attempt, option: str) -> Probe:
+    message = attempt.message
+    if attempt.numerics:
+        message = reason_against(attempt.numerics, config.amp, option) or ""
+    return Probe(
+        part=part,
+        config=config,
+        outcome=attempt.outcome,
+        compute=attempt.compute,
+        numerics=attempt.numerics,
+        message=message,
+        seconds=attempt.seconds,
+    )
