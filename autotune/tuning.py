@@ -215,15 +215,13 @@ class Run:
         if not self.explore or interrupted:
             return None, interrupted
         found = search.study.finalists(1) or search.study.trials[:1]
-        share_ends = self.clock.spent + EXPLORE_SHARE * self.clock.budget
         explorer = Explorer(
             runner=self.runner,
             start=self.space.with_persistence(found[0]),
             options=self.explore,
             room=search.study.room,
             clock=self.clock,
-            end=min(share_ends, self.clock.budget - search.confirmation_seconds),
-            look_cost=search.fresh_cost,
+            end=self.clock.budget - search.confirmation_seconds,
             tell_running=lambda config: search.report("explore", running=config),
             tell_looked=lambda probe: search.report("explore", looked=probe),
         )

@@ -15,6 +15,7 @@ from autotune.config import Config, load_config
 from autotune.errors import UsageError
 from autotune.records import Attempt, Progress, Request, Result
 from autotune.search.explore import EXPLORE_SHARE
+from autotune.search.stages import CONFIRM_MEASUREMENTS, CONFIRM_SHARE
 from autotune.tuning import Run, tune
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, larger_batches_pay, loader_bound, space_of
@@ -113,18 +114,19 @@ def test_options_of_the_baseline_stay_and_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", [60.0, 180.0, 1000.0])
-def test_exploring_takes_its_share_of_the_budget_and_no_more(budget: float) -> None:
+def test_the_search_leaves_exploring_its_share_and_exploring_leaves_confirmation_its_own(budget: float) -> None:
     machine = SimulatedMachine(cost=with_options(larger_batches_pay, {"channels_last": 1.1}), noise=0.1, seconds=3.0)
-    spans: list[float] = []
+    begins: dict[str, float] = {}
 
     def tell(progress: Progress) -> None:
-        if progress.phase == "explore":
-            spans.append(budget - progress.seconds_left)
+        begins.setdefault(progress.phase, progress.seconds_left)
 
     result = explored(machine, ("channels_last", "tf32", "cudnn_benchmark", "compile"), budget=budget, tell=tell)
     assert len(result.tried) == 4
     assert machine.time <= budget + 2 * machine.seconds
-    assert not spans or spans[-1] - spans[0] <= EXPLORE_SHARE * budget
+    confirmation = min(CONFIRM_SHARE * budget, CONFIRM_MEASUREMENTS * 2 * machine.seconds)
+    assert begins["explore"] >= EXPLORE_SHARE * budget + confirmation - machine.seconds
+    assert begins.get("confirm", budget) >= confirmation - machine.seconds
 
 
 class Interrupted(SimulatedMachine):
@@ -163,16 +165,19 @@ def test_an_unknown_option_is_refused_before_anything_starts() -> None:
 @pytest.mark.slow
 def test_on_the_demo_each_option_is_tried_and_the_answer_is_one_that_was_confirmed() -> None:
     result = tune(
-        "autotune.demo:build", device="cpu", budget=150.0, batch_size=64, num_workers="0..2", amp="off",
+        "autotune.demo:build", device="cpu", budget=300.0, batch_size=64, num_workers="0..2", amp="off",
         explore="channels_last,tf32,fused_optimizer",
     )  # fmt: skip
     tried = {each.option: each for each in result.tried}
     assert list(tried) == ["channels_last", "tf32", "fused_optimizer"]
-    assert tried["tf32"].message.startswith("tf32 does not apply here: the model is on cpu")
-    for option in ("channels_last", "fused_optimizer"):
-        assert tried[option].gain is not None
-        assert tried[option].kept or tried[option].message
-        assert tried[option].first_step_seconds is not None
+    no_time = "there was no time to try it; give a larger --budget"  # as on a machine that others use too
+    assert tried["tf32"].gain is None
+    assert tried["tf32"].message in (
+        no_time, "tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out"
+    )  # fmt: skip
+    assert tried["channels_last"].gain is not None
+    assert tried["channels_last"].first_step_seconds is not None
+    assert all(each.kept or each.message for each in tried.values())
     assert set(result.config.options) <= {option for option in tried if tried[option].kept}
     confirmed = [trial.config.options for trial in result.history if trial.kind == "confirm"]
     assert not result.config.options or result.config.options in confirmed

@@ -21,7 +21,7 @@ from autotune.stats import geometric_interval
 __all__ = ["EXPLORE_SHARE", "Explorer"]
 
 EXPLORE_SHARE = 0.3
-"""Share of the budget that exploring takes at most."""
+"""Share of the budget that is set aside for exploring; it may also take what the search leaves."""
 GAIN = 0.02
 """Gains of the step below this share do not count."""
 HOPELESS = 0.95
@@ -32,6 +32,10 @@ NUMERICS_SECONDS = 4.0
 """Length of a look at the losses: runs of up to twenty steps."""
 GRACE = 5.0
 """Seconds beyond the end in which a look that has begun may end."""
+LOOKS = 5
+"""Looks that an option takes at most: four at the step, one at the losses."""
+FIRST_LOOK_COST = 5.0
+"""Seconds that a look takes with its process, about, before the first one tells."""
 NO_TIME = "there was no time to try it; give a larger --budget"
 
 
@@ -55,8 +59,8 @@ class Explorer:
     """The time that is spent."""
     end: float
     """Seconds since the clock's start at which no further look begins."""
-    look_cost: float
-    """The seconds that a look takes, about; what looks took tells better."""
+    look_cost: float = FIRST_LOOK_COST
+    """The seconds that a look takes: what the latest took."""
     tell_running: Callable[[Config], None] = lambda config: None
     """Hears of every look that begins."""
     tell_looked: Callable[[Probe], None] = lambda probe: None
@@ -141,12 +145,16 @@ class Explorer:
         self.tell_running(config)
         limit = max(0.0, self.end - self.clock.spent) + GRACE
         request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)
-        attempt = measure_undisturbed(self.runner, config, request, lambda first: self._has_time(4))
+        attempt = measure_undisturbed(self.runner, config, request, self._may_repeat)
         self.look_cost = attempt.seconds
         if attempt.outcome is Outcome.TIMEOUT:
             attempt = replace(attempt, message=f"{attempt.message}, all that was left; give a larger --budget")
         self.tell_looked(_probe(part, config, attempt, option))
         return attempt
+
+    def _may_repeat(self, disturbed: Attempt) -> bool:
+        """Tell whether a look may be repeated: not at the cost of options that are still to be tried."""
+        return self._has_time(LOOKS * (len(self.options) - len(self.tried)))
 
     def _has_time(self, looks: int) -> bool:
         return self.clock.spent + looks * self.look_cost <= self.end
