@@ -93,7 +93,7 @@ def run_script(folder: Path, budget: str) -> tuple[str, list[dict[str, object]]]
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     first, second = done.stdout.splitlines()

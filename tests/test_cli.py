@@ -63,7 +63,7 @@ def never_tune(**arguments: Any) -> Result:
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_the_flags_are_exactly_these() -> None:

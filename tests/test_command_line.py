@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PACKAGE = Path(autotune.__file__).parent
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which something that must happen has not happened."""
 
 
@@ -38,7 +38,7 @@ def run(folder: Path, *flags: str, **changes: str) -> subprocess.CompletedProces
         env=environment(**changes),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -171,7 +171,7 @@ class Running:
     def interrupt(self) -> tuple[int, str, str]:
         """Send the signal; returns exit code, stdout and stderr."""
         self.process.send_signal(signal.SIGINT)
-        out, _ = self.process.communicate(timeout=60)
+        out, _ = self.process.communicate(timeout=300)
         return self.process.returncode, out, self.errors.read_text()
 
     def lines(self) -> int:

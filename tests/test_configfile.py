@@ -395,7 +395,7 @@ def test_a_disk_that_fills_up_keeps_the_old_file_whole_and_leaves_nothing(tmp_pa
         "try: Config().save(sys.argv[1])\n"
         "except ConfigFileError as error: print(error)"
     )
-    ended = subprocess.run([sys.executable, "-B", "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-B", "-c", code, str(path)], capture_output=True, text=True, timeout=180)
     assert ended.stdout.strip() == f"{path}: cannot be written: File too large"
     assert load_config(path) == old
     assert os.listdir(tmp_path) == ["a.yaml"]

@@ -64,7 +64,7 @@ def machine(root: Path, **files: str) -> Path:
 
 
 def run_python(code: str) -> str:
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
     return ended.stdout.strip()
 
 

@@ -15,9 +15,10 @@ import pytest
 import autotune
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
-from autotune.records import Attempt, Measurement, Outcome, Request
+from autotune.records import Attempt, Measurement, Outcome, Request, StepTime
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
+from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     Measure = Callable[..., Attempt]
 
 QUICK = Request(seconds=0.2, time_limit=60)
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which something that must happen has not happened."""
 OURS = str(Path(autotune.__file__).parent)
 
@@ -105,21 +106,40 @@ def sleeping() -> Iterator[ProcessRunner]:
 def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: int) -> None:
     load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
     truth = 8 / (load + train) if num_workers == 0 else min(8 / train, num_workers * 8 / load)
-    attempt = sleeping.measure(Config(batch_size=8, num_workers=num_workers), Request(seconds=3))
-    rate = measured(attempt).samples_per_second
-    assert truth * 0.95 <= rate <= truth * 1.02
+
+    def measure() -> float:
+        attempt = sleeping.measure(Config(batch_size=8, num_workers=num_workers), Request(seconds=3))
+        rate = measured(attempt).samples_per_second
+        assert rate <= truth * 1.02
+        return rate
+
+    assert undisturbed(measure, lambda rate: rate >= truth * 0.95) >= truth * 0.95
 
 
 def test_the_ceiling_is_the_rate_of_the_step_alone(sleeping: ProcessRunner) -> None:
-    ceiling = measured(sleeping.measure(Config(batch_size=8), QUICK)).ceiling_samples_per_second
-    assert 0.75 * 8 / STEP_SECONDS <= ceiling <= 8 / STEP_SECONDS
+    def measure() -> float:
+        attempt = sleeping.measure(Config(batch_size=8), Request(seconds=0.2, fresh=True))  # with a step of its own
+        ceiling = measured(attempt).ceiling_samples_per_second
+        assert ceiling <= 8 / STEP_SECONDS
+        return ceiling
+
+    least = 0.85 * 8 / STEP_SECONDS
+    assert undisturbed(measure, lambda ceiling: ceiling >= least) >= least
 
 
 def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None:
-    split = measured(sleeping.measure(Config(batch_size=8), QUICK)).step_time
-    assert split.data_wait == pytest.approx(8 * SAMPLE_SECONDS, rel=0.05)
-    assert split.forward == pytest.approx(STEP_SECONDS, rel=0.5)
-    assert split.total == pytest.approx(8 * SAMPLE_SECONDS + STEP_SECONDS, rel=0.05)
+    load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
+
+    def measure() -> StepTime:
+        split = measured(sleeping.measure(Config(batch_size=8), Request(seconds=1))).step_time
+        assert split.data_wait >= load
+        assert split.forward >= train
+        return split
+
+    split = undisturbed(measure, lambda split: split.total <= 1.05 * (load + train))
+    assert split.data_wait <= 1.05 * load
+    assert split.forward <= 1.2 * train
+    assert split.total <= 1.05 * (load + train)
 
 
 def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> None:
@@ -268,12 +288,13 @@ def test_a_hang_ends_at_the_limit_with_its_whole_group(
         runner.inspect(config)
         begin = time.monotonic()
         attempt = runner.measure(config, Request(seconds=0.2, time_limit=3))
-        assert 3 <= time.monotonic() - begin < 3 + 2
+        assert 3 <= time.monotonic() - begin < 3 + PATIENCE
         assert (attempt.outcome, attempt.message) == (Outcome.TIMEOUT, "no answer within 3 s")
         assert are_gone(processes)
         assert measured(runner.measure(SOUND, QUICK)).steps > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
@@ -297,10 +318,11 @@ def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[p
     )
     root = str(Path(OURS).parent)
     child = psutil.Popen([sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONPATH": root})
-    assert child.wait(60) == -9
+    assert child.wait(180) == -9
     assert are_gone(processes)
 
 
+@pytest.mark.slow
 def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
     load = {
         "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
@@ -309,7 +331,7 @@ def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
     lines = [json.dumps(line) for line in ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})]
     root = str(Path(OURS).parent)
     child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, text=True, cwd=root)
-    out, _ = child.communicate("\n".join(lines) + "\n", timeout=60)
+    out, _ = child.communicate("\n".join(lines) + "\n", timeout=180)
     replies = [json.loads(line) for line in out.splitlines()]
     assert replies[0] == {"opened": True}
     assert replies[1] == {"error": "usage", "message": "load a workload first"}

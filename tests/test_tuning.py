@@ -118,6 +118,7 @@ def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, basel
     assert 1 < result.speedup_ci95[0] <= result.speedup <= result.speedup_ci95[1]
 
 
+@pytest.mark.slow
 def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
     few = {"batch_size": "32,64", "num_workers": "0..2", "amp": "off,bf16", "threads": 1}
     results = [
@@ -218,7 +219,7 @@ def test_the_number_of_trials_limits_the_search(trials: int) -> None:
     assert result.stop_reason == f"{trials} trials were asked for"
 
 
-@pytest.mark.parametrize("budget", [20.0, 60.0, 180.0, 1000.0])
+@pytest.mark.parametrize("budget", [20.0, 60.0, 180.0, pytest.param(1000.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("noise", [0.001, 0.1])
 def test_the_budget_holds(budget: float, noise: float) -> None:
     machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=3.0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAMPLE_SECONDS = 0.01
-STEP_SECONDS = 0.005
+STEP_SECONDS = 0.015
 BAD_INDEX = 3
 FOREVER = 3600.0
 
@@ -38,8 +38,11 @@ class Sleeping(Dataset[torch.Tensor]):
         return 100_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(SAMPLE_SECONDS)
-        return torch.zeros(1)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        time.sleep(SAMPLE_SECONDS * len(indices))  # once for a batch: a sleeper wakes up late
+        return [torch.zeros(1)] * len(indices)
 
 
 class Quick(Dataset[torch.Tensor]):
@@ -52,7 +55,7 @@ class Quick(Dataset[torch.Tensor]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        time.sleep(0.0002 * len(indices))  # once for a batch: a sleeper wakes up late
+        time.sleep(0.0002 * len(indices))
         return [torch.zeros(1)] * len(indices)
 
 

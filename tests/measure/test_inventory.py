@@ -16,7 +16,7 @@ from tests.datasets import CountingUp, Divided, OneShard, Squares, first_element
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which something that must happen has not happened."""
 
 
@@ -232,11 +232,13 @@ def raise_in_worker(samples: list[Any]) -> Any:
 
 
 def test_closing_after_an_error_in_a_worker_takes_no_time() -> None:
-    gc.collect()  # what earlier tests have left
+    gc.collect()
+    gc.freeze()  # what earlier tests have left is not looked at again
     stream = stream_of(Squares(), num_workers=1, collate_fn=raise_in_worker)
     begin = time.monotonic()
     with pytest.raises(ValueError, match="cannot collate"):
         next(stream)
     stream.close()
     gc.collect()
-    assert time.monotonic() - begin < 3
+    gc.unfreeze()
+    assert time.monotonic() - begin < 4  # waiting in vain for a worker takes five

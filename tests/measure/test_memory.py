@@ -160,11 +160,11 @@ def workers_on(dataset: Images) -> Iterator[tuple[BatchStream, Callable[[], Memo
 
 def sample_full(stream: BatchStream, known: Container[int]) -> MemorySample:
     """Look at the workers when all are idle."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while stream.ready < WORKERS * PREFETCH:
         assert time.monotonic() < deadline, "the queue never filled"
         time.sleep(0.01)
-    time.sleep(0.1)  # the last batch is on its way
+    time.sleep(0.2)  # the last batch is on its way
     return sample_memory(stream.produced, known)
 
 

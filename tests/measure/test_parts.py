@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from autotune.runner import ProcessRunner
 from autotune.workload import Workload, describe
 from tests import workloads
 from tests.datasets import Squares
+from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
 if TYPE_CHECKING:
@@ -74,30 +76,47 @@ def sleeping() -> Iterator[ProcessRunner]:
 
 
 def test_a_look_at_the_loader_tells_how_long_batches_take(sleeping: ProcessRunner) -> None:
-    attempt = sleeping.measure(SOUND, LOADER)
+    truth = 8 * SAMPLE_SECONDS
+
+    def is_right(attempt: Attempt) -> bool:
+        trace = traced(attempt)
+        assert min(fmean(trace.build_seconds), trace.inline_seconds) >= 0.98 * truth
+        return max(fmean(trace.build_seconds), trace.inline_seconds) <= 1.08 * truth
+
+    attempt = undisturbed(lambda: sleeping.measure(SOUND, LOADER), is_right)
     trace = traced(attempt)
+    assert is_right(attempt)
     assert isinstance(trace.build_seconds, tuple)
-    assert fmean(trace.build_seconds) == pytest.approx(8 * SAMPLE_SECONDS, rel=0.08)
-    assert trace.inline_seconds == pytest.approx(8 * SAMPLE_SECONDS, rel=0.08)
     assert (trace.batch_size, trace.batch_bytes) == (8, 8 * 4)
     assert attempt.seconds > LOADER.seconds
     assert attempt.message == attempt.details == ""
 
 
 def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> None:
-    compute = computed(sleeping.measure(SOUND, COMPUTE))
-    assert 0.75 * 8 / STEP_SECONDS <= compute.samples_per_second <= 8 / STEP_SECONDS
-    assert compute.host_seconds == pytest.approx(STEP_SECONDS, rel=0.3)
+    fresh = replace(COMPUTE, fresh=True)  # a step that is known already is not made again
+
+    def is_right(compute: ComputeProbe) -> bool:
+        assert compute.samples_per_second <= 8 / STEP_SECONDS
+        assert compute.host_seconds >= STEP_SECONDS
+        return compute.samples_per_second >= 0.85 * 8 / STEP_SECONDS and compute.host_seconds <= 1.3 * STEP_SECONDS
+
+    compute = undisturbed(lambda: computed(sleeping.measure(SOUND, fresh)), is_right)
+    assert is_right(compute)
     assert compute.memory == "host"
     assert 2**20 < compute.peak_memory_bytes <= compute.memory_limit_bytes
 
 
 @pytest.mark.parametrize("look", [LOADER, COMPUTE, ANATOMY], ids=["loader", "compute", "anatomy"])
 def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
-    assert sleeping.measure(SOUND, look).found
-    found = trained(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60)))
     truth = 8 / (8 * SAMPLE_SECONDS + STEP_SECONDS)
-    assert truth * 0.93 <= found.samples_per_second <= truth * 1.02
+
+    def measure() -> float:
+        assert sleeping.measure(SOUND, look).found
+        rate = trained(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60))).samples_per_second
+        assert rate <= truth * 1.02
+        return rate
+
+    assert undisturbed(measure, lambda rate: rate >= truth * 0.95) >= truth * 0.95
 
 
 def test_a_look_inside_names_the_users_code(sleeping: ProcessRunner) -> None:

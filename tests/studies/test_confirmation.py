@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -62,3 +63,13 @@ def test_a_run_of_the_study_ends_as_it_should(gain: float, verdict: str, modules
     found = modules["simulate"].run((gain, 180.0, 1))
     assert found["verdict"] == verdict
     assert float(found["seconds"]) <= 190
+
+
+def test_on_a_real_machine_a_baseline_is_not_faster_than_itself() -> None:
+    recorded = json.loads((STUDY / "recorded" / "real.json").read_text(encoding="utf-8"))
+    assert {"date", "cpus", "cpu_model", "versions"} <= recorded["machine"].keys()
+    assert recorded["run"]["verdict"] == "no proven gain"
+    assert len(recorded["confirmations"]) == 5
+    for one in recorded["confirmations"]:
+        assert one["rounds"] >= 2
+        assert one["verdict"] == "no proven gain"

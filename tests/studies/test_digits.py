@@ -37,7 +37,7 @@ def written(environment) -> list[Path]:
         "import workload; print(len(workload.image_files()))",
     ]
     both = [subprocess.Popen(command, cwd=STUDY, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0].split() for process in both] == [[b"1797"], [b"1797"]]
+    assert [process.communicate(timeout=300)[0].split() for process in both] == [[b"1797"], [b"1797"]]
     return sorted(Path(environment["AUTOTUNE_DIGITS_CACHE"]).rglob("*.*"))
 
 
@@ -146,6 +146,7 @@ def test_one_training_step_has_a_finite_loss_and_moves_every_parameter(workload)
     assert not any(map(torch.equal, before, model.parameters()))
 
 
+@pytest.mark.slow
 def test_the_training_script_runs_a_hand_written_config_and_says_how_fast(environment, written, tmp_path):
     config = tmp_path / "autotune.yaml"
     config.write_text("autotune: 1\ndataloader: {batch_size: 64, num_workers: 1, persistent_workers: true}\n")
@@ -154,6 +155,7 @@ def test_the_training_script_runs_a_hand_written_config_and_says_how_fast(enviro
     assert "promised" not in line
 
 
+@pytest.mark.slow
 def test_the_training_script_compares_with_the_promised_rate(environment, written, tmp_path):
     config = tmp_path / "autotune.yaml"
     config.write_text(
