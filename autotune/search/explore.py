@@ -6,6 +6,7 @@ Greedy: what is kept stays on for the next. Confirmation has the last word.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autotune.budget import Clock
@@ -37,10 +38,15 @@ LOOKS = 5
 FIRST_LOOK_COST = 5.0
 """Seconds that a look takes with its process, about, before the first one tells."""
 NO_TIME = "there was no time to try it; give a larger --budget"
+NO_TIME_TO_CHECK = "there was no time to compare its losses with fp32; give a larger --budget"
 
 
 class _LeftOutError(Exception):
     """Says why an option is left out."""
+
+
+class _OutOfTimeError(_LeftOutError):
+    """There is no time for a look."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,9 +118,10 @@ class Explorer:
         self._before = before[0]
         after = [self._step(config)]
         if _rate(after) >= HOPELESS * _rate(before) and self._has_time(2):
-            after.append(self._step(config))
-            self._before = self._step(self._plain)
-            before.append(self._before)
+            with suppress(_OutOfTimeError):  # looks may take longer than they did
+                after.append(self._step(config))
+                self._before = self._step(self._plain)
+                before.append(self._before)
         return before, after
 
     def _step(self, config: Config) -> ComputeProbe:
@@ -131,6 +138,8 @@ class Explorer:
 
     def _require_soundness(self, config: Config, option: str) -> None:
         """Compare losses with those in plain fp32, as before a precision is used."""
+        if not self._has_time(1):
+            raise _OutOfTimeError(NO_TIME_TO_CHECK)
         attempt = self._look("numerics", config, NUMERICS_SECONDS, option)
         if attempt.numerics is None:
             raise _LeftOutError(f"what it does to the losses could not be checked: {attempt.message}")
@@ -141,7 +150,7 @@ class Explorer:
     def _look(self, part: Part, config: Config, seconds: float, option: str = "") -> Attempt:
         """Take a look in a process of its own: options stay on a model, and some hold for the whole process."""
         if not self._has_time(1):
-            raise _LeftOutError(NO_TIME)
+            raise _OutOfTimeError(NO_TIME)
         self.tell_running(config)
         limit = max(0.0, self.end - self.clock.spent) + GRACE
         request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)

@@ -233,6 +233,19 @@ def test_without_time_for_a_second_look_the_first_counts() -> None:
     assert found.tried["compile"].kept
 
 
+def test_where_looks_take_longer_than_they_did_those_that_were_taken_count() -> None:
+    class Slower(Machine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            self.seconds *= 2
+            return super().measure(config, request)
+
+    machine = Slower(factors={"compile": 1.2}, seconds=2.0)  # looks of 1, 2, 4, 8, ... seconds
+    found = Exploration(machine, ("compile",), end=8.0)
+    assert [request.part for _, request in machine.looks] == ["compute"] * 3
+    assert found.tried["compile"].gain == pytest.approx(0.2)
+    assert found.tried["compile"].message.startswith("there was no time to compare its losses with fp32")
+
+
 def test_what_was_found_before_an_interrupt_stays() -> None:
     machine = Machine(factors={"channels_last": 1.2}, interrupt_look=7)
     explorer = Explorer(
