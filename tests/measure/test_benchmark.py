@@ -70,13 +70,18 @@ class Training:
         return sum(len(next(tensors_in(batch))) for batch in self.batches[-steps:])
 
 
-def measured(dataset: Any, loader: dict[str, Any], batch_size: int = 8, **options: Any) -> Measurement:
+QUICK = Request(seconds=SECONDS)
+
+
+def measured(
+    dataset: Any, loader: dict[str, Any], batch_size: int = 8, request: Request = QUICK, **options: Any
+) -> Measurement:
     training = options.setdefault("training_step", Training())
     workload, device = Workload(nn.Linear(1, 1), dataset, **options), CpuDevice()
     config = Config(batch_size=batch_size, **loader)
     cell = open_cell(workload, config, device)
     training.batches.clear()
-    return measure(workload, config, cell, device, Request(seconds=SECONDS))
+    return measure(workload, config, cell, device, request)
 
 
 def notes_with(words: str, found: Measurement) -> list[str]:
@@ -311,10 +316,11 @@ def test_how_batches_are_copied_is_the_loaders_choice_and_not_that_of_the_first_
 
 @LOADERS
 def test_the_numbers_of_a_measurement_fit_together(loader: dict[str, Any]) -> None:
-    found = measured(Squares(37), loader, training_step=(training := Training()))
+    request = Request(seconds=1.5, target=0.0)  # a slow machine too starts enough epochs in it for an interval
+    found = measured(Squares(37), loader, request=request, training_step=(training := Training()))
     assert found.settling_steps + found.steps == len(training.batches)
     assert found.settling_steps >= 5
-    assert found.seconds >= SECONDS
+    assert found.seconds >= request.seconds
     assert found.step_time.total == pytest.approx(found.seconds / found.steps)
     assert found.loss is not None
     assert math.isfinite(found.loss)
@@ -352,8 +358,9 @@ class Broken(Squares):
 
 @WITHOUT_AND_WITH_WORKERS
 def test_an_item_that_raises_after_many_good_ones_gives_its_message_and_no_rate(loader: dict[str, Any]) -> None:
-    dataset, before = Broken(1000), set(psutil.Process().children())
+    dataset, training, before = Broken(1000), Training(), set(psutil.Process().children())
+    endless = Request(seconds=600.0, target=0.0)  # however long that item takes to come
     with pytest.raises(ValueError, match="item 600 is broken"):
-        measured(dataset, loader, sampler=SequentialSampler(dataset), training_step=(training := Training()))
+        measured(dataset, loader, request=endless, sampler=SequentialSampler(dataset), training_step=training)
     assert len(training.batches) == 600 // 8
     assert set(psutil.Process().children()) <= before
