@@ -5,6 +5,7 @@ Every function returns text or a rich renderable and prints nothing; rates are s
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.duration import format_duration
+from autotune.printable import printable
 from autotune.records import Outcome
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ __all__ = [
     "before_after",
     "check_text",
     "config_text",
+    "message_line",
     "probe_line",
     "snippet",
     "status",
@@ -120,6 +123,11 @@ def probe_line(probe: Probe) -> Text:
     return line
 
 
+def message_line(message: str) -> Text:
+    """Return what the user should know during a run, on one line."""
+    return Text(_sentence(_on_one_line(f"{message[:1].upper()}{message[1:]}")), style="yellow")
+
+
 def _step_text(config: Config) -> str:
     """Return what a step depends on: the configuration without its loader."""
     return config_text(config).replace(" · no workers", "")
@@ -187,7 +195,7 @@ def check_text(check: Check, path: str) -> str:
         *(f"Note: {_sentence(note)}" for note in check.notes),
         verdicts[check.verdict],
     ]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:
@@ -232,7 +240,7 @@ def snippet(result: Result, path: str) -> str:
     device, steps = result.facts.device, _counted(result.config.accumulation_steps, "batch", "batches")
     shuffle = "" if result.facts.iterable else ", shuffle=True"
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
-    quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    quoted = printable(json.dumps(path, ensure_ascii=False))
     return f"""\
 import autotune
 
