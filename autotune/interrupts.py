@@ -46,22 +46,28 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Let no interrupt come between: one that arrives meanwhile comes at the end. For what takes moments only."""
+    """Let no interrupt come between: one that arrives meanwhile comes at the end, and a second one at once."""
     arrived: list[int] = []
+
+    def pass_on() -> None:
+        numbers, arrived[:] = tuple(arrived), []
+        for number in numbers[:-1]:
+            with suppress(KeyboardInterrupt):
+                taken[number](number, None)
+        for number in numbers[-1:]:
+            taken[number](number, None)
 
     def note(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
+        if len(arrived) > 1:
+            pass_on()
 
     taken = _replace_handlers(note, callable)
     try:
         yield
     finally:
         _restore(taken)
-        for number in arrived[:-1]:
-            with suppress(KeyboardInterrupt):
-                taken[number](number, None)
-        for number in arrived[-1:]:
-            taken[number](number, None)
+        pass_on()
 
 
 def _replace_handlers(new: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]) -> dict[int, Any]:

@@ -6,8 +6,8 @@ import unicodedata
 
 __all__ = ["printable"]
 
-HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Unicode categories of what is not seen but acts: controls, format and direction marks, surrogates, separators."""
+LINE_ENDS = ("Zl", "Zp")
+"""Unicode categories of other ends of lines; those that begin with C are controls, marks and what has no meaning."""
 
 
 def printable(text: str) -> str:
@@ -16,6 +16,7 @@ def printable(text: str) -> str:
 
 
 def _written_out(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in HIDDEN:
+    category = unicodedata.category(character)
+    if character in "\n\t" or not (category.startswith("C") or category in LINE_ENDS):
         return character
     return character.encode("unicode_escape").decode("ascii")

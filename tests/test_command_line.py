@@ -125,7 +125,7 @@ def test_a_successful_run_prints_json_and_writes_a_file_that_loads(tmp_path: Pat
     assert document["config"]["autotune"] == 1
     assert "\x1b" not in done.stderr
     assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+    assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "x.study"}
     config = autotune.load_config(tmp_path / "x.yaml")
     assert config.dataloader_kwargs() == document["config"]["dataloader"]
     assert config.measured == document["measured"]

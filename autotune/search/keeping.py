@@ -180,10 +180,12 @@ class Keeper:
             self._is_replaced, self._run = False, 1
         if self._storage is None:
             self._open_storage()
+        assert self._storage is not None
         name = f"{self._identity.name}-{self._run}"
-        self._study = optuna.create_study(
-            storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
-        )
+        if name in self._studies():
+            self._study = optuna.load_study(study_name=name, storage=self._storage)
+        else:
+            self._study = optuna.create_study(study_name=name, storage=self._storage, direction="maximize")
         if IDENTITY not in self._study.user_attrs:
             self._study.set_user_attr(IDENTITY, dict(self._identity.parts))
         return self._study
