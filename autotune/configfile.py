@@ -27,6 +27,8 @@ MAX_BYTES = 100_000
 """A config file is about one kilobyte; what is a hundred times larger is another file, and takes seconds to parse."""
 MAX_VALUES = 1000
 """Values in a free section."""
+MAX_DEPTH = 20
+"""Collections inside one another; YAML's parser takes a minute for a file of brackets."""
 
 Check = Callable[[object], bool]
 
@@ -236,6 +238,8 @@ def _refuse_tricks(events: Iterator[Any]) -> None:
             levels[-1].add(getattr(event, "value", None))
         if isinstance(event, yaml.CollectionStartEvent):
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
+            if len(levels) > MAX_DEPTH:
+                raise ValueError(f"more than {MAX_DEPTH} levels")
 
 
 class _Level:

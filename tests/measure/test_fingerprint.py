@@ -60,7 +60,8 @@ SOURCE = textwrap.dedent(
         return loss(model(batch[0]), batch[1])
 
     def build():
-        return Workload(Net(), Data(), loss=loss, training_step=step, optimizer=functools.partial(torch.optim.SGD, lr=0.1))
+        sgd = functools.partial(torch.optim.SGD, lr=0.1)
+        return Workload(Net(), Data(), loss=loss, training_step=step, optimizer=sgd)
     """
 )
 EDITS = {

@@ -419,12 +419,10 @@ def test_what_cannot_be_created_is_an_error_where_it_was_named_and_a_note_where_
 
 def test_a_second_run_is_told_who_holds_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.study"
-    with (
-        opened(path) as (keeper, _),
-        pytest.raises(StorageError, match=f"process {os.getpid()} is writing it; wait until that has ended"),
-    ):
+    with opened(path) as (keeper, _):
+        with pytest.raises(StorageError, match=f"process {os.getpid()} is writing it; wait until that has ended"):
+            kept_at(path)
         keeper.trial(frozen(trial(0)))
-        kept_at(path)
     assert len(kept_at(path).trials) == 1
 
 
