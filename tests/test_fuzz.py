@@ -137,10 +137,10 @@ def test_no_config_file_raises_anything_but_our_error(
 
 
 LAUGHS = "a: &a [x]\n" + "".join(
-    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi")
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 MERGES = "a: &a {x: 1}\n" + "".join(
-    f"{new}: &{new} {{<<: [{','.join([f'*{old}'] * 9)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi")
+    f"{new}: &{new} {{<<: [{','.join([f'*{old}'] * 9)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 HEAD = "autotune: 1\ndataloader: {batch_size: 8}\n"
 

@@ -18,6 +18,13 @@ def send(number: int = signal.SIGINT) -> None:
     time.sleep(0)  # a handler runs between two instructions of the main thread
 
 
+def shield_against(number: int, done: list[str], times: int) -> None:
+    with shielded(), shielded():
+        for _ in range(times):
+            send(number)
+            done.append("sent")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_each_signal_is_an_interrupt_and_the_handlers_come_back(number: int) -> None:
     before = signal.getsignal(number)
@@ -37,13 +44,12 @@ def test_what_is_ignored_stays_ignored() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_shield_holds_a_signal_off_to_its_end(number: int) -> None:
-    done = []
+    done: list[str] = []
     with interruptible():
-        with pytest.raises(KeyboardInterrupt), shielded(), shielded():
-            send(number)
-            done.append("inside")
+        with pytest.raises(KeyboardInterrupt):
+            shield_against(number, done, times=1)
         done.append("after")
-    assert done == ["inside", "after"]
+    assert done == ["sent", "after"]
 
 
 def test_outside_the_main_thread_nothing_is_changed() -> None:
@@ -61,13 +67,10 @@ def test_outside_the_main_thread_nothing_is_changed() -> None:
 
 
 def test_a_second_signal_passes_the_shield() -> None:
-    done = []
-    with pytest.raises(KeyboardInterrupt), shielded():
-        send()
-        done.append("after the first")
-        send()
-        done.append("after the second")
-    assert done == ["after the first"]
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        shield_against(signal.SIGINT, done, times=2)
+    assert done == ["sent"]
 
 
 STUBBORN = textwrap.dedent(

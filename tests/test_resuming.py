@@ -87,19 +87,19 @@ def test_after_a_kill_the_same_command_repeats_no_finished_trial(tmp_path: Path,
 SLOW = ("--num-workers", "1", "--batch-size", "8", "--threads", "1", "--baseline", "batch_size=8", "--budget", "10m")
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_batch_system_that_asks_to_stop_gets_what_is_known(tmp_path: Path, kind: signal.Signals) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW)
     wait_until(lambda: running.lines() >= 1)
     running.process.send_signal(kind)
-    out, _ = running.process.communicate(timeout=60)
+    running.process.communicate(timeout=60)
     assert running.process.returncode == 130
     assert "once more stops at once" in running.errors.read_text()
     assert load_config(tmp_path / "autotune.yaml").batch_size == 8
     assert kept_trials(tmp_path)
 
 
-@pytest.mark.parametrize("whom", ["the process group", "the process"])
+@pytest.mark.parametrize("whom", ["the process group", pytest.param("the process", marks=pytest.mark.slow)])
 def test_ctrl_c_twice_stops_at_once_and_loses_nothing(tmp_path: Path, whom: str) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW, new_group=True)
     send = os.killpg if whom == "the process group" else os.kill
