@@ -21,9 +21,10 @@ from autotune.errors import AutotuneError
 
 COMMAND = [
     *(sys.executable, "-m", "autotune", "--model", "tests.workloads:small", "--device", "cpu", "--quiet"),
-    *("--budget", "24s", "--trials", "4", "--num-workers", "0,1", "--batch-size", "32,64", "--threads", "1"),
+    *("--budget", "60s", "--trials", "4", "--num-workers", "0,1", "--batch-size", "32", "--threads", "1,2"),
+    *("--amp", "off"),
 ]
-LATEST = 14.0
+LATEST = 20.0
 """Seconds after which a run is confirming, or over."""
 
 
