@@ -94,7 +94,7 @@ def check(
     with ProcessRunner(describe(workload, dataset), device) as runner:
         facts = runner.inspect(promise.baseline)
         if promise.workload not in (None, facts.fingerprint):
-            notes.append(f"{path}: the model or the dataset is not the one that the file was made for")
+            notes.append(f"{path}: model, dataset or training code are not those that the file was made for")
         return compare(runner, promise, clock, tell, tuple(notes), runner.close)
 
 

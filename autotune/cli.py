@@ -12,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,36 +20,38 @@ from typing import TYPE_CHECKING, Any
 from autotune.duration import parse_duration
 from autotune.errors import AutotuneError, ConfigFileError, InterruptedRunError, UserCodeError
 from autotune.flags import KNOBS, build_check_parser, build_diagnose_parser, build_parser, parse_baseline
+from autotune.interrupts import interruptible, shielded
+from autotune.printable import printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from rich.console import Console
-
     from autotune.records import Progress, Result
+    from autotune.search.keeping import Keeper
 
 __all__ = ["main"]
 
 BROKEN_PROMISE = 1
 """Exit code of ``check`` where a config file's promise does not hold any more."""
+CLOSED = (OSError, SystemExit)
+"""What writing to a terminal or pipe raises that was closed; rich wants to exit then."""
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the process's exit code; ``argv`` is ``sys.argv[1:]`` by default."""
     try:
-        arguments = list(sys.argv[1:] if argv is None else argv)
-        if arguments[:1] == ["check"]:
-            return _check(build_check_parser().parse_args(arguments[1:]))
-        if arguments[:1] == ["diagnose"]:
-            return _diagnose(build_diagnose_parser().parse_args(arguments[1:]))
-        return _run(build_parser().parse_args(arguments))
+        with interruptible():
+            arguments = list(sys.argv[1:] if argv is None else argv)
+            if arguments[:1] == ["check"]:
+                return _check(build_check_parser().parse_args(arguments[1:]))
+            if arguments[:1] == ["diagnose"]:
+                return _diagnose(build_diagnose_parser().parse_args(arguments[1:]))
+            return _run(build_parser().parse_args(arguments))
     except AutotuneError as error:
-        if isinstance(error, UserCodeError) and error.user_traceback:
-            print(error.user_traceback.rstrip(), file=sys.stderr)
-        print(f"autotune: error: {' '.join(str(error).split())}", file=sys.stderr)
+        _show_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
@@ -59,10 +61,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(flags: argparse.Namespace) -> int:
     arguments = _tune_arguments(flags)
     output = _writable_config_path(flags.output)
-    with _quiet_warnings(flags.quiet):
-        result = _tune(arguments, flags.quiet)
-    _deliver(result, output, flags)
-    return InterruptedRunError.exit_code if "interrupted" in result.stop_reason else 0
+    keeper = _keeper(flags.storage, output)
+    try:
+        with _quiet_warnings(flags.quiet):
+            result = _tune({**arguments, "storage": keeper}, flags.quiet)
+        _deliver(result, output, flags)
+        if "interrupted" in result.stop_reason:
+            return InterruptedRunError.exit_code
+        if flags.storage is None:
+            keeper.finish()
+        return 0
+    except KeyboardInterrupt:
+        if keeper.is_kept:
+            _say(f"What was measured is kept in {keeper.location}: the same command continues.")
+        raise
+    finally:
+        keeper.close()
+
+
+def _keeper(storage: str | None, output: Path) -> Keeper:
+    """Return what keeps the study: where the user says or, for this command alone, in a file beside the output."""
+    from autotune.search.keeping import Keeper
+
+    return Keeper(storage) if storage else Keeper(output.with_suffix(".study"), for_one_run=True)
+
+
+def _show_error(error: AutotuneError) -> None:
+    if isinstance(error, UserCodeError) and error.user_traceback:
+        _say(error.user_traceback.rstrip())
+    _say(f"autotune: error: {' '.join(str(error).split())}")
+
+
+def _say(text: str) -> None:
+    """Print foreign text to stderr."""
+    print(printable(text), file=sys.stderr)
 
 
 def _check(flags: argparse.Namespace) -> int:
@@ -90,6 +122,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
     if flags.trace:
         _require_writable("--trace", Path(flags.trace))
     from autotune.diagnosing import diagnose
+    from autotune.report.console import open_console
     from autotune.report.diagnosis import diagnosis_report
 
     with _progress(flags.quiet) as on_progress:
@@ -100,13 +133,13 @@ def _diagnose(flags: argparse.Namespace) -> int:
         content = {"bottleneck": found.bottleneck, **asdict(found), "config": found.config.to_document()}
         print(json.dumps(_without_nan(content), indent=2, allow_nan=False))
     else:
-        _stdout_console().print(diagnosis_report(found))
+        open_console(stderr=False).print(diagnosis_report(found))
     return 0
 
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    run = ("dataset", "device", "trials", "storage", "headroom", "max_memory", "global_batch_size", "explore")
+    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
     names = (*run, *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model
@@ -119,30 +152,46 @@ def _tune(arguments: Mapping[str, Any], quiet: bool) -> Result:
     from autotune.tuning import tune
 
     with _progress(quiet) as on_progress:
-        return tune(**arguments, on_progress=on_progress)
+        return tune(**arguments, on_progress=_where_it_is_seen(on_progress))
+
+
+def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Progress], None] | None:
+    """Return what shows the progress, or does not where there is no terminal or pipe any more: the run goes on."""
+    if show is None:
+        return None
+
+    def show_where_it_is_seen(progress: Progress) -> None:
+        with suppress(*CLOSED):
+            show(progress)
+
+    return show_where_it_is_seen
 
 
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
     if quiet:
         return nullcontext()
     from autotune.progress import LiveProgress, PlainProgress
+    from autotune.report.console import open_console
 
-    console = _stderr_console()
+    console = open_console()
     moves = sys.stderr.isatty() and not console.is_dumb_terminal
     return LiveProgress(console) if moves else PlainProgress(console)
 
 
 def _deliver(result: Result, output: Path, flags: argparse.Namespace) -> None:
     """Write and show a result; it is shown even where the file cannot be written after all."""
+    from autotune.report.console import open_console
     from autotune.report.terminal import snippet, summary
 
     written = False
     try:
-        result.config.save(output)
+        with shielded():
+            result.config.save(output)
         written = True
     finally:
         if not flags.quiet:
-            _stderr_console().print(summary(result, str(output) if written else None))
+            with suppress(*CLOSED):
+                open_console().print(summary(result, str(output) if written else None))
         print(_json_text(result) if flags.json else snippet(result, str(output)), end="")
 
 
@@ -170,18 +219,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _stderr_console() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
-
-
-def _stdout_console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
 
 
 def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "read_document", "write_document", "write_text"]
 
 SCHEMA_VERSION = 1
-MAX_BYTES = 1_000_000
-"""A config file is about one kilobyte; what is a thousand times larger is another file."""
+MAX_BYTES = 100_000
+"""A config file is about one kilobyte; what is a hundred times larger is another file, and takes seconds to parse."""
 MAX_VALUES = 1000
-"""Values in a free section; YAML aliases can make a short file stand for billions, or for an endless one."""
+"""Values in a free section."""
+MAX_DEPTH = 20
+"""Collections inside one another; YAML's parser takes a minute for a file of brackets."""
 
 Check = Callable[[object], bool]
 
@@ -139,7 +141,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """
     text = _read_text(path)
     try:
-        document = json.loads(text) if _is_json(path) else _parse_yaml(text)
+        document = json.loads(text, object_pairs_hook=_without_repeats) if _is_json(path) else _parse_yaml(text)
     except (ValueError, RecursionError) as error:
         reason = f"not a valid {_format_name(path)} file: {_on_one_line(error)}"
         raise ConfigFileError(f"{path}: {reason}") from None
@@ -205,17 +207,69 @@ def _read_text(path: Path) -> str:
         raise ConfigFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the pairs as a dictionary; raises ``ValueError`` where a key is there twice, so that one would be lost."""
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{_named(key)} is given twice")
+        found[key] = value
+    return found
+
+
 def _parse_yaml(text: str) -> object:
     import yaml
 
     try:
+        _refuse_tricks(yaml.parse(text, Loader=yaml.SafeLoader))
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+    except ValueError:
+        raise
     except Exception as error:  # the constructors of YAML's own tags raise anything: !!bool x, !!int ""
         raise ValueError(f"{type(error).__name__}: {error}") from None
     _read_bare_off(document)
     return document
+
+
+def _refuse_tricks(events: Iterator[Any]) -> None:
+    """Raise ``ValueError`` for what no config file needs and a short text can blow up with, or hide a value in.
+
+    Aliases and merge keys can stand for billions of values; of a key that is there twice one would be lost.
+    """
+    import yaml
+
+    levels: list[_Level] = []
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("aliases are not allowed")
+        if isinstance(event, yaml.CollectionEndEvent):
+            levels.pop()
+        elif isinstance(event, yaml.NodeEvent) and levels:
+            levels[-1].add(getattr(event, "value", None))
+        if isinstance(event, yaml.CollectionStartEvent):
+            levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
+            if len(levels) > MAX_DEPTH:
+                raise ValueError(f"more than {MAX_DEPTH} levels")
+
+
+class _Level:
+    """A YAML collection that is being read."""
+
+    def __init__(self, is_mapping: bool) -> None:
+        self._is_mapping = is_mapping
+        self._keys: set[str] = set()
+        self._count = 0
+
+    def add(self, text: str | None) -> None:
+        """Take the next item; ``text`` is ``None`` where it is no plain value."""
+        is_key = self._is_mapping and self._count % 2 == 0
+        self._count += 1
+        if is_key and text is not None:
+            if text in self._keys:
+                raise ValueError(f"{_named(text)} is given twice")
+            self._keys.add(text)
 
 
 def _read_bare_off(document: object) -> None:

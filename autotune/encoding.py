@@ -1,33 +1,23 @@
-"""Records as JSON, and back: for the pipe to the measuring process and for the study's storage."""
+"""Records as JSON, and back: for the pipe to the measuring process and for the study's storage.
+
+Every value is checked against the type of its field on the way back, so that a damaged study is an error and not
+a surprise.
+"""
 
 from __future__ import annotations
 
 import json
+import reprlib
+import types
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from autotune.config import Config
-from autotune.probes import (
-    Anatomy,
-    CodeShare,
-    ComputeProbe,
-    LoaderTrace,
-    NumericsCheck,
-    Synchronisation,
-    Trace,
-    TracedOperation,
-)
-from autotune.records import (
-    Attempt,
-    Conditions,
-    Measurement,
-    Outcome,
-    Probe,
-    StepTime,
-    Trial,
-    WorkloadFacts,
-)
+from autotune.errors import UsageError
+from autotune.records import Attempt, Measurement, Probe, Trial, WorkloadFacts
 
 __all__ = [
     "attempt_from_json",
@@ -38,6 +28,11 @@ __all__ = [
     "trial_from_json",
 ]
 
+LARGEST = 2**63
+"""No count is as large; a larger one could not be turned into a float."""
+
+Record = TypeVar("Record")
+
 
 def to_json(record: Trial | Probe) -> dict[str, Any]:
     """Return a trial or a look as plain values, its configuration as a document."""
@@ -45,84 +40,113 @@ def to_json(record: Trial | Probe) -> dict[str, Any]:
     return dict(json.loads(json.dumps(values)))
 
 
-def trial_from_json(values: Mapping[str, Any]) -> Trial:
-    """Rebuild a trial from what ``to_json`` made of it."""
-    return Trial(
-        **{
-            **values,
-            "config": Config.from_document(values["config"]),
-            "outcome": Outcome(values["outcome"]),
-            "measurement": measurement_from_json(values["measurement"]),
-        }
-    )
+def trial_from_json(values: object) -> Trial:
+    """Rebuild a trial from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
+    return _record(Trial, values, "trial")
 
 
-def probe_from_json(values: Mapping[str, Any]) -> Probe:
-    """Rebuild a look from what ``to_json`` made of it."""
-    return Probe(
-        **{
-            **values,
-            "config": Config.from_document(values["config"]),
-            "outcome": Outcome(values["outcome"]),
-            **_looks_from_json(values),
-        }
-    )
+def probe_from_json(values: object) -> Probe:
+    """Rebuild a look from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
+    return _record(Probe, values, "look")
 
 
-def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
+def attempt_from_json(values: object) -> Attempt:
     """Rebuild an attempt from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
-    return Attempt(
-        **{
-            **values,
-            "outcome": Outcome(values["outcome"]),
-            "measurement": measurement_from_json(values["measurement"]),
-            **_looks_from_json(values),
-            "anatomy": _anatomy_from_json(values["anatomy"]),
-            "trace": _trace_from_json(values["trace"]),
-        }
-    )
+    return _record(Attempt, values, "attempt")
 
 
-def facts_from_json(values: Mapping[str, Any]) -> WorkloadFacts:
+def facts_from_json(values: object) -> WorkloadFacts:
     """Rebuild the workload's facts from the dictionary that JSON made of them."""
-    return WorkloadFacts(**{**values, "amp_modes": tuple(values["amp_modes"])})
+    return _record(WorkloadFacts, values, "facts")
 
 
-def measurement_from_json(values: Mapping[str, Any] | None) -> Measurement | None:
+def measurement_from_json(values: object) -> Measurement | None:
     """Rebuild a measurement from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
-    if values is None:
-        return None
-    plain = dict(values)
-    plain["step_time"] = StepTime(**plain["step_time"])
-    conditions = plain["conditions"]
-    plain["conditions"] = Conditions(**{**conditions, "gpu_slowdowns": tuple(conditions["gpu_slowdowns"])})
-    plain["ci95"] = tuple(plain["ci95"]) if plain["ci95"] else None
-    plain["notes"] = tuple(plain["notes"])
-    return Measurement(**plain)
+    return None if values is None else _record(Measurement, values, "measurement")
 
 
-def _looks_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    compute, loader, numerics = values["compute"], values["loader"], values["numerics"]
-    return {
-        "compute": ComputeProbe(**compute) if compute else None,
-        "loader": LoaderTrace(**_with_tuples(loader)) if loader else None,
-        "numerics": NumericsCheck(**_with_tuples(numerics)) if numerics else None,
-    }
+def _record(record: type[Record], values: object, where: str) -> Record:
+    if not isinstance(values, Mapping):
+        raise _wrong(where, values, "an object")
+    hints = _hints(record)  # type: ignore[arg-type]  # a class is hashable
+    if unknown := [key for key in values if key not in hints]:
+        raise ValueError(f"{where}: unknown field {reprlib.repr(unknown[0])}")
+    found = {name: _value(hints[name], value, f"{where}.{name}") for name, value in values.items()}
+    try:
+        return record(**found)
+    except TypeError:
+        missing = sorted(set(hints) - set(found))
+        raise ValueError(f"{where}: lacks one of {', '.join(missing)}") from None
 
 
-def _anatomy_from_json(values: Mapping[str, Any] | None) -> Anatomy | None:
-    if values is None:
-        return None
-    code = tuple(CodeShare(**share) for share in values["code"])
-    synchronisations = tuple(Synchronisation(**one) for one in values["synchronisations"])
-    return Anatomy(**{**values, "code": code, "synchronisations": synchronisations})
+@cache
+def _hints(record: type[Any]) -> dict[str, Any]:
+    """Return the fields of a record and their types."""
+    hints = get_type_hints(record)
+    return {field.name: hints[field.name] for field in fields(record)}
 
 
-def _trace_from_json(values: Mapping[str, Any] | None) -> Trace | None:
-    if values is None:
-        return None
-    return Trace(**{**values, "operations": tuple(TracedOperation(**one) for one in values["operations"])})
+def _value(kind: Any, value: object, where: str) -> Any:
+    """Return a value as what a type asks for."""
+    if kind is Config:
+        return _config(value, where)
+    if is_dataclass(kind):
+        return _record(kind, value, where)  # type: ignore[arg-type]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return _one_of(tuple(kind), value, where)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _value(inner[0], value, where)
+    if origin is tuple:
+        return _tuple(inner, value, where)
+    if origin is Literal:
+        return _one_of(inner, value, where)
+    return _mapping(value, where) if origin is not None else _plain(kind, value, where)
 
 
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+def _plain(kind: type, value: object, where: str) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST:
+        if kind is float:
+            return float(value)  # JSON does not tell 1 from 1.0
+        return value if kind is int else _refuse(kind, value, where)
+    if type(value) is kind and kind is not int:
+        return value
+    return _refuse(kind, value, where)
+
+
+def _refuse(kind: type, value: object, where: str) -> object:
+    raise _wrong(where, value, kind.__name__)
+
+
+def _one_of(allowed: tuple[Any, ...], value: object, where: str) -> Any:
+    for choice in allowed:
+        if type(value) is str and choice == value:
+            return choice
+    raise _wrong(where, value, f"one of {', '.join(map(str, allowed))}")
+
+
+def _tuple(kinds: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _wrong(where, value, "a list")
+    if kinds[-1] is ...:
+        return tuple(_value(kinds[0], item, where) for item in value)
+    if len(value) != len(kinds):
+        raise _wrong(where, value, f"a list of {len(kinds)}")
+    return tuple(_value(kind, item, where) for kind, item in zip(kinds, value, strict=True))
+
+
+def _mapping(value: object, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise _wrong(where, value, "an object of texts")
+    return dict(value)
+
+
+def _config(value: object, where: str) -> Config:
+    try:
+        return Config.from_document(value)  # type: ignore[arg-type]
+    except (AttributeError, KeyError, TypeError, UsageError):
+        raise _wrong(where, value, "a configuration") from None
+
+
+def _wrong(where: str, value: object, allowed: str) -> ValueError:
+    return ValueError(f"{where}: is {reprlib.repr(value)}; allowed: {allowed}")

@@ -170,7 +170,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--storage",
         metavar="FILE|URL",
-        help="keep the study there and continue it next time, such as study.db",
+        help="keep the study there and always continue it, such as my.study or sqlite:///study.db (default: beside "
+        "the output, continued where a run was cut off)",
     )
 
 

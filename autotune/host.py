@@ -6,8 +6,6 @@ how much. torch is never imported, so this is safe in the process that must not 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import shutil
@@ -74,12 +72,15 @@ class Host:
     """Operating system, kernel and architecture."""
 
     @property
-    def fingerprint(self) -> str:
-        """Twelve hexadecimal digits over what makes measurements comparable, memory in whole GiB."""
-        gpus = sorted((gpu.uuid, gpu.name) for gpu in self.gpus)
-        memory = round(self.memory_bytes / 2**30)
-        facts = [self.cpu_model, self.cpus, memory, gpus, self.versions.get("torch")]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+    def traits(self) -> dict[str, str]:
+        """What makes measurements on two machines comparable, in words: CPUs, memory in whole GiB, and GPUs."""
+        gpus = sorted(f"{gpu.name} {gpu.uuid}" for gpu in self.gpus)
+        return {
+            "CPU": self.cpu_model,
+            "CPUs": str(self.cpus),
+            "memory": f"{round(self.memory_bytes / 2**30)} GiB",
+            "GPUs": ", ".join(gpus) or "none",
+        }
 
 
 def inspect_host(root: Path = Path("/")) -> Host:

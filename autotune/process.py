@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from autotune.interrupts import END_AT_ONCE
 from autotune.records import Outcome
 
 __all__ = ["MeasuringProcess", "ProcessLostError"]
@@ -56,6 +57,7 @@ class MeasuringProcess:
             env=_environment(thread_environment),
             start_new_session=True,
         )
+        END_AT_ONCE.add(self._kill)
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -113,9 +115,13 @@ class MeasuringProcess:
         except (OSError, subprocess.TimeoutExpired):
             pass
         finally:
-            _kill_group(self._process)
+            self._kill()
+            END_AT_ONCE.discard(self._kill)
             self._process.wait()
             self._output.close()
+
+    def _kill(self) -> None:
+        _kill_group(self._process)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -10,7 +10,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from autotune.report.terminal import probe_line, status, trial_line
+from autotune.report.terminal import message_line, probe_line, status, trial_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,9 @@ class PlainProgress:
         return None
 
     def __call__(self, progress: Progress) -> None:
-        """Write the look or the trial that has just finished, if one has."""
+        """Write the look or the trial that has just finished, if one has, and what the user should know."""
+        if progress.message:
+            self._console.print(message_line(progress.message), soft_wrap=True)
         if progress.looked:
             self._console.print(probe_line(progress.looked), soft_wrap=True)
         if progress.finished:
@@ -79,6 +81,8 @@ class LiveProgress:
         """Show this moment; a finished trial also gets a line that stays."""
         self._progress, self._received = progress, self._clock()
         trial = progress.finished
+        if progress.message:
+            self._console.print(message_line(progress.message))
         if progress.looked:
             self._console.print(probe_line(progress.looked), no_wrap=True, overflow="ellipsis")
         if trial:

@@ -243,7 +243,8 @@ class WorkloadFacts:
     inter_op_threads: int
     """torch's own choice of threads between operators."""
     fingerprint: str
-    """Hash over model structure and dataset type and length: tells one workload from another."""
+    """Hash over model structure, dataset type and length, and the code of both, of the loss and of the training step:
+    tells one workload from another."""
     sample_bytes: int
     """Bytes of one collated sample."""
     versions: Mapping[str, str]
@@ -419,6 +420,8 @@ class Progress:
     """Best samples per second so far."""
     baseline_rate: float | None = None
     """Samples per second of the baseline."""
+    message: str | None = None
+    """What the user should know now."""
 
 
 class Runner(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,7 @@ from autotune.duration import parse_duration
 from autotune.errors import InterruptedRunError, UsageError
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import (
-    SCHEMA,
-    Attempt,
-    Progress,
-    Request,
-    Result,
-    Runner,
-    Trial,
-    WorkloadFacts,
-)
+from autotune.records import Attempt, Progress, Request, Result, Runner, Trial, WorkloadFacts
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
@@ -38,11 +29,13 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset, Sampler
 
     from autotune.accumulation import Reduction
+    from autotune.search.keeping import Keeper
     from autotune.search.stages import Search
 
 __all__ = ["best_config", "tune"]
 
 INTERRUPTED = "interrupted by the user"
+ONCE_MORE = "interrupted: confirming what is known, in some {seconds:.0f} s; once more stops at once"
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
 GRACE = 10.0
@@ -93,7 +86,7 @@ def tune(
     headroom: float | str = 0.1,
     max_memory: float | str | None = None,
     explore: str | Iterable[str] | None = None,
-    storage: str | Path | None = None,
+    storage: str | Path | Keeper | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Search for the fastest configuration and prove it against the baseline.
@@ -106,7 +99,8 @@ def tune(
     step of the optimizer: smaller batches are accumulated. ``headroom`` is the share of the memory to leave free (0.1
     or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes or ``"12GiB"``).
     ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``storage`` is a file
-    or an Optuna URL that keeps the study. ``on_progress`` is called with each ``Progress``.
+    or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
+    continued. ``on_progress`` is called with each ``Progress``.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -137,7 +131,7 @@ def tune(
         before = fitted(before, facts, global_batch_size)
         space = build_space(facts, host.cpus, before, knobs, global_batch_size)
         run = Run(runner, space, facts, host, clock, tell, options)
-        return run.result(_storage_path(storage), trials, room)
+        return run.result(storage, trials, room)
 
 
 @dataclass(slots=True)
@@ -157,19 +151,27 @@ class Run:
     has_finalists: bool = False
     """Whether the search found something to confirm."""
 
-    def result(self, storage: str | None, max_trials: int | None, room: MemoryRoom = DEFAULT_ROOM) -> Result:
-        """Search, confirm and conclude."""
+    def result(
+        self, storage: str | Path | Keeper | None, max_trials: int | None, room: MemoryRoom = DEFAULT_ROOM
+    ) -> Result:
+        """Search, confirm and conclude; a storage that is opened here is closed again."""
+        from autotune.search.keeping import Keeper
+
+        if isinstance(storage, Keeper):
+            return self._result(storage, max_trials, room)
+        keeper = Keeper(storage)
+        try:
+            return self._result(keeper, max_trials, room)
+        finally:
+            keeper.close()
+
+    def _result(self, keeper: Keeper, max_trials: int | None, room: MemoryRoom) -> Result:
         from autotune.search.stages import Search
         from autotune.search.study import open_study
 
-        study = open_study(
-            self.space,
-            self.facts,
-            self.host,
-            name=f"autotune{SCHEMA}-{self.facts.fingerprint}-{self.host.fingerprint}-{self.space.fingerprint}",
-            storage=storage,
-            room=room,
-        )
+        study = open_study(self.space, self.facts, self.host, keeper=keeper, room=room)
+        for message in (*keeper.notes, *filter(None, [keeper.continues])):
+            self.tell(Progress(phase="inspect", seconds_left=self.clock.left, message=message))
         search = Search(
             runner=self.runner,
             study=study,
@@ -180,10 +182,11 @@ class Run:
             reserved=EXPLORE_SHARE * self.clock.budget if self.explore else 0.0,
         )
         reason = self._search(search)
+        keeper.search_ended(reason)
         explorer, was_interrupted = self._explore(search, interrupted=reason == INTERRUPTED)
         explored = explorer.answer if explorer else None
         confirmation, was_interrupted = self._confirm(search, explored, interrupted=was_interrupted)
-        return conclude(
+        result = conclude(
             study.trials,
             confirmation,
             facts=self.facts,
@@ -198,6 +201,7 @@ class Run:
             tried=tuple(explorer.tried) if explorer else (),
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
         )
+        return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
 
     def _search(self, search: Search) -> str:
         """Run the search; the user may interrupt it once the baseline was measured."""
@@ -207,6 +211,8 @@ class Run:
             search.study.abandon()
             if not search.study.trials:
                 raise InterruptedRunError("interrupted before the baseline was measured") from None
+            message = ONCE_MORE.format(seconds=INTERRUPTED_SECONDS)
+            self.tell(Progress(phase="confirm", seconds_left=INTERRUPTED_SECONDS, message=message))
             self._close_runner()
             return INTERRUPTED
 
@@ -282,7 +288,7 @@ class Run:
             with_control=with_control,
             fits=lambda measured: not exceeds(measured, study.room),
             on_attempt=on_attempt,
-            on_interrupt=on_interrupt,
+            on_interrupt=None if interrupted else on_interrupt,  # twice means: now
         )
         return found, any(interruptions)
 
@@ -291,7 +297,3 @@ class Run:
         close = getattr(self.runner, "close", None)
         if close:
             close()
-
-
-def _storage_path(storage: str | Path | None) -> str | None:
-    return None if storage is None else str(storage)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.records import Result
+    from autotune.search.keeping import Keeper
 
     Tune = Callable[..., Result]
     PutTune = Callable[[Tune], None]
@@ -191,6 +192,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
     knobs += " --global-batch-size 512 --max-memory 12GiB --explore channels_last,compile"
     assert main([*flags.split(), *knobs.split()]) == 0
     received.pop("on_progress")
+    assert received.pop("storage").location == "s.db"
     assert received == {
         "workload": "m:f",
         "dataset": "m:d",
@@ -198,7 +200,6 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "budget": 90.0,
         "trials": 7,
         "baseline": {"batch_size": 8},
-        "storage": "s.db",
         "headroom": "20%",
         "max_memory": "12GiB",
         "batch_size": "32..512",
@@ -211,6 +212,63 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "amp": "off",
         "threads": None,
     }
+
+
+def test_the_study_is_kept_beside_the_output_by_default(in_empty_folder: Path, put_tune: PutTune) -> None:
+    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+        assert storage.location == "tuned.study"
+        return examples.faster_result()
+
+    put_tune(tune)
+    assert main(["--model", "m:f", "--output", "tuned.json"]) == 0
+    assert [path.name for path in in_empty_folder.iterdir()] == ["tuned.json"]  # there was nothing to keep
+
+
+def test_what_a_name_hides_is_shown_written_out(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "\x1b]0;title\x07[bold]Net[/bold]\u202e\udc80\r"
+
+    def tune(*, on_progress: Callable[[Progress], None], **arguments: Any) -> Result:
+        trial = examples.failed_trial(message=f"{name} fails")
+        on_progress(Progress(phase="search", seconds_left=9.0, finished=trial, message=f"{name} is known"))
+        return examples.faster_result(notes=(f"{name} is large",))
+
+    put_tune(tune)
+    assert main(["--model", "m:f", "--output", "a\x1b[2J.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert r'load_config("a\u001b[2J.yaml")' in out
+    compile(out, "stdout", "exec")
+    assert not {"\x1b", "\x07", "\u202e", "\r"} & set(out + err)
+    assert err.replace("\n", " ").count(r"[bold]Net[/bold]\u202e\udc80") == 3
+
+
+def test_an_error_is_printable_too(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(**arguments: Any) -> Result:
+        raise UserCodeError("\x1b[2J fails", "Traceback\n  \x1b[31mred")
+
+    put_tune(tune)
+    assert main(["--model", "m:f"]) == 3
+    assert capsys.readouterr().err == "Traceback\n  \\x1b[31mred\nautotune: error: \\x1b[2J fails\n"
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error"), SystemExit(1)])
+def test_a_run_goes_on_where_its_progress_cannot_be_seen_any_more(
+    error: BaseException, in_empty_folder: Path, put_tune: PutTune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tune(*, on_progress: Callable[[Progress], None], **arguments: Any) -> Result:
+        on_progress(Progress(phase="search", seconds_left=9.0, message="hello"))
+        return examples.faster_result()
+
+    def write(text: str) -> int:
+        raise error
+
+    put_tune(tune)
+    monkeypatch.setattr(sys.stderr, "write", write)
+    assert main(["--model", "m:f"]) == 0
+    assert load_config("autotune.yaml") == examples.ANSWER
 
 
 def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(

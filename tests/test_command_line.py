@@ -125,7 +125,7 @@ def test_a_successful_run_prints_json_and_writes_a_file_that_loads(tmp_path: Pat
     assert document["config"]["autotune"] == 1
     assert "\x1b" not in done.stderr
     assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+    assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "x.study"}
     config = autotune.load_config(tmp_path / "x.yaml")
     assert config.dataloader_kwargs() == document["config"]["dataloader"]
     assert config.measured == document["measured"]
@@ -143,7 +143,7 @@ def test_importing_takes_neither_torch_nor_optuna() -> None:
 class Running:
     """A run that a test can interrupt, and whose processes it can find by a mark in their environment."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, new_group: bool = False) -> None:
         self._mark = str(uuid.uuid4())
         self.errors = folder / "errors"
         with self.errors.open("w") as errors:
@@ -154,6 +154,7 @@ class Running:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                process_group=0 if new_group else None,
                 preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # as on a terminal
             )
 

@@ -301,7 +301,6 @@ def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None
         ("measured.baseline", "{rate: .inf}"),
         ("measured.baseline", "{1: 2}"),
         ("measured.baseline", "{date: 2025-01-31}"),
-        ("measured.baseline", "&a {x: *a}"),
         ("measured.verdict", "great"),
         ("made_on.cpus", "0"),
         ("made_on.torch", "2.11"),
@@ -325,18 +324,16 @@ def test_what_is_no_finite_number_in_json_is_refused(tmp_path: Path, number: str
 NINE_TO_THE_TWENTIETH = "[&l0 [x], " + ", ".join(f"&l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 21)) + "]"
 
 
-@pytest.mark.parametrize(
-    ("place", "named"),
-    [
-        ("autotune: %s", "autotune: schema version "),
-        (HEAD + "dataloader: %s", "dataloader: is "),
-        (HEAD + "dataloader: {batch_size: %s}", "dataloader.batch_size: is "),
-        (HEAD + LOADER + "measured: {baseline: {x: %s}}", "measured.baseline: is "),
-        (HEAD + LOADER + "measured: {ci95: %s}", "measured.ci95: is "),
-    ],
-)
-def test_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path, place: str, named: str) -> None:
-    assert refusal(tmp_path, place % NINE_TO_THE_TWENTIETH).startswith(named)
+@pytest.mark.parametrize("value", [NINE_TO_THE_TWENTIETH, "&a [*a]", "{x: &a 1, <<: &b {y: *a}}"])
+def test_aliases_which_can_stand_for_billions_of_values_are_refused(tmp_path: Path, value: str) -> None:
+    message = refusal(tmp_path, f"{HEAD}{LOADER}measured: {{baseline: {value}}}")
+    assert message == "not a valid YAML file: aliases are not allowed"
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_a_key_that_is_given_twice_is_named(tmp_path: Path, name: str) -> None:
+    content = '{"autotune": 1, "dataloader": {"batch_size": 8, "num_workers": 1, "batch_size": 9}}'
+    assert refusal(tmp_path, content, name).endswith("file: batch_size is given twice")
 
 
 @pytest.mark.parametrize("off", ["off", "Off", "no", "false", "'off'", '"off"'])

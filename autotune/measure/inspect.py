@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Sized
 from typing import Any
@@ -13,6 +12,7 @@ from torch.utils.data import IterableDataset, default_collate
 from autotune.errors import UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.device import Device
+from autotune.measure.fingerprint import fingerprint
 from autotune.measure.step import loss_reduction, tensor_bytes
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload
@@ -43,7 +43,7 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         amp_modes=device.amp_modes,
         intra_op_threads=torch.get_num_threads(),
         inter_op_threads=torch.get_num_interop_threads(),
-        fingerprint=_fingerprint(workload, length),
+        fingerprint=fingerprint(workload, length),
         sample_bytes=tensor_bytes(collate([sample])),
         versions=_versions(device),
     )
@@ -56,12 +56,6 @@ def _first_sample(workload: Workload) -> Any:
     for sample in dataset:
         return sample
     raise UserCodeError("the dataset is empty: it yields no sample")
-
-
-def _fingerprint(workload: Workload, length: int | None) -> str:
-    shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in workload.model.named_parameters()]
-    parts = (type(workload.model).__qualname__, shapes, type(workload.dataset).__qualname__, length)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _versions(device: Device) -> dict[str, str]:

@@ -5,6 +5,7 @@ Every function returns text or a rich renderable and prints nothing; rates are s
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.duration import format_duration
+from autotune.printable import printable
 from autotune.records import Outcome
 from autotune.report.explored import tried_line
 
@@ -36,6 +38,7 @@ __all__ = [
     "config_text",
     "finding_text",
     "measured_table",
+    "message_line",
     "probe_line",
     "snippet",
     "status",
@@ -129,6 +132,11 @@ def _arithmetic_text(config: Config) -> str:
     return " · ".join(("fp32" if config.amp == "off" else config.amp, *config.options))
 
 
+def message_line(message: str) -> Text:
+    """Return what the user should know during a run, on one line."""
+    return Text(_sentence(_on_one_line(f"{message[:1].upper()}{message[1:]}")), style="yellow")
+
+
 def _step_text(config: Config) -> str:
     """Return what a step depends on: the configuration without its loader."""
     return config_text(config).replace(" · no workers", "")
@@ -210,7 +218,7 @@ def check_text(check: Check, path: str) -> str:
         *(f"Note: {_sentence(note)}" for note in check.notes),
         verdicts[check.verdict],
     ]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:
@@ -266,7 +274,7 @@ def snippet(result: Result, path: str) -> str:
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
     options = ", ".join(result.config.options)
     applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
-    quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    quoted = printable(json.dumps(path, ensure_ascii=False))
     return f"""\
 import autotune
 

@@ -1,14 +1,13 @@
 """The search as one Optuna study: what is measured next, and what is recorded of it.
 
-Optuna asks a sampler that recomputes its state from the study's trials and looks, so a resumed study continues.
+Optuna asks a sampler that recomputes its state from what is known, so a study that is opened again continues. The study
+itself is in memory; each trial, look and confirmation goes to the keeper as soon as it has ended.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -18,11 +17,14 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.config import Config
-from autotune.encoding import probe_from_json, to_json, trial_from_json
+from autotune.encoding import to_json
 from autotune.errors import StorageError
 from autotune.host import Host
+from autotune.interrupts import shielded
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.room import DEFAULT_ROOM, MemoryRoom
+from autotune.search.identity import identify
+from autotune.search.keeping import Keeper, Kept
 from autotune.search.knowledge import Knowledge
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.soundness import reason_against
@@ -35,21 +37,23 @@ WORTH_CONFIRMING = 0.005
 """Logarithm of the least gain that must be expected of the best for it to be measured again beside the baseline."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
-_JOURNAL_START = b'{"op_code"'
-"""How the first line of Optuna's journal files begins."""
 
 
 class TuningStudy:
     """An Optuna study over a space, with typed records in and out."""
 
-    def __init__(self, study: Study, space: Space, facts: WorkloadFacts, host: Host, room: MemoryRoom) -> None:
-        self._study = study
+    def __init__(
+        self, space: Space, facts: WorkloadFacts, host: Host, room: MemoryRoom, keeper: Keeper, kept: Kept
+    ) -> None:
         self._space = space
         self._facts = facts
         self._host = host
         self.room = room
+        self._keeper = keeper
+        self._records, self._probes = list(kept.trials), list(kept.probes)
+        self._confirmations = list(kept.confirmations)
         self._outlook: tuple[int, Outlook] | None = None
-        study.sampler = _Sampler(self)
+        self._study = optuna.create_study(direction="maximize", sampler=_Sampler(self))
         self._asked: optuna.Trial | None = None
 
     @property
@@ -63,14 +67,9 @@ class TuningStudy:
         return tuple(record for record in self._records if record.kind == "skipped")
 
     @property
-    def _records(self) -> tuple[Trial, ...]:
-        found = [frozen.user_attrs["record"] for frozen in self._study.get_trials(deepcopy=False) if _is_ours(frozen)]
-        return tuple(trial_from_json(values) for values in found)
-
-    @property
     def probes(self) -> tuple[Probe, ...]:
         """The short looks at steps and at the loader, in order."""
-        return tuple(probe_from_json(values) for values in self._study.user_attrs.get("probes", []))
+        return tuple(self._probes)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -80,7 +79,7 @@ class TuningStudy:
     @property
     def outlook(self) -> Outlook:
         """The whole space as it looks now; only after the baseline was measured."""
-        version = len(self._records) + len(self._study.user_attrs.get("probes", []))
+        version = len(self._records) + len(self._probes)
         if self._outlook is None or self._outlook[0] != version:
             self._outlook = version, look_ahead(self.knowledge, self._space)
         return self._outlook[1]
@@ -140,12 +139,16 @@ class TuningStudy:
         record = _record(len(self.history), kind, config, attempt)
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
-        trial.set_user_attr("record", to_json(record))
-        trial.set_constraint("feasible", self._violation(record))
-        if record.outcome is Outcome.OK and record.rate is not None:
-            self._study.tell(trial, record.rate)
-        else:
-            self._study.tell(trial, state=TrialState.PRUNED)
+        with shielded():  # what has ended is known and kept, or neither
+            trial.set_user_attr("record", to_json(record))
+            trial.set_constraint("feasible", self._violation(record))
+            if record.outcome is Outcome.OK and record.rate is not None:
+                frozen = self._study.tell(trial, record.rate)
+            else:
+                frozen = self._study.tell(trial, state=TrialState.PRUNED)
+            if record.kind != "baseline" or record.measurement is not None:  # it is measured again until it works
+                self._records.append(record)
+            self._keeper.trial(frozen)
         return record
 
     def _violation(self, record: Trial) -> float:
@@ -173,7 +176,9 @@ class TuningStudy:
             user_attrs={"record": to_json(record)},
             constraints={"feasible": 1.0},
         )
-        self._study.add_trial(frozen)
+        with shielded():
+            self._records.append(record)
+            self._keeper.trial(frozen)
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a short look beside the study's trials."""
@@ -190,24 +195,23 @@ class TuningStudy:
             message=message,
             seconds=attempt.seconds,
         )
-        self._append("probes", to_json(probe))
+        with shielded():
+            self._probes.append(probe)
+            self._keeper.look(probe)
         return probe
 
     def confirmed(self, attempt: Attempt, config: Config) -> Trial:
         """Record a confirmation beside the study's trials, out of the sampler's sight."""
         record = _record(len(self.history), "confirm", config, attempt)
-        self._append("confirmations", to_json(record))
+        with shielded():
+            self._confirmations.append(record)
+            self._keeper.confirmation(record)
         return record
-
-    def _append(self, name: str, values: dict[str, Any]) -> None:
-        known = self._study.user_attrs.get(name, [])
-        self._study.set_user_attr(name, [*known, values])
 
     @property
     def history(self) -> tuple[Trial, ...]:
         """Every trial, confirmations last."""
-        confirmations = self._study.user_attrs.get("confirmations", [])
-        return self._records + tuple(trial_from_json(values) for values in confirmations)
+        return (*self._records, *self._confirmations)
 
     def abandon(self) -> None:
         """Give up the trial that was asked for, as when the user interrupts it."""
@@ -256,46 +260,24 @@ def open_study(
     facts: WorkloadFacts,
     host: Host,
     *,
-    name: str,
-    storage: str | None = None,
+    keeper: Keeper | None = None,
     room: MemoryRoom = DEFAULT_ROOM,
 ) -> TuningStudy:
-    """Open a study: in memory, in a journal file, or behind any URL that Optuna knows; an existing one continues.
+    """Open a study; what the keeper has of the same workload, machine, versions and settings is continued.
 
-    Raises ``StorageError`` when it cannot be opened.
+    Raises ``StorageError`` when what is kept cannot be used.
     """
+    keeper = keeper or Keeper()
+    kept = keeper.open(identify(facts, host, space))
+    if kept.trials and kept.trials[0].config != space.base:
+        keeper.close()
+        raise StorageError(f"{keeper.location}: is damaged: its first trial is not the baseline; name another file")
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        study = optuna.create_study(
-            storage=_open_storage(storage), study_name=name, direction="maximize", load_if_exists=True
-        )
-        for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            study.tell(frozen.number, state=TrialState.FAIL)  # left behind by a run that was killed
-    except Exception as error:
-        raise StorageError(f"--storage {storage}: cannot be opened: {error}") from error
+        return TuningStudy(space, facts, host, room, keeper, kept)
     finally:
         optuna.logging.set_verbosity(verbosity)
-    return TuningStudy(study, space, facts, host, room)
-
-
-def _open_storage(storage: str | None) -> Any:
-    if storage is None or "://" in storage:
-        return storage
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    with suppress(FileNotFoundError), Path(storage).open("rb") as file:
-        if file.read(len(_JOURNAL_START)) not in (b"", _JOURNAL_START):  # Optuna would append to any file
-            raise ValueError("the file exists and is not a study")
-    return JournalStorage(JournalFileBackend(storage))
-
-
-def _is_ours(frozen: FrozenTrial) -> bool:
-    if frozen.state not in (TrialState.COMPLETE, TrialState.PRUNED) or "record" not in frozen.user_attrs:
-        return False
-    record = frozen.user_attrs["record"]
-    return record["kind"] != "baseline" or record["measurement"] is not None  # it is measured again until it works
 
 
 def _reason_against(attempt: Attempt, amp: str) -> str:

@@ -1,0 +1,139 @@
+"""Signals that ask a run to stop: Ctrl-C, SIGTERM of a batch system, SIGHUP of a terminal that closes.
+
+Each raises ``KeyboardInterrupt`` in the main thread. The second one also ends what was started at once, and the
+process itself where that does not come to an end by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+__all__ = ["END_AT_ONCE", "EXIT_CODE", "interruptible", "shielded"]
+
+EXIT_CODE = 130
+"""What a process ends with that was asked to stop, as shells say it for Ctrl-C."""
+PATIENCE = 1.0
+"""Seconds that cleaning up may take after the second signal."""
+SHOW_CURSOR = b"\x1b[?25h"
+"""A live display hides the cursor."""
+END_AT_ONCE: set[Callable[[], None]] = set()
+"""What ends processes that were started, for when there is no time to ask them."""
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the signals into ``KeyboardInterrupt`` for as long as this lasts; those that are ignored stay so.
+
+    What runs under ``nohup``, or in the background of a script, ignores some. Does nothing outside the main thread.
+    """
+    handler = _Handler()
+    taken = _replace_handlers(handler, lambda current: current not in (signal.SIG_IGN, None))
+    try:
+        yield
+    finally:
+        _restore(taken)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Let no interrupt come between: one that arrives meanwhile comes at the end, and a second one at once."""
+    arrived: list[int] = []
+
+    def pass_on() -> None:
+        numbers, arrived[:] = tuple(arrived), []
+        for number in numbers[:-1]:
+            with suppress(KeyboardInterrupt):
+                taken[number](number, None)
+        for number in numbers[-1:]:
+            taken[number](number, None)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        if len(arrived) > 1:
+            pass_on()
+
+    taken = _replace_handlers(note, callable)
+    try:
+        yield
+    finally:
+        _restore(taken)
+        pass_on()
+
+
+def _replace_handlers(new: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]) -> dict[int, Any]:
+    """Install a handler in place of those that are wanted, and return these."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}  # signals are only ever handled in the main thread
+    taken = {number: current for number in _SIGNALS if wanted(current := signal.getsignal(number))}
+    for number in taken:
+        signal.signal(number, new)
+    return taken
+
+
+def _restore(taken: dict[int, Any]) -> None:
+    for number, handler in taken.items():
+        signal.signal(number, handler)
+
+
+@dataclass(slots=True)
+class _Handler:
+    """Counts the signals."""
+
+    count: int = 0
+    """How many came."""
+    _terminals: list[int] = field(default_factory=lambda: [fd for fd in (0, 1, 2) if _is_terminal(fd)])
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Stop, the more firmly the more often this is asked for."""
+        self.count += 1
+        self._leave_closed_terminals()
+        if self.count == 2:
+            _end_children()
+            timer = threading.Timer(PATIENCE, _exit, (self._terminals,))
+            timer.daemon = True
+            timer.start()
+        elif self.count > 2:
+            _exit(self._terminals)
+        raise KeyboardInterrupt
+
+    def _leave_closed_terminals(self) -> None:
+        """Write what was meant for a terminal that is gone to nowhere: writing there would fail."""
+        for descriptor in self._terminals:
+            if not _is_terminal(descriptor):
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def _end_children() -> None:
+    for end in tuple(END_AT_ONCE):
+        with suppress(OSError):
+            end()
+
+
+def _exit(terminals: list[int]) -> None:
+    """End this process without cleaning up any further."""
+    _end_children()
+    with suppress(OSError):
+        if 2 in terminals:
+            os.write(2, SHOW_CURSOR)
+    with suppress(Exception):
+        sys.stderr.flush()
+    os._exit(EXIT_CODE)

@@ -1,0 +1,170 @@
+"""What tells one workload from another: the model's structure, the dataset, and the code of both.
+
+Code counts as names, constants and byte code, not as lines and files: an edit that changes what runs makes another
+workload, and so does one in a function that it calls, as far as that is the user's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any
+
+from torch import nn
+
+from autotune.workload import Workload
+
+__all__ = ["fingerprint"]
+
+FOREIGN = {*sys.stdlib_module_names, "torch", "torchvision", "torchaudio", "numpy", "lightning", "transformers"} - {
+    "__main__"
+}
+"""Packages whose code is known by its name: versions are compared elsewhere."""
+MOST = 2000
+"""Functions and classes that are followed."""
+SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
+WRAPPED = ("dataset", "datasets")
+"""Where datasets keep those that they wrap."""
+
+
+def fingerprint(workload: Workload, length: int | None) -> str:
+    """Return sixteen hexadecimal digits over a workload; the same in every process that loads the same code.
+
+    ``length`` is the dataset's.
+    """
+    model = workload.model
+    shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in model.named_parameters()]
+    digest = hashlib.sha256(repr((type(model).__qualname__, shapes, length)).encode())
+    for line in _Code().lines(_parts(workload)):
+        digest.update(f"{line}\n".encode(errors="backslashreplace"))
+    return digest.hexdigest()[:16]
+
+
+def _parts(workload: Workload) -> Iterator[Any]:
+    for module in workload.model.modules():
+        yield type(module)
+        yield module.__dict__.get("forward")  # it may have been replaced on the object
+    yield from _datasets(workload.dataset)
+    yield from (workload.loss, workload.optimizer, workload.collate_fn, workload.training_step)
+    yield from (workload.sampler, workload.batch_sampler)
+
+
+def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the type of a dataset, and those of the datasets that it wraps."""
+    yield type(dataset)
+    for name in WRAPPED if depth < 10 else ():
+        inner = getattr(dataset, "__dict__", {}).get(name)
+        for each in inner if isinstance(inner, (list, tuple)) else [inner]:
+            if each is not None:
+                yield from _datasets(each, depth + 1)
+
+
+class _Code:
+    """Writes code down in lines that are the same wherever it is loaded."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []
+
+    def lines(self, parts: Iterator[Any]) -> Iterator[str]:
+        for part in parts:
+            yield from self._of(part)
+
+    def _of(self, part: Any) -> Iterator[str]:
+        """Yield the lines of a value, following what is code."""
+        if isinstance(part, SCALARS):
+            yield repr(part)
+        elif isinstance(part, (tuple, list)):
+            yield f"{len(part)} items"
+            yield from self.lines(iter(part))
+        elif isinstance(part, functools.partial):
+            yield "partial"
+            yield from self.lines(iter((part.func, part.args, sorted(part.keywords.items()))))
+        elif isinstance(part, MethodType):
+            yield from self.lines(iter((type(part.__self__), part.__func__)))
+        elif isinstance(part, (staticmethod, classmethod)):
+            yield from self._of(part.__func__)
+        elif isinstance(part, property):
+            yield from self.lines(iter((part.fget, part.fset)))
+        elif isinstance(part, (FunctionType, type)):
+            yield from self._once(part)
+        elif isinstance(part, BuiltinFunctionType) or isinstance(type(part), type):
+            yield from self._of_object(part)
+
+    def _of_object(self, part: Any) -> Iterator[str]:
+        """Yield the lines of an object, which is called or indexed: those of its type; a module's are its layers'."""
+        yield str(getattr(part, "__qualname__", ""))
+        wrapped = getattr(part, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType):
+            yield from self._of(wrapped)
+        if isinstance(part, nn.Module):
+            yield from self.lines(type(module) for module in part.modules())
+        elif not isinstance(part, BuiltinFunctionType):
+            yield from self._of(type(part))
+
+    def _once(self, part: FunctionType | type) -> Iterator[str]:
+        """Yield the name of a function or class and, where it is the user's and new, its code."""
+        yield f"{part.__qualname__}"
+        if id(part) in self._seen or len(self._seen) >= MOST or _is_foreign(part):
+            return
+        self._seen.add(id(part))
+        self._kept.append(part)  # so that no other object can get its number
+        yield from self._of_class(part) if isinstance(part, type) else self._of_function(part)
+
+    def _of_class(self, part: type) -> Iterator[str]:
+        yield from self.lines(iter(part.__bases__))
+        for name, value in sorted(vars(part).items()):
+            if isinstance(value, (FunctionType, staticmethod, classmethod, property, *SCALARS)) and not _is_noise(name):
+                yield name
+                yield from self._of(value)
+
+    def _of_function(self, part: FunctionType) -> Iterator[str]:
+        yield from self._of_code(part.__code__)
+        yield from self.lines(iter((part.__defaults__, sorted((part.__kwdefaults__ or {}).items()))))
+        for cell in part.__closure__ or ():
+            yield from self._reached(_content(cell))
+        for name in _names(part.__code__):
+            yield from self._reached(part.__globals__.get(name))
+        wrapped = getattr(part, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType):
+            yield from self._of(wrapped)
+
+    def _reached(self, value: Any) -> Iterator[str]:
+        """Yield the lines of what a function refers to, where it is code or a plain constant."""
+        if isinstance(value, (FunctionType, type, functools.partial, MethodType, *SCALARS)):
+            yield from self._of(value)
+
+    def _of_code(self, code: CodeType) -> Iterator[str]:
+        yield repr((code.co_code, code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount))
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from self._of_code(constant)
+            elif isinstance(constant, frozenset):
+                yield repr(sorted(map(repr, constant)))  # its own order changes from process to process
+            else:
+                yield repr(constant)
+
+
+def _names(code: CodeType) -> list[str]:
+    """Return the global names that a function uses, its inner functions included."""
+    inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
+    return list(dict.fromkeys([*code.co_names, *inner]))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not yet set
+        return None
+
+
+def _is_foreign(part: FunctionType | type) -> bool:
+    return str(part.__module__).partition(".")[0] in FOREIGN
+
+
+def _is_noise(name: str) -> bool:
+    """Tell whether a class attribute says where the class is, and not what it does."""
+    return name in ("__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__")

@@ -1,0 +1,84 @@
+"""Kill the tuner at random moments, and give the same command again: what is lost, what is measured twice?
+
+python -m studies.faults.kills 20 studies/faults/recorded/kills.json
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from autotune import load_config
+from autotune.errors import AutotuneError
+
+COMMAND = [
+    *(sys.executable, "-m", "autotune", "--model", "tests.workloads:small", "--device", "cpu", "--quiet"),
+    *("--budget", "60s", "--trials", "4", "--num-workers", "0,1", "--batch-size", "32", "--threads", "1,2"),
+    *("--amp", "off"),
+]
+LATEST = 20.0
+"""Seconds after which a run is confirming, or over."""
+
+
+def kept(folder: Path) -> list[str]:
+    """The configurations of the whole lines in the study's file."""
+    path = folder / "autotune.study"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    records = [json.loads(line).get("user_attrs", {}).get("record") for line in lines]
+    return [json.dumps(record["config"]) for record in records if record and record["kind"] != "skipped"]
+
+
+def is_valid(path: Path) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return load_config(path).measured is not None
+    except AutotuneError:
+        return False
+
+
+def one_kill(seed: int) -> dict[str, Any]:
+    """Kill a run at a random moment, give the command again, and say what became of what had been finished."""
+    moment = random.Random(seed).uniform(0.3, LATEST)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with subprocess.Popen(COMMAND, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                process.wait(timeout=moment)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+        was_killed = process.returncode == -signal.SIGKILL
+        before = kept(folder)
+        again = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False)
+        after = kept(folder)
+        return {
+            "killed_after_seconds": round(moment, 2),
+            "was_killed": was_killed,
+            "trials_kept": len(before),
+            "trials_lost": sum(config not in after for config in before) if was_killed else 0,
+            "trials_in_the_end": len(after),
+            "repeated_trials": sum(count - 1 for count in Counter(after).values()),
+            "exit_code": again.returncode,
+            "valid_file": is_valid(folder / "autotune.yaml"),
+            "left_behind": sorted(each.name for each in folder.iterdir()),
+        }
+
+
+def main() -> None:
+    count, path = int(sys.argv[1]), Path(sys.argv[2])
+    rows = []
+    for seed in range(count):
+        rows.append(one_kill(seed))
+        print(json.dumps(rows[-1]), flush=True)
+        path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()

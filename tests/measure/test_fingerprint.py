@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from autotune import Workload
+from autotune.measure.fingerprint import fingerprint
+from tests.datasets import Squares
+
+SOURCE = textwrap.dedent(
+    """
+    import functools
+    import torch
+    from torch import nn
+    from torch.utils.data import Dataset
+    from autotune import Workload
+
+    SCALE = 2.0
+    ALLOWED = {"a", "b", "c", "d", "e", "f"}
+
+    def helper(x):
+        return x * SCALE
+
+    class Data(Dataset):
+        def __len__(self):
+            return 64
+        def __getitem__(self, index):
+            return helper(torch.ones(1)), torch.ones(1)
+
+    class Inner(nn.Module):
+        def forward(self, x):
+            return x + 1.0
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+            self.inner = Inner()
+        def forward(self, x):
+            return self.finish(self.inner(self.layer(x)))
+        def finish(self, x):
+            return x if "a" in {"a", "b", "c", "d"} else -x
+
+    def loss(output, target, weight=0.5):
+        square = lambda value: value ** 2
+        return weight * square(output - target).mean()
+
+    def step(model, batch):
+        return loss(model(batch[0]), batch[1])
+
+    def build():
+        sgd = functools.partial(torch.optim.SGD, lr=0.1)
+        return Workload(Net(), Data(), loss=loss, training_step=step, optimizer=sgd)
+    """
+)
+EDITS = {
+    "a constant of the loss": ("weight=0.5", "weight=0.6"),
+    "a lambda in the loss": ("value ** 2", "value ** 4"),
+    "the training step": ("loss(model(batch[0]), batch[1])", "loss(model(batch[0]), batch[1]) * 2"),
+    "the model's forward": ("return self.finish(self", "return 2 * self.finish(self"),
+    "a method that it calls": ("else -x", "else x"),
+    "an inner module's": ("x + 1.0", "x + 2.0"),
+    "the dataset": ("helper(torch.ones(1)), torch", "helper(torch.zeros(1)), torch"),
+    "a function that it calls": ("return x * SCALE", "return x / SCALE"),
+    "a global constant": ("SCALE = 2.0", "SCALE = 3.0"),
+    "an argument of the optimizer": ("lr=0.1", "lr=0.2"),
+}
+
+
+def fingerprint_in_another_process(folder: Path, source: str, name: str = "train.py") -> str:
+    (folder / name).write_text(source)
+    script = (
+        "from autotune.workload import describe, load; from autotune.measure.fingerprint import fingerprint\n"
+        f"print(fingerprint(load(describe('{folder / name}:build', None)), 64))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def built(source: str) -> str:
+    """The fingerprint of what a source builds, in this process."""
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(source, "train.py", "exec"), names)
+    return fingerprint(names["build"](), 64)
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_edit_of_what_runs_is_another_workload(edit: tuple[str, str]) -> None:
+    assert SOURCE.count(edit[0]) == 1
+    assert built(SOURCE.replace(*edit)) != built(SOURCE)
+
+
+@pytest.mark.parametrize(
+    "edit", [("import functools", "\n\n# a comment\nimport functools"), ("def step", "\n\ndef step")]
+)
+def test_lines_and_comments_do_not_matter(edit: tuple[str, str]) -> None:
+    assert built(SOURCE.replace(*edit)) == built(SOURCE)
+
+
+def test_neither_the_process_nor_the_file_matters(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    found = {
+        fingerprint_in_another_process(tmp_path, SOURCE),
+        fingerprint_in_another_process(tmp_path, f"# moved\n{SOURCE}"),
+        fingerprint_in_another_process(tmp_path / "other", SOURCE),
+    }
+    assert len(found) == 1
+
+
+def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).abs().mean()
+
+
+class Scaled:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.scale * own(output, target)
+
+    def method(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return own(output, target)
+
+
+@functools.lru_cache
+def cached(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return own(output, target)
+
+
+LOSSES: dict[str, Callable[..., torch.Tensor]] = {
+    "none": None,  # type: ignore[dict-item]
+    "function": own,
+    "lambda": lambda output, target: own(output, target),
+    "partial": functools.partial(nn.functional.smooth_l1_loss, beta=0.5),
+    "another partial": functools.partial(nn.functional.smooth_l1_loss, beta=0.6),
+    "torch": nn.functional.mse_loss,
+    "builtin": torch.dist,
+    "module": nn.MSELoss(),
+    "object": Scaled(1.0),
+    "method": Scaled(1.0).method,
+    "cached": cached,
+    "builtin of Python": max,
+}
+
+
+def test_every_kind_of_callable_is_told_from_the_others() -> None:
+    found = {fingerprint(Workload(nn.Linear(1, 1), Squares(8), loss), 8) for loss in LOSSES.values()}
+    assert len(found) == len(LOSSES)
+
+
+class Twice(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(1), 2 * torch.ones(1)
+
+
+@pytest.mark.parametrize("wrap", [lambda data: Subset(data, range(8)), lambda data: ConcatDataset([data, data])])
+def test_wrapped_datasets_count(wrap: Callable[[Any], Any]) -> None:
+    one, other = (fingerprint(Workload(nn.Linear(1, 1), wrap(data)), 8) for data in (Squares(8), Twice()))
+    assert one != other
+
+
+def test_code_that_refers_to_itself_comes_to_an_end() -> None:
+    def step(model: nn.Module, batch: Any) -> Any:
+        return step(model, batch)
+
+    assert len(fingerprint(Workload(nn.Linear(1, 1), Squares(8), training_step=step), 8)) == 16

@@ -1,0 +1,230 @@
+"""Config files and studies that nobody wrote by hand: whatever is in them, there is one kind of error."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune import load_config
+from autotune.errors import ConfigFileError, StorageError
+from autotune.records import Request
+from autotune.search.keeping import Keeper
+from autotune.search.study import open_study
+from tests.simulated import SimulatedMachine, gpu_facts, host, loader_bound, space_of
+from tests.test_configfile import VALID
+
+Change = Callable[[random.Random, bytes], bytes]
+
+NUMBERS = [
+    "9" * 400,
+    "-1",
+    "1e999",
+    "-.inf",
+    ".nan",
+    "0x" + "f" * 300,
+    "1" + ":59" * 300,
+    "1_000",
+    "010",
+    "2.5",
+    "1e-400",
+]
+PIECES = [
+    *("!!python/object/apply:os.system ['touch hacked']", "!!python/name:os.system", "!!python/object:os.system {}"),
+    *(
+        "!!binary aGk=",
+        "!!timestamp 2025-01-31",
+        "!!set {a, b}",
+        "!!omap [a: 1]",
+        "!!bool x",
+        "!!int ''",
+        "!!null",
+        "!x",
+    ),
+    *("&a", "*a", "<<: {batch_size: 1}", "<<: *a", "? [a, b]", "---\n", "...\n", "%YAML 1.1\n", "%TAG ! !!\n", "# "),
+    *("\0", "\x1b[2J", "\ufeff", "\u2028", "\t", "\r", "'", '"', "|\n", ">-\n", "{", "}", "[", "]", ",", ":", "- "),
+    *("null", "true", "off", "~", "''", "{}", "[]", "[[[[", "{a: {b: {c: 1}}}", *NUMBERS),
+]
+
+
+def flipped(generator: random.Random, content: bytes) -> bytes:
+    changed = bytearray(content)
+    for _ in range(generator.randint(1, 8)):
+        changed[generator.randrange(len(changed))] = generator.randrange(256)
+    return bytes(changed)
+
+
+def cut(generator: random.Random, content: bytes) -> bytes:
+    return content[: generator.randrange(len(content))]
+
+
+def inserted(generator: random.Random, content: bytes) -> bytes:
+    for _ in range(generator.randint(1, 3)):
+        place = generator.randrange(len(content) + 1)
+        content = content[:place] + generator.choice(PIECES).encode() + content[place:]
+    return content
+
+
+def repeated(generator: random.Random, content: bytes) -> bytes:
+    lines = content.splitlines(keepends=True)
+    lines.insert(generator.randrange(len(lines) + 1), generator.choice(lines))
+    return b"".join(lines)
+
+
+def swapped(generator: random.Random, content: bytes) -> bytes:
+    """Replace a value by one of another type, or a number by one that is far too large."""
+    words = content.replace(b"\n", b" \n ").split(b" ")
+    words[generator.randrange(len(words))] = generator.choice(PIECES).encode()
+    return b" ".join(words)
+
+
+def encoded(generator: random.Random, content: bytes) -> bytes:
+    return content.decode(errors="replace").encode(
+        generator.choice(["utf-16", "utf-32", "utf-8-sig", "utf-7", "cp037"])
+    )
+
+
+def mixed(generator: random.Random, content: bytes) -> bytes:
+    for change in generator.sample(CHANGES, 2):
+        content = change(generator, content or b" ")
+    return content
+
+
+CHANGES: list[Change] = [flipped, cut, inserted, repeated, swapped]
+
+
+def documents(count: int) -> Iterator[tuple[str, bytes]]:
+    """Yield so many names and contents, each made from a valid file."""
+    valid = {
+        "a.yaml": yaml.safe_dump(VALID, sort_keys=False).encode(),
+        "b.yaml": yaml.safe_dump(VALID, sort_keys=False, default_flow_style=None, width=100).encode(),
+        "a.json": json.dumps(VALID, indent=2).encode(),
+    }
+    for seed in range(count):
+        generator = random.Random(seed)
+        name = generator.choice(list(valid))
+        yield name, generator.choice([*CHANGES, encoded, mixed, mixed])(generator, valid[name])
+
+
+def loads(path: Path, content: bytes) -> bool:
+    """Tell whether a config file loads; anything but our own error fails the test."""
+    path.write_bytes(content)
+    message = ""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            load_config(path)
+    except ConfigFileError as error:
+        message = str(error)
+    assert not message or message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return not message
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_no_config_file_raises_anything_but_our_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = sum(loads(tmp_path / name, content) for name, content in documents(count))
+    assert 0.02 * count < loaded < 0.5 * count  # both ends were reached
+    assert not (tmp_path / "hacked").exists()
+
+
+LAUGHS = "a: &a [x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{','.join([f'*{old}'] * 9)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+HEAD = "autotune: 1\ndataloader: {batch_size: 8}\n"
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 10_000,
+        b'{"a":' * 10_000,
+        (HEAD + "measured: " + "{a: " * 10_000).encode(),
+        (HEAD + "measured: {baseline: " + "[" * 10_000 + "]" * 10_000 + "}").encode(),
+        (HEAD + LAUGHS).encode(),
+        (HEAD + MERGES).encode(),
+        (HEAD + "measured: {speedup: 1" + ":59" * 30_000 + "}").encode(),
+        b"x" * 50_000_000,
+        b"\0" * 1000,
+        b"\xff\xfe\x00",
+        json.dumps(VALID).encode("utf-16"),
+        b'{"autotune": 1, "dataloader": {"batch_size": 1e400}}',
+        b'{"autotune": 1, "dataloader": {"batch_size": ' + b"9" * 90_000 + b"}}",
+        b'{"autotune": 1, "dataloader": {"batch_size": "\\ud800"}}',
+        b'{"autotune": 2, "dataloader": {"batch_size": 8}}',
+    ],
+    ids=range(15),
+)
+def test_what_is_made_to_hurt_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    assert not loads(tmp_path / name, content)
+
+
+# --- studies ---
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a study of a baseline, looks and two trials."""
+    path = tmp_path_factory.mktemp("study") / "a.study"
+    machine = SimulatedMachine(cost=loader_bound)
+    keeper = Keeper(path)
+    study = open_study(space_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
+    for part in ("loader", "compute"):
+        request = Request(seconds=1.0, part=part)  # type: ignore[arg-type]
+        for _ in range(1 if study.trials else 2):
+            config, kind = study.ask()
+            study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
+        study.looked(part, config, machine.measure(config, request))  # type: ignore[arg-type]
+    keeper.close()
+    return path.read_bytes()
+
+
+def changed_value(generator: random.Random, content: bytes) -> bytes:
+    """Give one value in one line another type or size; the line stays valid JSON."""
+    lines = content.splitlines()
+    place = generator.randrange(len(lines))
+    whole = json.loads(lines[place])
+    holder: Any = whole
+    while True:
+        key = generator.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+        inner = holder[key]
+        if not isinstance(inner, (dict, list)) or not inner or generator.random() < 0.1:
+            break
+        holder = inner
+    holder[key] = generator.choice([None, -1, 0, 10**400, 1e308, float("nan"), "x", [], {}, True, "\x1b[2J", 1e-300])
+    lines[place] = json.dumps(whole, separators=(",", ":")).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.slow)])
+def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes, count: int) -> None:
+    path, opened = tmp_path / "a.study", 0
+    for seed in range(count):
+        generator = random.Random(seed)
+        path.write_bytes(
+            generator.choice([changed_value, changed_value, changed_value, flipped, cut])(generator, study)
+        )
+        keeper, message = Keeper(path), ""
+        try:
+            found = open_study(space_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
+            if found.trials:
+                assert found.outlook.proposal() is None or found.ask()
+            opened += 1
+        except StorageError as error:
+            message = str(error)
+        finally:
+            keeper.close()
+        assert "\n" not in message
+    assert 0.1 * count < opened < 0.99 * count

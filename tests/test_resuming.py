@@ -1,0 +1,144 @@
+"""The command line killed at any moment, and the same command again: nothing finished is lost, or measured twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from autotune import load_config
+from tests.test_command_line import PACKAGE, Running, environment, wait_until, workload
+
+FLAGS = (
+    *("--device", "cpu", "--budget", "60s", "--trials", "4", "--quiet"),
+    *("--num-workers", "0,1", "--batch-size", "32", "--threads", "1,2", "--amp", "off"),
+)
+LATEST_KILL = 12.0
+"""Seconds after which a run has most of its trials, if the machine has the time."""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *workload("small"), *FLAGS],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kept_trials(folder: Path) -> list[str]:
+    """The configurations of the whole lines in the study's file, in order."""
+    path = folder / "autotune.study"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    records = [json.loads(line).get("user_attrs", {}).get("record") for line in lines]
+    return [json.dumps(record["config"]) for record in records if record and record["kind"] != "skipped"]
+
+
+def kill_after(folder: Path, seconds: float) -> None:
+    with start(folder) as process:
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+
+
+def finish(folder: Path) -> None:
+    with start(folder) as process:
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    assert 'load_config("autotune.yaml")' in out
+    assert load_config(folder / "autotune.yaml").measured
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param([4.0, 8.0], id="early and later"),
+        pytest.param([random.Random(seed).uniform(0.5, LATEST_KILL) for seed in range(20)], marks=pytest.mark.slow),
+    ],
+)
+def test_after_a_kill_the_same_command_repeats_no_finished_trial(tmp_path: Path, moments: list[float]) -> None:
+    before: list[str] = []
+    for seconds in moments:
+        kill_after(tmp_path, seconds)
+        now = kept_trials(tmp_path)
+        is_over = b'"finished"' in (tmp_path / "autotune.study").read_bytes() if now else False
+        assert now[: len(before)] == before or not before
+        assert [config for config, count in Counter(now).items() if count > 1] == []
+        before = [] if is_over else now
+    finish(tmp_path)
+    found = kept_trials(tmp_path)
+    assert found[: len(before)] == before
+    assert [config for config, count in Counter(found).items() if count > 1] == []
+    assert {path.name for path in tmp_path.iterdir()} == {"autotune.yaml", "autotune.study"}
+
+
+SLOW = ("--num-workers", "1", "--batch-size", "8", "--threads", "1", "--baseline", "batch_size=8", "--budget", "10m")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_a_batch_system_that_asks_to_stop_gets_what_is_known(tmp_path: Path, kind: signal.Signals) -> None:
+    running = Running(tmp_path, *workload("sleeping"), *SLOW)
+    wait_until(lambda: running.lines() >= 1)
+    running.process.send_signal(kind)
+    running.process.communicate(timeout=60)
+    assert running.process.returncode == 130
+    assert "once more stops at once" in running.errors.read_text()
+    assert load_config(tmp_path / "autotune.yaml").batch_size == 8
+    assert kept_trials(tmp_path)
+
+
+@pytest.mark.parametrize("whom", ["the process group", pytest.param("the process", marks=pytest.mark.slow)])
+def test_ctrl_c_twice_stops_at_once_and_loses_nothing(tmp_path: Path, whom: str) -> None:
+    running = Running(tmp_path, *workload("sleeping"), *SLOW, new_group=True)
+    send = os.killpg if whom == "the process group" else os.kill
+    wait_until(lambda: running.lines() >= 1)
+    send(running.process.pid, signal.SIGINT)
+    wait_until(lambda: "once more stops at once" in running.errors.read_text())
+    begin = time.monotonic()
+    send(running.process.pid, signal.SIGINT)
+    running.process.communicate(timeout=60)
+    assert running.process.returncode == 130
+    assert time.monotonic() - begin < 10.0  # two seconds, on a machine that has the time
+    errors = running.errors.read_text()
+    assert "Traceback" not in errors
+    assert "What was measured is kept in autotune.study: the same command continues." in errors
+    wait_until(lambda: not running.children())
+    assert {path.name for path in tmp_path.iterdir()} == {"autotune.study", "errors"}
+    assert len(kept_trials(tmp_path)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.slow
+def test_on_a_full_disk_the_answer_is_still_on_stdout(tmp_path: Path) -> None:
+    """The disk is there when the run starts, and full when it writes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    script = 'mount -t tmpfs -o size=16k tmpfs "$0" && cd "$0" && head -c 16384 /dev/zero > full; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, str(folder), sys.executable, "-m", "autotune", *workload("small")]
+    done = subprocess.run(
+        [*command, *(flag for flag in FLAGS if flag != "--quiet"), "--json"],
+        env=environment(),
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("mounting is not permitted here")
+    assert done.returncode == 5, done.stderr
+    assert "autotune: error: autotune.yaml: cannot be written: No space left on device" in done.stderr
+    assert "the study could not be kept: autotune.study: No space left on device" in " ".join(done.stderr.split())
+    assert json.loads(done.stdout)["config"]["autotune"] == 1
+    assert "Traceback" not in done.stderr
