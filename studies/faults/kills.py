@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -24,8 +25,8 @@ COMMAND = [
     *("--budget", "60s", "--trials", "4", "--num-workers", "0,1", "--batch-size", "32", "--threads", "1,2"),
     *("--amp", "off"),
 ]
-LATEST = 20.0
-"""Seconds after which a run is confirming, or over."""
+LONGEST_WAIT = 4.0
+"""Seconds between the last trial that is waited for and the kill, at most: some two trials."""
 
 
 def kept(folder: Path) -> list[str]:
@@ -46,14 +47,19 @@ def is_valid(path: Path) -> bool:
 
 def one_kill(seed: int) -> dict[str, Any]:
     """Kill a run at a random moment, give the command again, and say what became of what had been finished."""
-    moment = random.Random(seed).uniform(0.3, LATEST)
+    generator = random.Random(seed)
+    trials, wait = generator.randrange(4), generator.uniform(0.0, LONGEST_WAIT)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        begin = time.monotonic()
         with subprocess.Popen(COMMAND, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and len(kept(folder)) < trials:
+                time.sleep(0.05)
             try:
-                process.wait(timeout=moment)
+                process.wait(timeout=wait)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
+        moment = time.monotonic() - begin
         was_killed = process.returncode == -signal.SIGKILL
         before = kept(folder)
         again = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, check=False)
@@ -73,8 +79,8 @@ def one_kill(seed: int) -> dict[str, Any]:
 
 def main() -> None:
     count, path = int(sys.argv[1]), Path(sys.argv[2])
-    rows = []
-    for seed in range(count):
+    rows = json.loads(path.read_text()) if path.exists() else []
+    for seed in range(len(rows), count):
         rows.append(one_kill(seed))
         print(json.dumps(rows[-1]), flush=True)
         path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
