@@ -58,7 +58,7 @@ FAILED = (Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM)
 def ours(machine: Machine) -> Iterator[dict[str, object]]:
     """The search of autotune itself, as it runs on real machines."""
     rows: list[dict[str, object]] = []
-    study = open_study(machine.space, machine.facts, machine.host, name="simulated", room=MemoryRoom(headroom=HEADROOM))
+    study = open_study(machine.space, machine.facts, machine.host, room=MemoryRoom(headroom=HEADROOM))
 
     def tell(progress: Progress) -> None:
         if progress.finished is None:
@@ -144,7 +144,7 @@ def predicted_start(machine: Machine) -> list[Config]:
 
     That measurement of the baseline is not counted as a trial.
     """
-    study = open_study(machine.space, machine.facts, machine.host, name="looks", room=MemoryRoom(headroom=HEADROOM))
+    study = open_study(machine.space, machine.facts, machine.host, room=MemoryRoom(headroom=HEADROOM))
     search = Search(
         runner=machine, study=study, space=machine.space, clock=Clock(3600.0, machine.now), tell=deaf, max_trials=1
     )

@@ -10,6 +10,7 @@ from autotune.budget import Clock
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.records import Attempt, Outcome, Progress, Request, WorkloadFacts
+from autotune.search.keeping import Keeper
 from autotune.search.space import Space
 from autotune.search.stages import MAX_DOUBTS, PROBE_SHARE, Search
 from autotune.search.study import TuningStudy, open_study
@@ -45,8 +46,8 @@ class Run:
         self.machine = machine
         self.told: list[Progress] = []
         self.space: Space = space_of(facts, **bounds)
-        where = None if storage is None else str(storage)
-        self.study: TuningStudy = open_study(self.space, facts, host(), name="a study", storage=where)
+        keeper = Keeper(storage)
+        self.study: TuningStudy = open_study(self.space, facts, host(), keeper=keeper)
         self.clock = Clock(budget, machine.now)
         search = Search(
             runner=machine,
@@ -57,6 +58,7 @@ class Run:
             max_trials=max_trials,
         )
         self.reason = search.run()
+        keeper.close()
 
 
 def step_of_ten_loadings(config: Config) -> StepCost:
