@@ -48,7 +48,7 @@ def is_valid(path: Path) -> bool:
 def one_kill(seed: int) -> dict[str, Any]:
     """Kill a run at a random moment, give the command again, and say what became of what had been finished."""
     generator = random.Random(seed)
-    trials, wait = generator.randrange(4), generator.uniform(0.0, LONGEST_WAIT)
+    trials, wait = generator.randrange(3), generator.uniform(0.0, LONGEST_WAIT)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = time.monotonic()

@@ -2,6 +2,8 @@
 
     python -m studies.faults.storages studies/faults/recorded/storages.json
 
+What the file holds already is not done again.
+
 ``optuna`` is Optuna's own journal file, ``file`` the same with autotune's lock, repair and whole lines, ``sqlite`` a
 database of one file.
 """
@@ -174,13 +176,14 @@ def main() -> None:
         "disk_full": full,
         "killed_while_writing": killed,
     }
-    rows: dict[str, dict[str, Any]] = {}
+    path = Path(sys.argv[1])
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
     for kind in KINDS:
-        rows[kind] = {}
         for name, measure in faults.items():
-            rows[kind][name] = measure(kind)
-            print(kind, name, rows[kind][name], flush=True)
-    Path(sys.argv[1]).write_text(json.dumps(rows, indent=2) + "\n")
+            if name not in rows.setdefault(kind, {}):
+                rows[kind][name] = measure(kind)
+                path.write_text(json.dumps(rows, indent=2) + "\n")
+                print(kind, name, rows[kind][name], flush=True)
     return None
 
 
