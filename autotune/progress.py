@@ -10,7 +10,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from autotune.report.terminal import probe_line, status, trial_line
+from autotune.report.terminal import probe_line, status, trial_line, waiting_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,8 @@ class PlainProgress:
 
     def __call__(self, progress: Progress) -> None:
         """Write the look or the trial that has just finished, if one has."""
+        if progress.waiting_for:
+            self._console.print(waiting_line(progress.waiting_for), soft_wrap=True)
         if progress.looked:
             self._console.print(probe_line(progress.looked), soft_wrap=True)
         if progress.finished:
@@ -79,6 +81,8 @@ class LiveProgress:
         """Show this moment; a finished trial also gets a line that stays."""
         self._progress, self._received = progress, self._clock()
         trial = progress.finished
+        if progress.waiting_for:
+            self._console.print(waiting_line(progress.waiting_for))
         if progress.looked:
             self._console.print(probe_line(progress.looked), no_wrap=True, overflow="ellipsis")
         if trial:

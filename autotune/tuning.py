@@ -42,6 +42,8 @@ __all__ = ["best_config", "tune"]
 INTERRUPTED = "interrupted by the user"
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
+WAIT_SHARE = 0.25
+"""Share of the budget for which an accelerator is waited for that another run of autotune holds."""
 GRACE = 10.0
 """Seconds after the end of the budget in which a confirmation that has begun may end."""
 
@@ -126,7 +128,11 @@ def tune(
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=clock.left))
     source = describe(workload, dataset)
-    with ProcessRunner(source, device) as runner:
+
+    def on_wait(holder: str) -> None:
+        tell(Progress(phase="inspect", seconds_left=clock.left, waiting_for=holder))
+
+    with ProcessRunner(source, device, patience=WAIT_SHARE * clock.left, on_wait=on_wait) as runner:
         facts = runner.inspect(before)
         host = inspect_host()
         before = _fitted(before, facts, global_batch_size)

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from autotune.errors import UsageError, UserCodeError
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
+from tests.processes import are_gone
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Measure = Callable[..., Attempt]
 
 QUICK = Request(seconds=0.2, time_limit=60)
-PATIENCE = 10.0
-"""Seconds after which something that must happen has not happened."""
 OURS = str(Path(autotune.__file__).parent)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX")
@@ -60,35 +58,6 @@ def loss(attempt: Attempt) -> float:
     value = measured(attempt).loss
     assert value is not None
     return value
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[psutil.Process]]:
-    """Finds every process, however distant, that was started from here on."""
-    mark = str(uuid.uuid4())
-    monkeypatch.setenv("AUTOTUNE_TEST_MARK", mark)
-
-    def find() -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if is_marked(process, mark)]
-
-    return find
-
-
-def is_marked(process: psutil.Process, mark: str) -> bool:
-    try:
-        is_dead = process.status() == psutil.STATUS_ZOMBIE
-        return not is_dead and process.environ().get("AUTOTUNE_TEST_MARK") == mark
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
-
-
-def are_gone(find: Callable[[], list[psutil.Process]]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while find():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 # --- rates ---

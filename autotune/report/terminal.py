@@ -37,6 +37,7 @@ __all__ = [
     "summary",
     "trial_line",
     "verdict_sentence",
+    "waiting_line",
 ]
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -118,6 +119,11 @@ def probe_line(probe: Probe) -> Text:
     else:
         line.append(f"{probe.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.message)}", style="yellow")
     return line
+
+
+def waiting_line(holder: str) -> Text:
+    """Return which other run of autotune is waited for."""
+    return Text(f"waiting for the accelerator: another autotune measures on it, {holder}", style="yellow")
 
 
 def _step_text(config: Config) -> str:

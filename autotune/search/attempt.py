@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,4 +28,4 @@ def measure_undisturbed(
 
 
 def _foreign(attempt: Attempt) -> float:
-    return attempt.measurement.conditions.foreign_cpus if attempt.measurement else 0.0
+    return attempt.measurement.conditions.foreign_cpus if attempt.measurement else math.inf

@@ -37,6 +37,15 @@ LOOK_LIMIT = 60.0
 """Seconds after which a look is given up."""
 LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
+THEIR_FAILURES = (
+    Outcome.USER_ERROR,
+    Outcome.UNPICKLABLE,
+    Outcome.CRASHED,
+    Outcome.DEVICE_ERROR,
+    Outcome.WORKER_DIED,
+    Outcome.NUMERICS,
+)
+"""What becomes of a baseline for a reason in the user's code, and not for want of room or time."""
 GRACE = 5.0
 """Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
 
@@ -200,7 +209,7 @@ def _require_baseline(trial: Trial, room: MemoryRoom) -> None:
                 "for example --baseline batch_size=1"
             )
         return
-    if trial.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
+    if trial.outcome in THEIR_FAILURES:
         raise UserCodeError(f"the baseline configuration fails: {trial.message}", trial.details)
     raise NothingFeasibleError(
         f"the baseline configuration cannot be measured ({trial.outcome}): {trial.message}; "
