@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "end_descendants", "make_scratch", "remove_scratch"]
+__all__ = ["MARK", "end_descendants", "make_scratch", "note_workers", "remove_scratch", "remove_segments_of_noted"]
 
 MARK = "AUTOTUNE_MEASURING"
 """Environment variable of a measuring process and all below it: the path of their scratch folder, no other's."""
@@ -26,6 +26,8 @@ KILL_LIMIT = 4.0
 """Seconds in which killed processes are gone, unless the kernel holds them."""
 CLEANING_LIMIT = 4.0
 """Seconds in which the cleaners end by themselves; torch's looks around every two."""
+NOTES = "workers"
+"""File of the scratch folder with the numbers of the loader workers that there were."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -35,9 +37,25 @@ def make_scratch() -> str:
 
 
 def remove_scratch(mark: str | None) -> None:
-    """Remove such a folder and all that it holds."""
+    """Remove such a folder and all that it holds, and the shared memory of the workers that were noted in it."""
     if mark is not None:
+        remove_segments_of_noted(mark)
         shutil.rmtree(mark, ignore_errors=True)
+
+
+def note_workers(numbers: Iterable[int]) -> None:
+    """Note the numbers of loader workers in this process's scratch folder, if it has one."""
+    mark = os.environ.get(MARK)
+    if mark is not None:
+        with suppress(OSError), Path(mark, NOTES).open("a", encoding="ascii") as notes:
+            notes.writelines(f"{number}\n" for number in numbers)
+
+
+def remove_segments_of_noted(mark: str) -> None:
+    """Remove the shared memory of workers that have ended: where there was too little for a batch torch leaves it."""
+    with suppress(OSError):
+        noted = Path(mark, NOTES).read_text(encoding="ascii").split()
+        _remove_segments(int(number) for number in noted if not psutil.pid_exists(int(number)))
 
 
 def end_descendants(root: int, mark: str | None = None) -> None:

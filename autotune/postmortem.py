@@ -9,7 +9,7 @@ import sysconfig
 
 from autotune.records import Outcome
 
-__all__ = ["describe_end", "describe_silence", "has_lost_batch", "last_words"]
+__all__ = ["describe_end", "describe_silence", "describe_worker", "has_lost_batch", "last_words"]
 
 TAIL_LENGTH = 4000
 """Characters of a dead process's output that are kept."""
@@ -18,6 +18,7 @@ _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function
 _NO_SHARED_MEMORY = re.compile(r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))")
 _LIBRARIES = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.abspath(__file__)) + os.sep)
 """Where code lies that is not the user's: Python's own and this package's."""
+_WORKER_SIGNAL = re.compile(r"ERROR: Unexpected (.+?) encountered in worker")
 _CRASHES = {
     "SIGSEGV": "segmentation fault",
     "SIGABRT": "aborted",
@@ -59,6 +60,19 @@ def has_lost_batch(output: str) -> bool:
     It reports that and goes on without the batch, for which training waits for ever.
     """
     return _NO_SHARED_MEMORY.search(output) is not None
+
+
+def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
+    """Return outcome and message for a loader worker that died, by what torch wrote in it then.
+
+    ``message`` is what training was told of it, which may be no more than that the connection was reset.
+    """
+    signals = _WORKER_SIGNAL.findall(output)
+    if not signals:
+        return Outcome.WORKER_DIED, message
+    if signals[-1] == "bus error":
+        return Outcome.SHM, "bus error in a loader worker: shared memory (/dev/shm) was too small"
+    return Outcome.WORKER_DIED, f"a loader worker died ({signals[-1]}): {message}"
 
 
 def last_words(output: str) -> str:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,8 +26,8 @@ import psutil
 
 from autotune.cgroup import oom_kills
 from autotune.descendants import MARK, end_descendants, make_scratch, remove_scratch
-from autotune.postmortem import describe_end, describe_silence, last_words
-from autotune.records import Outcome
+from autotune.postmortem import describe_end, describe_silence, describe_worker, last_words
+from autotune.records import Attempt, Outcome
 from autotune.watchdog import LostBatch, Watchdog, is_shared_memory_full
 
 __all__ = ["MeasuringProcess", "ProcessLostError"]
@@ -91,6 +92,11 @@ class MeasuringProcess:
             self._is_busy = True  # what the dead session has started may still run: it is to be killed
             code = reply["closed"]
         raise self._lost(*describe_end(code, self._written(), _difference(kills, oom_kills(ROOT))))
+
+    def explain(self, attempt: Attempt) -> Attempt:
+        """Return an attempt in which a loader worker died, with what it wrote before it did."""
+        outcome, message = describe_worker(attempt.message, self._written())
+        return replace(attempt, outcome=outcome, message=message, details=last_words(self._written()))
 
     def close(self) -> bool:
         """End the session; return whether the next one may be opened here."""

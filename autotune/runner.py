@@ -114,7 +114,8 @@ class ProcessRunner:
         assert self._session is not None
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
         reply = _unwrap(self._session.ask(message, request.time_limit))
-        return attempt_from_json(reply)
+        attempt = attempt_from_json(reply)
+        return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
 
     def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
         """Return what configurations must have in common to be measured in one session.

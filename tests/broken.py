@@ -59,25 +59,30 @@ def step_hangs() -> Workload:
 class Growing(Squares):
     """Takes so many bytes with every item, in the configuration that is to fail."""
 
-    def __init__(self, count: int, seconds: float) -> None:
+    def __init__(self, count: int, seconds: float, *, only_in_workers: bool = False) -> None:
         super().__init__(10**6)
+        self._only_in_workers = only_in_workers
         self._count = count
         self._seconds = seconds
         self._kept: list[bytearray] = []
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if is_to_fail():
+        if is_to_fail() and (get_worker_info() or not self._only_in_workers):
             self._kept.append(bytearray(b"1" * self._count))
             time.sleep(self._seconds)
         return super().__getitem__(index)
 
 
 def grows_slowly() -> Workload:
-    return Workload(nn.Linear(1, 1), Growing(8 * MIB, 0.1), sampler=range(10**6))
+    return Workload(nn.Linear(1, 1), Growing(16 * MIB, 0.1), sampler=range(10**6))
 
 
 def grows_at_once() -> Workload:
     return Workload(nn.Linear(1, 1), Growing(4096 * MIB, 0.0), sampler=range(10**6))
+
+
+def grows_at_once_in_worker() -> Workload:
+    return Workload(nn.Linear(1, 1), Growing(4096 * MIB, 0.0, only_in_workers=True), sampler=range(10**6))
 
 
 # --- other ways to start workers ---
@@ -160,7 +165,7 @@ def starting_others_and_hanging() -> Workload:
         time.sleep(FOREVER)
         return model(batch).sum()
 
-    return Workload(nn.Linear(1, 1), StartingOthers(64), training_step=step)
+    return Workload(nn.Linear(1, 1), StartingOthers(64), training_step=step, sampler=range(64))
 
 
 # --- too little shared memory ---

@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from autotune.descendants import MARK, end_descendants, remove_scratch
+from autotune.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
 
 __all__ = ["become_guard", "end_of", "prepare_session"]
 
@@ -51,6 +51,8 @@ def end_of(session: int) -> int:
         number, found = os.waitpid(-1, 0)  # orphans, too: nobody else waits for them
         status = found if number == session else None
     end_descendants(os.getpid())
+    if MARK in os.environ:
+        remove_segments_of_noted(os.environ[MARK])
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
