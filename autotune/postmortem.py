@@ -51,7 +51,7 @@ def describe_silence(limit: float, output: str, *, shared_memory_full: bool) -> 
         return Outcome.SHM, f"{silence}: a worker found no room for its batch in shared memory (/dev/shm)"
     if shared_memory_full:
         return Outcome.SHM, f"{silence}, and shared memory (/dev/shm) was full"
-    return Outcome.TIMEOUT, silence
+    return Outcome.TIMEOUT, f"{silence}{_place(output, ': it was in ')}"
 
 
 def has_lost_batch(output: str) -> bool:
@@ -88,15 +88,14 @@ def _killer(oom_kills: int | None) -> str:
     return ", but not by the kernel for want of memory: perhaps by a batch system, or a guard such as systemd-oomd"
 
 
-def _place(output: str) -> str:
-    """Return where a crash says that it was, the user's code first."""
-    _, found, dump = output.rpartition("Fatal Python error: ")
-    frames = list(_FRAME.finditer(dump)) if found else []
+def _place(output: str, before: str = " in ") -> str:
+    """Return where a process that crashed or was aborted says that it was, the user's code first; else nothing."""
+    frames = [frame for dump in output.split("Fatal Python error: ")[1:] for frame in _FRAME.finditer(dump)]
     if not frames:
         return ""
     frame = next((frame for frame in frames if _is_users(frame["path"])), frames[0])
-    return f" in {frame['function']}, {os.path.basename(frame['path'])} line {frame['line']}"
+    return f"{before}{frame['function']}, {os.path.basename(frame['path'])} line {frame['line']}"
 
 
 def _is_users(path: str) -> bool:
-    return not path.startswith(_LIBRARIES) and "site-packages" not in path
+    return not path.startswith((*_LIBRARIES, "<")) and "site-packages" not in path

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import site
 import subprocess
 import sys
@@ -38,6 +39,8 @@ EXIT_LIMIT = 3.0
 """Seconds in which a session must have ended before it is killed."""
 OUTPUT_BYTES = 16_000
 """How much of a dead process's output is looked at: a crash names its extension modules after its frames."""
+DUMP_SECONDS = 0.3
+"""Seconds in which a process that is aborted has written its frames."""
 ROOT = Path("/")
 
 
@@ -135,6 +138,7 @@ class MeasuringProcess:
             if lost_batch.is_final():
                 break
         passed = limit - max(0.0, deadline - time.monotonic())
+        self._make_members_say_where_they_are()
         raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
 
     def stop(self) -> None:
@@ -151,6 +155,13 @@ class MeasuringProcess:
             self._process.wait()
             self._output.close()
             remove_scratch(self._mark)
+
+    def _make_members_say_where_they_are(self) -> None:
+        """Abort what hangs, and would be killed: Python writes where it was."""
+        for member in self._members():
+            with suppress(psutil.Error, AttributeError):
+                member.send_signal(signal.SIGABRT)
+        time.sleep(DUMP_SECONDS)
 
     def _members(self) -> list[psutil.Process]:
         with suppress(psutil.Error):

@@ -56,21 +56,22 @@ def remove(group: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "workers", "message"),
+    ("name", "batch_size", "workers", "message"),
     [
-        ("grows_slowly", 0, "ended before memory ran out: "),
-        ("grows_at_once", 0, "the process was killed (signal 9) by the kernel, which had run out of memory"),
+        ("grows_slowly", 128, 0, "ended before memory ran out: "),
+        ("grows_at_once", 8, 0, "the process was killed (signal 9) by the kernel, which had run out of memory"),
         (
             "grows_at_once_in_worker",
+            8,
             1,
             "the kernel had run out of memory and killed a loader worker: RuntimeError: DataLoader",
         ),
     ],
 )
 def test_running_out_of_memory_is_said_with_its_evidence(
-    name: str, workers: int, message: str, group: Path, processes: Callable[[], list[psutil.Process]]
+    name: str, batch_size: int, workers: int, message: str, group: Path, processes: Callable[[], list[psutil.Process]]
 ) -> None:
-    leaving = shlex.join([sys.executable, "-m", "tests.leaving", name, "8", str(workers), "120"])
+    leaving = shlex.join([sys.executable, "-m", "tests.leaving", name, str(batch_size), str(workers), "120"])
     done = subprocess.run(
         ["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {leaving}"],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,

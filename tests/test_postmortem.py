@@ -64,6 +64,10 @@ def test_last_words_hold_the_frames_and_not_what_was_imported() -> None:
 
 def test_silence_is_a_timeout_unless_shared_memory_explains_it() -> None:
     assert describe_silence(3, "", shared_memory_full=False) == (Outcome.TIMEOUT, "no answer within 3 s")
+    assert (
+        describe_silence(3, CRASH, shared_memory_full=False)[1]
+        == "no answer within 3 s: it was in decode, data.py line 31"
+    )
     assert describe_silence(3, "", shared_memory_full=True)[0] is Outcome.SHM
     assert describe_silence(3, LOST, shared_memory_full=False)[0] is Outcome.SHM
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autotune.config import Config
-from autotune.progress import LiveProgress
+from autotune.progress import LiveProgress, PlainProgress
 from autotune.records import Control, Outcome, Probe, Progress, StepTime
 from autotune.report.terminal import (
     TIMES,
@@ -294,3 +294,13 @@ def test_a_look_is_one_line_that_says_what_was_found(expected: str, probe: Probe
 def test_the_snippet_says_when_the_loss_is_a_sum(reduction: Any, said: bool) -> None:
     result = examples.faster_result(facts=examples.facts(loss_reduction=reduction))
     assert ('reduction="sum"' in snippet(result, "a.yaml")) is said
+
+
+@pytest.mark.parametrize("kind", [PlainProgress, LiveProgress])
+def test_who_holds_the_accelerator_is_said_while_it_is_waited_for(kind: type[PlainProgress | LiveProgress]) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    show = kind(console)
+    show(Progress(phase="inspect", seconds_left=60))
+    show(Progress(phase="inspect", seconds_left=60, waiting_for="process 7 of me"))
+    said = "waiting for the accelerator: another autotune measures on it, process 7 of me\n"
+    assert console.file.getvalue() == said  # type: ignore[attr-defined]
