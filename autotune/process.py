@@ -37,8 +37,8 @@ START_LIMIT = 120.0
 """Seconds in which Python must have started and imported torch."""
 EXIT_LIMIT = 3.0
 """Seconds in which a session must have ended before it is killed."""
-OUTPUT_BYTES = 16_000
-"""How much of a dead process's output is looked at: a crash names its extension modules after its frames."""
+OUTPUT_BYTES = 64_000
+"""How much of a dead process's output is looked at: every worker may say where it was."""
 DUMP_SECONDS = 0.3
 """Seconds in which a process that is aborted has written its frames."""
 ROOT = Path("/")
