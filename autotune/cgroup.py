@@ -7,11 +7,22 @@ or says that there is no limit does not limit: nothing here raises.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-__all__ = ["amount", "cpu_quota", "memory_free", "memory_limit", "read_fields", "throttled_seconds"]
+__all__ = [
+    "amount",
+    "cpu_quota",
+    "memory_free",
+    "memory_limit",
+    "memory_limits",
+    "oom_kills",
+    "read_fields",
+    "throttled_seconds",
+    "within",
+]
 
 UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63."""
@@ -34,8 +45,7 @@ def cpu_quota(root: Path) -> float | None:
 
 def memory_limit(root: Path) -> int | None:
     """Return the bytes that the groups allow, ``None`` without a limit."""
-    limits = [_limit(group) for group in _groups(root, "memory")]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return min((limit for _, limit in memory_limits(root)), default=None)
 
 
 def memory_free(root: Path) -> int | None:
@@ -44,9 +54,32 @@ def memory_free(root: Path) -> int | None:
     File cache that the kernel gives back on demand counts as free: else a training run that has read its
     dataset once would seem to have used up its memory.
     """
-    limits = [(group, _limit(group)) for group in _groups(root, "memory")]
-    free = [max(0, limit - _in_use(group)) for group, limit in limits if limit is not None]
-    return min(free, default=None)
+    return within(memory_limits(root))
+
+
+def memory_limits(root: Path) -> list[tuple[Path, int]]:
+    """Return the groups that limit memory: the directory of each, and the bytes that it allows."""
+    found = [(group, _limit(group)) for group in _groups(root, "memory")]
+    return [(group, limit) for group, limit in found if limit is not None]
+
+
+def within(limits: Sequence[tuple[Path, int]]) -> int | None:
+    """Return the bytes that may still be taken in groups found before, ``None`` without a limit."""
+    return min((max(0, limit - _in_use(group)) for group, limit in limits), default=None)
+
+
+def oom_kills(root: Path) -> int | None:
+    """Return how many processes the kernel has killed for want of memory so far, ``None`` where nobody counts.
+
+    Counted are those of this process's own group or, where it does not say, those of the whole machine.
+    """
+    for group in _groups(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):  # v2, v1
+            count = read_fields(group / name, " ").get("oom_kill", "")
+            if count.isdigit():
+                return int(count)
+    count = read_fields(root / "proc/vmstat", " ").get("oom_kill", "")
+    return int(count) if count.isdigit() else None
 
 
 def throttled_seconds(root: Path) -> float | None:

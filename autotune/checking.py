@@ -91,7 +91,11 @@ def check(
     clock = Clock(parse_duration(budget))
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=clock.left))
-    with ProcessRunner(describe(workload, dataset), device) as runner:
+
+    def on_wait(message: str) -> None:
+        tell(Progress(phase="inspect", seconds_left=clock.left, message=message))
+
+    with ProcessRunner(describe(workload, dataset), device, on_wait=on_wait) as runner:
         facts = runner.inspect(promise.baseline)
         if promise.workload not in (None, facts.fingerprint):
             notes.append(f"{path}: model, dataset or training code are not those that the file was made for")

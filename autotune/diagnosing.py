@@ -75,7 +75,11 @@ def diagnose(
     """
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=0.0))
-    with ProcessRunner(describe(workload, dataset), device) as runner:
+
+    def on_wait(message: str) -> None:
+        tell(Progress(phase="inspect", seconds_left=0.0, message=message))
+
+    with ProcessRunner(describe(workload, dataset), device, on_wait=on_wait) as runner:
         given = as_baseline(config)
         facts = runner.inspect(given)
         return _Looks(runner, fitted(given, facts, None), facts, tell).diagnosis(trace)

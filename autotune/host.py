@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cgroup import amount, cpu_quota, memory_free, memory_limit, read_fields
+from autotune.cgroup import amount, cpu_quota, memory_limit, memory_limits, read_fields, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Gpu",
     "Host",
+    "MemoryMeter",
     "cpu_model",
     "find_gpus",
     "inspect_host",
@@ -70,6 +71,8 @@ class Host:
     """Versions of python, torch, optuna and autotune; what is not installed is left out."""
     platform: str
     """Operating system, kernel and architecture."""
+    open_files: int | None = None
+    """Files, sockets and shared memory that a process may hold open (``ulimit -n``); ``None`` without a limit."""
 
     @property
     def traits(self) -> dict[str, str]:
@@ -101,6 +104,7 @@ def inspect_host(root: Path = Path("/")) -> Host:
         gpus=find_gpus(),
         versions=_versions(),
         platform=platform.platform(),
+        open_files=_open_files(),
     )
 
 
@@ -112,15 +116,30 @@ def usable_cpus(affinity: int, quota: float | None) -> int:
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 
 
-def memory_available(root: Path = Path("/")) -> int:
-    """Return the bytes that can be taken now without swapping or meeting a cgroup limit.
+class MemoryMeter:
+    """Reads the memory that is available again and again: what limits it is found once."""
 
-    File cache that the kernel gives back on demand counts as available, in a cgroup as on the machine.
-    """
-    free = read_fields(root / "proc/meminfo", ":").get("MemAvailable")
-    machine = _kibibytes(free) or int(_virtual_memory().available)
-    group = memory_free(root)
-    return machine if group is None else min(machine, group)
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._limits = memory_limits(root)
+        physical = _physical_memory(root)
+        self.total = min([physical, *(limit for _, limit in self._limits)])
+        """Physical memory or the cgroup limit, whichever is less, in bytes."""
+
+    def available(self) -> int:
+        """Return the bytes that can be taken now without swapping or meeting a cgroup limit.
+
+        File cache that the kernel gives back on demand counts as available, in a cgroup as on the machine.
+        """
+        free = read_fields(self._root / "proc/meminfo", ":").get("MemAvailable")
+        machine = _kibibytes(free) or int(_virtual_memory().available)
+        group = within(self._limits)
+        return machine if group is None else min(machine, group)
+
+
+def memory_available(root: Path = Path("/")) -> int:
+    """Return what ``MemoryMeter.available`` does, for a single look."""
+    return MemoryMeter(root).available()
 
 
 def find_gpus() -> tuple[Gpu, ...]:
@@ -245,3 +264,12 @@ def _shm_bytes(root: Path) -> int | None:
         return shutil.disk_usage(root / "dev/shm").total or None
     except OSError:
         return None
+
+
+def _open_files() -> int | None:
+    try:
+        import resource
+    except ImportError:  # there is none on Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft

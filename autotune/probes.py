@@ -68,6 +68,8 @@ class LoaderTrace:
     """Memory that one worker holds and shares with nobody."""
     storage_share: float | None
     """Share of the bytes read that came from storage and not from the page cache."""
+    batch_tensors: int = 1
+    """Tensors in a batch: each is an open file while it is on its way from a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
+from autotune.cgroup import oom_kills
+from autotune.descendants import MARK, end_descendants, make_scratch, remove_scratch
 from autotune.interrupts import END_AT_ONCE
-from autotune.records import Outcome
+from autotune.postmortem import describe_end, describe_silence, describe_worker, last_words
+from autotune.records import Attempt, Outcome
+from autotune.watchdog import LostBatch, Watchdog, is_shared_memory_full
 
 __all__ = ["MeasuringProcess", "ProcessLostError"]
 
@@ -30,8 +38,11 @@ START_LIMIT = 120.0
 """Seconds in which Python must have started and imported torch."""
 EXIT_LIMIT = 3.0
 """Seconds in which a session must have ended before it is killed."""
-TAIL_BYTES = 4000
-"""How much of a dead process's output is kept."""
+OUTPUT_BYTES = 64_000
+"""How much of a dead process's output is looked at: every worker may say where it was."""
+DUMP_SECONDS = 0.3
+"""Seconds in which a process that is aborted has written its frames."""
+ROOT = Path("/")
 
 
 class ProcessLostError(Exception):
@@ -48,21 +59,26 @@ class MeasuringProcess:
 
     def __init__(self, thread_environment: Mapping[str, str]) -> None:
         self._is_busy = False
+        self._watchdog: Watchdog | None = None
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+        self._output_begin = 0
+        self._mark = make_scratch()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "autotune.measure.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._output,
-            env=_environment(thread_environment),
+            env={**_environment(thread_environment), MARK: self._mark},
             start_new_session=True,
         )
-        END_AT_ONCE.add(self._kill)
+        END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def open(self) -> None:
         """Begin a session. Raises ``ProcessLostError``."""
+        self._output_begin = os.fstat(self._output.fileno()).st_size
+        self._watchdog = Watchdog(self._members)
         self.ask({"op": "open"}, START_LIMIT)
 
     def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
@@ -70,19 +86,31 @@ class MeasuringProcess:
 
         Raises ``ProcessLostError`` when none comes.
         """
-        reply = self._exchange(message, limit, blob)
-        if "closed" in reply:
-            self._is_busy = True  # what the dead session has started may still run: the group is to be killed
-            raise self._describe(reply["closed"])
-        return reply
+        kills = oom_kills(ROOT)
+        try:
+            reply = self._exchange(message, limit, blob)
+        except _EndedError as ended:
+            code = ended.code
+        else:
+            if "closed" not in reply:
+                return reply
+            self._is_busy = True  # what the dead session has started may still run: it is to be killed
+            code = reply["closed"]
+        raise self._lost(*describe_end(code, self._written(), _difference(kills, oom_kills(ROOT))))
+
+    def explain(self, attempt: Attempt) -> Attempt:
+        """Return an attempt in which a loader worker died, with what it wrote before it did."""
+        outcome, message = describe_worker(attempt.message, self._written())
+        return replace(attempt, outcome=outcome, message=message, details=last_words(self._written()))
 
     def close(self) -> bool:
         """End the session; return whether the next one may be opened here."""
         if self._is_busy:
             return False
+        self._watchdog = None
         try:
             return self._exchange({"op": "close"}, EXIT_LIMIT)["closed"] == 0 and self._process.poll() is None
-        except ProcessLostError:
+        except (ProcessLostError, _EndedError):
             return False
 
     def _exchange(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
@@ -92,36 +120,56 @@ class MeasuringProcess:
             self._process.stdin.write(json.dumps(message).encode() + b"\n" + blob)
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._describe(self._process.wait()) from None
+            raise _EndedError(self._process.wait()) from None
+        reply = self._await_reply(limit)
+        self._is_busy = False
+        return reply
+
+    def _await_reply(self, limit: float) -> dict[str, Any]:
+        """Wait for a reply; end the wait where none can come any more, or must not."""
         deadline = time.monotonic() + limit
+        lost_batch = LostBatch(self._written)
         while time.monotonic() < deadline:
-            try:
+            with suppress(queue.Empty):
                 reply: dict[str, Any] = json.loads(self._replies.get(timeout=0.1))
-            except queue.Empty:
-                if self._process.poll() is not None and self._replies.empty():
-                    raise self._describe(self._process.returncode) from None
-            else:
-                self._is_busy = False
                 return reply
-        raise ProcessLostError(Outcome.TIMEOUT, f"no answer within {limit:.0f} s", self._tail())
+            if self._process.poll() is not None and self._replies.empty():
+                raise _EndedError(self._process.returncode)
+            if self._watchdog and (reason := self._watchdog.reason_to_end()):
+                raise self._lost(*reason)
+            if lost_batch.is_final():
+                break
+        passed = limit - max(0.0, deadline - time.monotonic())
+        self._make_members_say_where_they_are()
+        raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
 
     def stop(self) -> None:
-        """Close the conversation, and kill the whole group if that does not end it."""
+        """Close the conversation, and kill all that is left below if that does not end it."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
             self._process.stdin.close()
             self._process.wait(0.0 if self._is_busy else EXIT_LIMIT)
         except (OSError, subprocess.TimeoutExpired):
             pass
         finally:
-            self._kill()
-            END_AT_ONCE.discard(self._kill)
+            END_AT_ONCE.discard(self._process.terminate)
+            end_descendants(self._process.pid, self._mark)
+            self._process.kill()
             self._process.wait()
             self._output.close()
+            remove_scratch(self._mark)
 
-    def _kill(self) -> None:
-        _kill_group(self._process)
+    def _make_members_say_where_they_are(self) -> None:
+        """Abort what hangs, and would be killed: Python writes where it was."""
+        for member in self._members():
+            with suppress(psutil.Error, AttributeError):
+                member.send_signal(signal.SIGABRT)
+        time.sleep(DUMP_SECONDS)
+
+    def _members(self) -> list[psutil.Process]:
+        with suppress(psutil.Error):
+            return psutil.Process(self._process.pid).children(recursive=True)
+        return []
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -129,30 +177,26 @@ class MeasuringProcess:
             for line in stream:
                 self._replies.put(line)
 
-    def _describe(self, code: int) -> ProcessLostError:
-        if code == -signal.SIGKILL:
-            message = "the process was killed (signal 9), as the kernel does when memory runs out"
-            return ProcessLostError(Outcome.HOST_OOM, message, self._tail())
-        if code == -signal.SIGBUS:
-            return ProcessLostError(Outcome.SHM, "bus error: shared memory (/dev/shm) was too small", self._tail())
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return ProcessLostError(Outcome.CRASHED, f"the process ended without an answer ({how})", self._tail())
+    def _lost(self, outcome: Outcome, message: str) -> ProcessLostError:
+        return ProcessLostError(outcome, message, last_words(self._written()))
 
-    def _tail(self) -> str:
+    def _written(self) -> str:
+        """Return the end of what the session has written."""
         descriptor = self._output.fileno()  # the child shares the file's position, so it must not be moved
-        start = max(0, os.fstat(descriptor).st_size - TAIL_BYTES)
-        return os.pread(descriptor, TAIL_BYTES, start).decode(errors="replace")
+        start = max(self._output_begin, os.fstat(descriptor).st_size - OUTPUT_BYTES)
+        return os.pread(descriptor, OUTPUT_BYTES, start).decode(errors="replace")
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and every process of its group: loader workers and what they have started."""
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except ProcessLookupError:
-        return  # all gone
+class _EndedError(Exception):
+    """The measuring process is gone."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
 
 
 def _environment(thread_environment: Mapping[str, str]) -> dict[str, str]:

@@ -55,16 +55,20 @@ class Outcome(StrEnum):
     OK = "ok"
     DEVICE_OOM = "device_oom"
     """The accelerator ran out of memory."""
+    DEVICE_ERROR = "device_error"
+    """The accelerator failed, as by an address or an assertion; a process that used it cannot go on."""
     HOST_OOM = "host_oom"
-    """The machine ran out of memory, or the kernel killed the process for it."""
+    """The machine ran out of memory, was about to, or the kernel killed the process for it."""
     SHM = "shm"
-    """Shared memory (/dev/shm) was too small for the batches in flight."""
+    """There was too little shared memory (/dev/shm), or too few open files, for the batches in flight."""
     TIMEOUT = "timeout"
     """The time limit passed; the process group was killed."""
     CRASHED = "crashed"
     """The process ended without an answer."""
     WORKER_DIED = "worker_died"
     """A DataLoader worker died."""
+    UNPICKLABLE = "unpicklable"
+    """Loader workers could not be started: what they need cannot be sent to another process."""
     NUMERICS = "numerics"
     """The loss was not finite."""
     USER_ERROR = "user_error"
@@ -249,6 +253,8 @@ class WorkloadFacts:
     """Bytes of one collated sample."""
     versions: Mapping[str, str]
     """Versions of Python, torch and the device driver."""
+    device_uuid: str | None = None
+    """The accelerator's UUID, the same under every number; ``None`` for a CPU, and where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

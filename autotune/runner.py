@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
 from autotune.config import Config
+from autotune.devicelock import DeviceLock
 from autotune.encoding import attempt_from_json, facts_from_json
 from autotune.errors import UsageError, UserCodeError
 from autotune.process import MeasuringProcess, ProcessLostError
@@ -18,8 +20,11 @@ __all__ = ["ProcessRunner"]
 
 LOAD_LIMIT = 300.0
 """Seconds in which a workload must have been built."""
+DEVICE_PATIENCE = 60.0
+"""Seconds for which an accelerator is waited for that another tuner holds."""
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
+WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
 
 
 class ProcessRunner:
@@ -31,8 +36,22 @@ class ProcessRunner:
     ``request.fresh`` always opens a new one, and a failure ends the one it happened in.
     """
 
-    def __init__(self, source: WorkloadSource, device: str = "auto") -> None:
+    def __init__(
+        self,
+        source: WorkloadSource,
+        device: str = "auto",
+        *,
+        patience: float = DEVICE_PATIENCE,
+        on_wait: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
+
+        Another tuner is waited for, ``patience`` seconds at most.
+        """
         self._source = source
+        self._patience = patience
+        self._on_wait = on_wait
+        self._lock: DeviceLock | None = None
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
         self._session: MeasuringProcess | None = None
@@ -42,7 +61,8 @@ class ProcessRunner:
     def inspect(self, baseline: Config) -> WorkloadFacts:
         """Load the workload in a process that the baseline can be measured in, and describe it.
 
-        Raises ``UsageError`` and ``UserCodeError``.
+        An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it, and
+        ``UserCodeError``.
         """
         try:
             reply = self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT)
@@ -51,6 +71,10 @@ class ProcessRunner:
         facts = facts_from_json(_unwrap(reply)["facts"])
         self._on_cpu = facts.device == "cpu"
         self._key = self._session_key(baseline)
+        if not self._on_cpu and self._lock is None:
+            lock = DeviceLock(facts.device_uuid or facts.device)
+            lock.take(self._patience, lambda holder: self._on_wait(WAITING.format(holder=holder)))
+            self._lock = lock
         return facts
 
     def measure(self, config: Config, request: Request) -> Attempt:
@@ -68,7 +92,7 @@ class ProcessRunner:
         return replace(attempt, seconds=time.monotonic() - begin)
 
     def close(self) -> None:
-        """End every process and all that they have started."""
+        """End every process and all that they have started; the accelerator stays this tuner's, who may go on."""
         self._session = self._key = None
         while self._processes:
             self._processes.popitem()[1].stop()
@@ -80,6 +104,9 @@ class ProcessRunner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._lock is not None:
+            self._lock.free()
+            self._lock = None
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         key = self._session_key(config, request)
@@ -89,7 +116,8 @@ class ProcessRunner:
         assert self._session is not None
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
         reply = _unwrap(self._session.ask(message, request.time_limit))
-        return attempt_from_json(reply)
+        attempt = attempt_from_json(reply)
+        return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
 
     def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
         """Return what configurations must have in common to be measured in one session.

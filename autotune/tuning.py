@@ -38,6 +38,8 @@ INTERRUPTED = "interrupted by the user"
 ONCE_MORE = "interrupted: confirming what is known, in some {seconds:.0f} s; once more stops at once"
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
+WAIT_SHARE = 0.25
+"""Share of the budget for which an accelerator is waited for that another run of autotune holds."""
 GRACE = 10.0
 """Seconds after the end of the budget in which a confirmation that has begun may end."""
 
@@ -125,7 +127,11 @@ def tune(
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=clock.left))
     source = describe(workload, dataset)
-    with ProcessRunner(source, device) as runner:
+
+    def on_wait(message: str) -> None:
+        tell(Progress(phase="inspect", seconds_left=clock.left, message=message))
+
+    with ProcessRunner(source, device, patience=WAIT_SHARE * clock.left, on_wait=on_wait) as runner:
         facts = runner.inspect(before)
         host = inspect_host()
         before = fitted(before, facts, global_batch_size)

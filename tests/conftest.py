@@ -1,11 +1,30 @@
-"""What holds for all tests: operators and matrices are small here, and threads that share a CPU wait for each other."""
+"""What holds for all tests."""
 
 from __future__ import annotations
 
+import functools
 import os
+import uuid
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is first imported
 
+import pytest
 import torch
 
-torch.set_num_threads(1)
+from tests.processes import MARK, marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psutil
+
+torch.set_num_threads(1)  # operators are small here, and threads that share a CPU wait for each other
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[psutil.Process]]:
+    """Finds every process, however distant, that was started from here on."""
+    mark = f"{os.getpid()}-{uuid.uuid4()}"
+    monkeypatch.setenv(MARK, mark)
+    return functools.partial(marked, mark)

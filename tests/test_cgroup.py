@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cgroup import cpu_quota, memory_free, memory_limit
+from autotune.cgroup import cpu_quota, memory_free, memory_limit, oom_kills
 
 GIB = 2**30
 NO_LIMIT_V1 = "9223372036854771712\n"
@@ -240,3 +240,21 @@ def test_damaged_files_never_raise(group: bytes, mounts: bytes, limit: bytes) ->
         for read in (cpu_quota, memory_limit, memory_free):
             found = read(root)
             assert found is None or found >= 0
+
+
+def test_kills_for_want_of_memory_are_counted_in_the_groups_own_file(tmp_path: Path) -> None:
+    events = "low 0\nhigh 0\nmax 4\noom 1\noom_kill 3\noom_group_kill 0\n"
+    root = v2_tree(tmp_path, "/slice/job", {"slice/job/memory.events": events, "slice/memory.events": "oom_kill 9\n"})
+    plant(root, {"proc/vmstat": "nr_free_pages 7\noom_kill 12\n"})
+    assert oom_kills(root) == 3
+
+
+def test_kills_are_counted_by_v1(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}
+    assert oom_kills(plant(v1_tree(tmp_path, files), files)) == 2
+
+
+@pytest.mark.parametrize(("vmstat", "count"), [("nr_free_pages 7\noom_kill 12\n", 12), ("nr_free_pages 7\n", None)])
+def test_without_such_a_file_the_machines_count_is_taken(tmp_path: Path, vmstat: str, count: int | None) -> None:
+    assert oom_kills(plant(tmp_path, {"proc/vmstat": vmstat})) == count
+    assert oom_kills(tmp_path / "nowhere") is None

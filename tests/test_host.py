@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from autotune.host import (
     Gpu,
     Host,
+    MemoryMeter,
     cpu_model,
     find_gpus,
     inspect_host,
@@ -324,3 +325,17 @@ def test_the_traits_do_not_depend_on_the_order_of_gpus_nor_on_the_process() -> N
     assert replace(CPU_HOST, gpus=(H100, other)).traits == replace(CPU_HOST, gpus=(other, H100)).traits
     code = "from autotune.host import inspect_host; print(inspect_host().traits)"
     assert run_python(code) == str(inspect_host().traits)
+
+
+def test_open_files_are_those_that_a_process_may_hold() -> None:
+    resource = pytest.importorskip("resource")
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert inspect_host().open_files == (None if soft == resource.RLIM_INFINITY else soft)
+
+
+def test_a_meter_reads_again_what_it_has_found_once(tmp_path: Path) -> None:
+    root = machine(tmp_path, memory=str(4 * GIB), used=str(3 * GIB))
+    meter = MemoryMeter(root)
+    assert (meter.total, meter.available()) == (4 * GIB, GIB)
+    machine(tmp_path, memory=str(4 * GIB), used=str(2 * GIB))
+    assert meter.available() == 2 * GIB

@@ -28,6 +28,8 @@ class Device(Protocol):
     """How many steps the host may run ahead of it."""
     gpu: NvmlGpu | None
     """What NVML knows of it; ``None`` where it knows nothing."""
+    uuid: str | None
+    """What tells it from all others; ``None`` for a CPU, and where it has none."""
 
     @property
     def name(self) -> str:
@@ -74,6 +76,7 @@ class CpuDevice:
     is_asynchronous = False
     steps_ahead = 0
     gpu: NvmlGpu | None = None
+    uuid: str | None = None
 
     def __init__(self) -> None:
         self._host = inspect_host()
@@ -134,7 +137,8 @@ class AcceleratorDevice:
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
         self._module = torch.get_device_module(device)
-        self.gpu: NvmlGpu | None = open_gpu(_uuid(device))
+        self.uuid = _uuid(device)
+        self.gpu: NvmlGpu | None = open_gpu(self.uuid)
 
     @property
     def name(self) -> str:

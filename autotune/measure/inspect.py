@@ -46,6 +46,7 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         fingerprint=fingerprint(workload, length),
         sample_bytes=tensor_bytes(collate([sample])),
         versions=_versions(device),
+        device_uuid=device.uuid,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
+from autotune.descendants import note_workers
 from autotune.errors import UserCodeError
 from autotune.measure.step import tensor_bytes, tensors_in
 
@@ -110,6 +111,7 @@ class BatchStream:
         self._counter = counter
         self._iterator: Iterator[Any] | None = None
         self._position = 0
+        self._noted: frozenset[int] = frozenset()
         self.samples = 0
         """Samples in the batch handed out last."""
         self.batch_bytes = 0
@@ -138,6 +140,7 @@ class BatchStream:
 
     def _start_epoch(self, begin: float) -> Any:
         self._iterator = iter(self._loader)
+        self._note_workers()
         try:
             batch = next(self._iterator)
         except StopIteration:
@@ -147,6 +150,13 @@ class BatchStream:
         self.epochs += 1
         self._position = 0
         return self._count(batch)
+
+    def _note_workers(self) -> None:
+        """Note the workers that have been started, so that nothing of theirs is left should they fail."""
+        workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
+        if workers != self._noted:
+            note_workers(workers)
+            self._noted = workers
 
     def _count(self, counted: tuple[Any, int]) -> Any:
         batch, self.samples = counted

@@ -64,6 +64,7 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
         start_seconds=max(0.0, start - median(builds)),
         worker_memory_bytes=sum(memory.private.values()),
         storage_share=storage,
+        batch_tensors=len(list(tensors_in(batch))),
     )
 
 

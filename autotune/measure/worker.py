@@ -8,27 +8,28 @@ empty standard input, so neither can disturb the conversation. It can be run by 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import json
 import math
 import os
-import re
-import signal
 import sys
-import traceback
 import warnings
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, BinaryIO
 
+from autotune.cgroup import oom_kills
 from autotune.config import Config
-from autotune.errors import AutotuneError, UsageError, UserCodeError
+from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
+from autotune.measure.failure import classify, user_traceback
+from autotune.measure.guard import become_guard, end_of, prepare_session
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, WorkloadSource
 
 __all__ = ["main"]
+
+ROOT = Path("/")
 
 
 class Session:
@@ -53,6 +54,7 @@ class Session:
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration, or one part of it; what goes wrong becomes an outcome."""
         config.apply_threads()
+        kills = oom_kills(ROOT) or 0
         try:
             if request.part == "loader":
                 return self._look_at_loader(config, request)
@@ -66,7 +68,7 @@ class Session:
                 return self._trace(config, request)
             return self._train(config, request)
         except Exception as error:
-            outcome, message, details = classify(error)
+            outcome, message, details = classify(error, (oom_kills(ROOT) or 0) - kills)
             return Attempt(outcome=outcome, message=message, details=details)
 
     def _look_at_loader(self, config: Config, request: Request) -> Attempt:
@@ -162,94 +164,17 @@ def _reason_against(measurement: Measurement) -> tuple[Outcome, str] | None:
     return None
 
 
-def classify(error: BaseException) -> tuple[Outcome, str, str]:
-    """Return outcome, one line and the user's traceback for what a measurement raised: by type first, then by text."""
-    import torch
-
-    text = str(error)
-    line = _one_line(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        return Outcome.DEVICE_OOM, line, ""
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
-        return Outcome.HOST_OOM, line, ""
-    if isinstance(error, RuntimeError):
-        if any(sign in f"{text} {error.__cause__}".lower() for sign in _SHM_SIGNS):
-            return Outcome.SHM, line, ""
-        if any(sign in text for sign in _DEVICE_OOM_SIGNS):
-            return Outcome.DEVICE_OOM, line, ""
-        if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
-            return Outcome.WORKER_DIED, line, ""
-    if _lost_while_receiving(error):
-        return Outcome.WORKER_DIED, line, ""
-    if isinstance(error, AutotuneError):
-        return Outcome.USER_ERROR, text, getattr(error, "user_traceback", "")
-    return Outcome.USER_ERROR, line, user_traceback(error)
-
-
-def _lost_while_receiving(error: BaseException) -> bool:
-    """Tell whether a worker died while this process was fetching a batch from it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_broken = isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError))
-    return is_broken and bool(frames) and f"{os.sep}multiprocessing{os.sep}" in frames[-1].filename
-
-
-def _one_line(error: BaseException) -> str:
-    """Return type and first line of an error; what a loader worker raised ends in its own type and message."""
-    name, lines = type(error).__name__, str(error).strip().splitlines() or [""]
-    if lines[0].startswith("Caught ") and lines[-1].startswith(f"{name}:"):
-        return lines[-1].strip()
-    return f"{name}: {lines[0].strip()}".rstrip(": ")
-
-
-_SHM_SIGNS = ("unable to allocate shared memory", "unable to mmap", "bus error", "insufficient shared memory")
-_DEVICE_OOM_SIGNS = (
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "HIP out of memory",
-    "XPU out of memory",
-    "MPS backend out of memory",
-)
-
-
-def user_traceback(error: BaseException) -> str:
-    """Format a traceback without the frames of autotune and of the import system.
-
-    What a loader worker raised comes as text inside the message; its frames are treated alike.
-    """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return "".join(lines) + _without_our_frames("".join(traceback.format_exception_only(error)))
-
-
-def _is_ours(filename: str) -> bool:
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return os.path.abspath(filename).startswith(package + os.sep) or "<frozen importlib" in filename
-
-
-def _without_our_frames(text: str) -> str:
-    """Drop from a formatted traceback the frames of autotune, each with the source lines below it."""
-    kept, is_dropping = [], False
-    for line in text.splitlines(keepends=True):
-        frame = re.match(r'  File "(.+?)", line ', line)
-        if frame:
-            is_dropping = _is_ours(frame[1])
-        elif not line.startswith("    "):
-            is_dropping = False
-        if not is_dropping:
-            kept.append(line)
-    return "".join(kept)
-
-
 def main() -> None:
     """Answer requests until standard input ends; where it is safe, each session in a fork of its own.
 
     On Linux this process imports what every session needs, and loads and computes nothing itself.
     """
-    _die_with_parent()
+    become_guard()
     requests, replies = _take_channels()
     for line in requests:
         assert json.loads(line) == {"op": "open"}, "a session must be opened first"
         if not sys.platform.startswith("linux"):
+            prepare_session()
             _serve(requests, replies)
             _send(replies, {"closed": 0})
             return
@@ -258,10 +183,10 @@ def main() -> None:
             warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
             session = os.fork()
         if session == 0:
-            _die_with_parent()
+            prepare_session()
             _serve(requests, replies)
             return
-        _send(replies, {"closed": os.waitstatus_to_exitcode(os.waitpid(session, 0)[1])})
+        _send(replies, {"closed": end_of(session)})
 
 
 def _import_everything() -> None:
@@ -342,18 +267,6 @@ def _take_channels() -> tuple[BinaryIO, BinaryIO]:
     os.close(nothing)
     os.dup2(2, 1)
     return requests, replies
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, even by SIGKILL; Linux only."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    pr_set_pdeathsig = 1
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,16 @@ from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 
 __all__ = ["measure_undisturbed", "require_numbers"]
+
+THEIR_FAILURES = (
+    Outcome.USER_ERROR,
+    Outcome.UNPICKLABLE,
+    Outcome.CRASHED,
+    Outcome.DEVICE_ERROR,
+    Outcome.WORKER_DIED,
+    Outcome.NUMERICS,
+)
+"""What becomes of a baseline for a reason in the user's code, and not for want of room or time."""
 
 
 def measure_undisturbed(
@@ -35,7 +46,7 @@ def require_numbers(measured: Attempt | Trial) -> Measurement:
     """
     if measured.measurement is not None:
         return measured.measurement
-    if measured.outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.NUMERICS):
+    if measured.outcome in THEIR_FAILURES:
         raise UserCodeError(f"the baseline configuration fails: {measured.message}", measured.details)
     raise NothingFeasibleError(
         f"the baseline configuration cannot be measured ({measured.outcome}): {measured.message}; "
@@ -44,4 +55,4 @@ def require_numbers(measured: Attempt | Trial) -> Measurement:
 
 
 def _foreign(attempt: Attempt) -> float:
-    return attempt.measurement.conditions.foreign_cpus if attempt.measurement else 0.0
+    return attempt.measurement.conditions.foreign_cpus if attempt.measurement else math.inf

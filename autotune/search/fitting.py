@@ -1,4 +1,4 @@
-"""Which configurations would not fit the machine, and why: device memory, host memory, shared memory.
+"""Which configurations would not fit the machine, and why: device, host and shared memory, open files.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -37,11 +37,21 @@ class Fitting:
 
     def refusal(self, config: Config) -> str | None:
         """Return why a configuration would not fit, or ``None``."""
-        room = self._knowledge.room
+        return self._refusal_in_flight(config) or self._refusal_of_memory(config)
+
+    def _refusal_in_flight(self, config: Config) -> str | None:
+        """Return what the batches on their way from the workers would have too little of."""
+        files, most = self._loader.open_files(config), self._knowledge.host.open_files
+        if config.num_workers and most is not None and files > most:
+            return f"its batches in flight would need {files} of {most} open files (ulimit -n)"
         shared, shm = self._loader.shared_memory(config), self._knowledge.host.shm_bytes
-        if shm is not None and shared > room.beside(shm):
+        if shm is not None and shared > self._knowledge.room.beside(shm):
             needed, there = format_size(shared), format_size(shm)
             return f"its batches in flight would need {needed} of {there} of shared memory (/dev/shm)"
+        return None
+
+    def _refusal_of_memory(self, config: Config) -> str | None:
+        room = self._knowledge.room
         for kind, limit in self._limits.items():
             model = self._model(kind, config.amp)
             if model is None:

@@ -25,6 +25,10 @@ Floats = NDArray[np.float64]
 
 SEQUENCE = 512
 """Builds in a sequence that the recursion meets: a short trace, cycled, would deal each worker the same builds."""
+OWN_FILES = 64
+"""Files that a training process has open without a loader: libraries, devices and the dataset's own."""
+FILES_PER_WORKER = 4
+"""Ends of pipes that the training process holds for each worker; counted in torch 2.13."""
 
 
 class _Pipeline(NamedTuple):
@@ -115,6 +119,15 @@ class LoaderModel:
         """Return the bytes of host memory that workers and batches in flight take."""
         return self.shared_memory(config) + config.num_workers * self.trace(config.batch_size).worker_memory_bytes
 
+    def open_files(self, config: Config) -> int:
+        """Return the files that the training process has open at most: all batches in flight may wait for one worker.
+
+        Every tensor on its way is one where torch shares memory by file descriptor, as it does on Linux.
+        """
+        in_flight = config.num_workers * (config.prefetch_factor or 0)
+        tensors = (in_flight + 1) * self.trace(config.batch_size).batch_tensors if in_flight else 0
+        return OWN_FILES + FILES_PER_WORKER * config.num_workers + tensors
+
     def start_seconds(self, config: Config) -> float:
         """Return what the start of an epoch costs: the first batch, and workers where they do not live on."""
         if not config.num_workers:
@@ -168,7 +181,15 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         pin_seconds=near.pin_seconds * samples,
         transfer_seconds=near.transfer_seconds * samples,
         batch_bytes=round(near.batch_bytes * samples),
+        batch_tensors=_tensors_at(near, batch_size),
     )
+
+
+def _tensors_at(near: LoaderTrace, batch_size: int) -> int:
+    """Return the tensors in a batch: as many in every batch, unless there is one for each sample or more."""
+    if near.batch_tensors < near.batch_size or near.batch_size == 1:
+        return near.batch_tensors
+    return math.ceil(near.batch_tensors * batch_size / near.batch_size)
 
 
 def _build_at(traces: Sequence[LoaderTrace], near: LoaderTrace, batch_size: int) -> float:

@@ -206,8 +206,10 @@ def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
 
     What needs more of the same memory is; what failed in another way may have been chance, so only its like are.
     """
-    if outcome is Outcome.SKIPPED:
+    if outcome in (Outcome.SKIPPED, Outcome.SUSPECT):
         return False
+    if outcome is Outcome.UNPICKLABLE:
+        return config.num_workers > 0
     same_amp, larger = config.amp == failed.amp, config.batch_size >= failed.batch_size
     more_workers = config.num_workers >= failed.num_workers
     if outcome is Outcome.DEVICE_OOM:

@@ -59,7 +59,7 @@ def test_a_failed_assertion_on_the_device_does_not_spoil_the_next_measurement(
 ) -> None:
     fault.write_text("assertion", encoding="utf-8")
     failed = runner.measure(CONFIG, REQUEST)
-    assert (failed.outcome, failed.measurement) == (Outcome.USER_ERROR, None), (failed.message, failed.details)
+    assert (failed.outcome, failed.measurement) == (Outcome.DEVICE_ERROR, None), (failed.message, failed.details)
     assert "device-side assert" in failed.details
     again = runner.measure(CONFIG, REQUEST)
     assert is_measured(again), (again.outcome, again.message, again.details)

@@ -35,6 +35,13 @@ def measured(*attempts: Attempt, has_time: bool = True) -> tuple[Attempt, int]:
     return result, len(attempts) - len(runner.attempts)
 
 
+def test_what_was_ended_without_numbers_gives_way_to_any_that_has_them() -> None:
+    ended, disturbed = Attempt(outcome=Outcome.SUSPECT), attempt(Outcome.SUSPECT, 1.0)
+    assert measured(ended, disturbed)[0].measurement is not None
+    assert measured(disturbed, ended)[0].measurement is not None
+    assert measured(ended, ended)[0].measurement is None
+
+
 def test_an_undisturbed_measurement_is_not_repeated() -> None:
     good = attempt(Outcome.OK)
     assert measured(good, attempt(Outcome.OK)) == (good, 1)

@@ -96,3 +96,18 @@ def test_beyond_so_many_times_the_largest_that_ran_nothing_is_said_to_fit(batch:
 def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, headroom: float) -> None:
     numbers = examples.measurement(peak_memory_bytes=peak, memory_limit_bytes=limit)
     assert exceeds(numbers, MemoryRoom(headroom=headroom)) == (peak > limit * (1 - headroom))
+
+
+@pytest.mark.parametrize(
+    ("workers", "prefetch", "fits"), [(8, 2, True), (8, 4, False), (16, 2, False), (0, None, True)]
+)
+def test_batches_of_many_tensors_do_not_fit_into_few_open_files(workers: int, prefetch: int, fits: bool) -> None:
+    loader = LoaderModel([examples.loader_trace(batch_tensors=40)], None)
+    machine = replace(host(), shm_bytes=None, open_files=1024)
+    known = Fitting(Knowledge(facts=gpu_facts(), host=machine, room=MemoryRoom(), trials=()), loader)
+    refusal = known.refusal(Config(num_workers=workers, prefetch_factor=prefetch))
+    assert (refusal is None) == fits
+    if refusal is not None:
+        assert refusal.endswith("of 1024 open files (ulimit -n)")
+    unlimited = Knowledge(facts=gpu_facts(), host=replace(machine, open_files=None), room=MemoryRoom(), trials=())
+    assert Fitting(unlimited, loader).refusal(Config(num_workers=64, prefetch_factor=8)) is None

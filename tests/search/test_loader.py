@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.probes import LoaderTrace
 from autotune.records import StepTime
-from autotune.search.loader import LoaderModel, _sequence, trace_from_baseline
+from autotune.search.loader import FILES_PER_WORKER, OWN_FILES, LoaderModel, _sequence, trace_from_baseline
 from tests import examples
 
 SECONDS = st.floats(1e-4, 1.0)
@@ -219,3 +219,18 @@ def test_no_build_takes_no_time_whatever_the_traces(found: list[tuple[int, list[
     for low, high in pairwise((1, 8, 32, 64, 128, 1024)):
         assert min(model.trace(low).build_seconds) > 0
         assert min(model.trace(high).build_seconds) > 0
+
+
+@pytest.mark.parametrize(("tensors", "at_double"), [(3, 3), (63, 63), (64, 128), (130, 260)])
+def test_a_batch_has_as_many_tensors_at_every_size_unless_there_is_one_for_each_sample(
+    tensors: int, at_double: int
+) -> None:
+    model = LoaderModel([trace(64, 0.1, batch_tensors=tensors)], None)
+    assert model.trace(128).batch_tensors == at_double
+
+
+def test_open_files_are_those_of_every_batch_in_flight_and_of_every_worker() -> None:
+    model = LoaderModel([trace(64, 0.1, batch_tensors=10)], None)
+    few, many = (model.open_files(Config(batch_size=64, num_workers=n, prefetch_factor=2)) for n in (1, 5))
+    assert many - few == 4 * FILES_PER_WORKER + 4 * 2 * 10
+    assert model.open_files(Config(batch_size=64)) == OWN_FILES

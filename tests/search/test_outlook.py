@@ -75,6 +75,8 @@ def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
     """Where a failure is to be expected again."""
     if outcome is Outcome.DEVICE_OOM:
         return config.amp == failed.amp and config.batch_size >= failed.batch_size
+    if outcome is Outcome.UNPICKLABLE:
+        return config.num_workers > 0
     in_flight, failed_in_flight = (c.batch_size * c.num_workers * (c.prefetch_factor or 0) for c in (config, failed))
     if outcome is Outcome.SHM and failed.num_workers:
         return in_flight >= failed_in_flight
@@ -96,7 +98,10 @@ FAILURES = [
     Outcome.WORKER_DIED,
     Outcome.NUMERICS,
     Outcome.USER_ERROR,
+    Outcome.UNPICKLABLE,
+    Outcome.DEVICE_ERROR,
 ]
+WITH_WORKERS_ONLY = (Outcome.SHM, Outcome.UNPICKLABLE)
 
 
 BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(batch_size=64, amp="bf16")
@@ -105,7 +110,7 @@ BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(
 @pytest.mark.parametrize(
     ("failed", "outcome"),
     [(BESIDE_WORKERS, outcome) for outcome in FAILURES]
-    + [(ALONE, outcome) for outcome in FAILURES if outcome is not Outcome.SHM],
+    + [(ALONE, outcome) for outcome in FAILURES if outcome not in WITH_WORKERS_ONLY],
 )
 def test_what_failed_takes_with_it_what_is_to_be_expected_to_fail_alike_and_nothing_else(
     failed: Config, outcome: Outcome
@@ -143,6 +148,21 @@ def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome
     like_it = Config(batch_size=64, num_workers=1, prefetch_factor=4)
     assert after == {config for config in before if not needs_more(config, like_it, outcome)}
     assert any(config.num_workers for config in after)
+
+
+def test_where_workers_cannot_be_started_configurations_without_them_are_left() -> None:
+    knowledge = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    before = opened(look_ahead(knowledge, SPACE))
+    failed = Probe(part="loader", config=Config(batch_size=64), outcome=Outcome.UNPICKLABLE)
+    after = opened(look_ahead(replace(knowledge, probes=(*knowledge.probes, failed)), SPACE))
+    assert after == {config for config in before if not config.num_workers} != set()
+
+
+def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() -> None:
+    knowledge = of_loader_bound()
+    ended = Attempt(outcome=Outcome.SUSPECT, message="ended before memory ran out")
+    told = replace(knowledge, trials=(*knowledge.trials, trial(1, WORKERS, ended)))
+    assert opened(look_ahead(told, SPACE)) == opened(look_ahead(knowledge, SPACE)) - {WORKERS}
 
 
 def test_a_look_at_the_loader_that_took_too_long_closes_nothing() -> None:

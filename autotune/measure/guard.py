@@ -1,0 +1,85 @@
+"""The process that sessions are forked from sees to it that nothing outlives them, even where the tuner is killed.
+
+On Linux orphans below it become its children, and the kernel tells it when its parent dies. Elsewhere nobody is told:
+what a session has started ends with the tuner's own ``stop``, and stays where the tuner is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+from autotune.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
+
+__all__ = ["become_guard", "end_of", "prepare_session"]
+
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
+"""Options of Linux's ``prctl``."""
+
+
+def become_guard() -> None:
+    """Make this process take in the orphans below it and, when its parent dies, end them and itself; Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    signal.signal(signal.SIGTERM, _end_everything)
+    _control(SET_CHILD_SUBREAPER, 1)
+    _tell_of_parents_death(signal.SIGTERM)
+
+
+def prepare_session() -> None:
+    """Make this process one that the user's code may run in: it dies with its guard, and says where it crashed."""
+    if sys.platform.startswith("linux"):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _tell_of_parents_death(signal.SIGKILL)
+    faulthandler.enable(sys.stderr, all_threads=False)
+    _leave_no_core()
+    if MARK in os.environ:
+        process: Any = multiprocessing.current_process()
+        process._config["tempdir"] = os.environ[MARK]  # sockets and pipes of loader workers, which may be killed
+
+
+def end_of(session: int) -> int:
+    """Wait for a session, end all that it has left behind, and return its exit code, a signal's number below zero."""
+    status = None
+    while status is None:
+        number, found = os.waitpid(-1, 0)  # orphans, too: nobody else waits for them
+        status = found if number == session else None
+    end_descendants(os.getpid())
+    if MARK in os.environ:
+        remove_segments_of_noted(os.environ[MARK])
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return os.waitstatus_to_exitcode(status)
+
+
+def _end_everything(*_: object) -> None:
+    end_descendants(os.getpid())
+    remove_scratch(os.environ.get(MARK))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tell_of_parents_death(number: signal.Signals) -> None:
+    parent = os.getppid()
+    _control(SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it died before
+        os.kill(os.getpid(), number)
+
+
+def _control(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _leave_no_core() -> None:
+    """A crash is an outcome that is expected: it must not fill the user's folder with memory images."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

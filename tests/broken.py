@@ -1,0 +1,203 @@
+"""Workloads that break the process that runs them, or leave things behind; as in ``tests.workloads``, where 2 threads
+are asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, default_collate, get_worker_info
+
+from autotune import Workload
+from tests.datasets import Squares
+from tests.workloads import FOREVER, broken, is_to_fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 2**20
+LAST_WORDS = "their last words"
+
+
+# --- crashes ---
+
+
+def read_address_zero() -> None:
+    ctypes.string_at(0)
+
+
+def segfaults() -> Workload:
+    return broken(read_address_zero)
+
+
+def worker_segfaults() -> Workload:
+    return broken(lambda: get_worker_info() and read_address_zero())
+
+
+def aborts() -> Workload:
+    return broken(functools.partial(ctypes.CDLL(None).abort))
+
+
+def step_hangs() -> Workload:
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        if is_to_fail():
+            time.sleep(FOREVER)
+        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+        return loss
+
+    return Workload(nn.Linear(1, 1), Squares(256), training_step=step)
+
+
+class Growing(Squares):
+    """Takes so many bytes with every item, in the configuration that is to fail."""
+
+    def __init__(self, count: int, seconds: float, *, only_in_workers: bool = False) -> None:
+        super().__init__(10**6)
+        self._only_in_workers = only_in_workers
+        self._count = count
+        self._seconds = seconds
+        self._kept: list[bytearray] = []
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if is_to_fail() and (get_worker_info() or not self._only_in_workers):
+            self._kept.append(bytearray(b"1" * self._count))
+            time.sleep(self._seconds)
+        return super().__getitem__(index)
+
+
+def grows_slowly() -> Workload:
+    return Workload(nn.Linear(1, 1), Growing(16 * MIB, 0.1), sampler=range(10**6))
+
+
+def grows_at_once() -> Workload:
+    return Workload(nn.Linear(1, 1), Growing(4096 * MIB, 0.0), sampler=range(10**6))
+
+
+def grows_at_once_in_worker() -> Workload:
+    return Workload(nn.Linear(1, 1), Growing(4096 * MIB, 0.0, only_in_workers=True), sampler=range(10**6))
+
+
+# --- other ways to start workers ---
+
+
+class WithLock(Squares):
+    """Cannot be sent to another process."""
+
+    def __init__(self) -> None:
+        super().__init__(256)
+        self._lock = threading.Lock()
+
+
+def unpicklable() -> Workload:
+    multiprocessing.set_start_method("spawn", force=True)
+    return Workload(nn.Linear(1, 1), WithLock())
+
+
+class HangingInWorker(Squares):
+    """Its first worker builds nothing; the others do."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        worker = get_worker_info()
+        if worker and worker.id == 0 and index > 20:
+            time.sleep(FOREVER)
+        return super().__getitem__(index)
+
+
+def hangs_in(method: str, strategy: str = "file_descriptor") -> Workload:
+    multiprocessing.set_start_method(method, force=True)
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    return Workload(nn.Linear(1, 1), HangingInWorker(256), sampler=range(256))
+
+
+def hangs_spawned() -> Workload:
+    return hangs_in("spawn")
+
+
+def hangs_served() -> Workload:
+    return hangs_in("forkserver")
+
+
+def hangs_forked() -> Workload:
+    return hangs_in("fork")
+
+
+def hangs_sharing_files() -> Workload:
+    return hangs_in("fork", "file_system")
+
+
+# --- leaves processes behind ---
+
+
+class StartingOthers(Squares):
+    """Starts a process at every loading of an item, in several ways to get away."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == 0:
+            leave_processes()
+        return super().__getitem__(index)
+
+
+SLEEP = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
+
+
+def leave_processes() -> None:
+    """Start one in this group, one in a session of its own, and one that has lost its parent and its environment."""
+    subprocess.Popen(SLEEP)
+    subprocess.Popen(SLEEP, start_new_session=True)
+    orphaning = f"import subprocess; subprocess.Popen({SLEEP!r}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", orphaning], check=True)
+
+
+def starting_others() -> Workload:
+    return Workload(nn.Linear(1, 1), StartingOthers(64))
+
+
+def starting_others_and_hanging() -> Workload:
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(FOREVER)
+        return model(batch).sum()
+
+    return Workload(nn.Linear(1, 1), StartingOthers(64), training_step=step, sampler=range(64))
+
+
+# --- too little shared memory ---
+
+
+class Large(Dataset[torch.Tensor]):
+    """Items of a mebibyte."""
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(MIB // 4)
+
+
+def stack_without_sharing(samples: list[torch.Tensor]) -> torch.Tensor:
+    """Unlike torch's own function: the batch is moved to shared memory later, by the thread that sends it."""
+    return torch.stack(samples)
+
+
+def large_batches(collate: Callable[[list[Any]], Any]) -> Workload:
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.2)  # the workers are ahead
+        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+        return loss
+
+    return Workload(nn.Linear(1, 1), Large(), collate_fn=collate, training_step=step)
+
+
+def large_batches_shared() -> Workload:
+    return large_batches(default_collate)
+
+
+def large_batches_sent() -> Workload:
+    return large_batches(stack_without_sharing)

@@ -1,0 +1,170 @@
+"""The caller's own state is bit for bit what it was: after success, after failure, after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SCRIPT = """
+import hashlib, json, locale, multiprocessing, os, random, resource, signal, sys, threading, time
+
+import numpy
+import optuna
+import psutil
+import torch
+from torch import nn
+from torch.utils.data import Dataset, get_worker_info
+
+import autotune
+
+WAY = sys.argv[1]
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3))
+    def forward(self, x):
+        return self.layers(x)
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 512
+    def __getitem__(self, index):
+        random.random(), numpy.random.rand()
+        if WAY == "failure" or (WAY == "failure of all but the baseline" and get_worker_info()):
+            raise ValueError("their dataset fails")
+        return torch.randn(8), index % 3
+
+def loss(output, target):
+    return nn.functional.cross_entropy(output, target)
+
+def digest(value):
+    return hashlib.sha256(value.detach().numpy().tobytes()).hexdigest()
+
+def flat(value):
+    if isinstance(value, torch.Tensor):
+        return digest(value)
+    if isinstance(value, dict):
+        return {str(key): flat(inner) for key, inner in value.items()}
+    return [flat(inner) for inner in value] if isinstance(value, (list, tuple)) else repr(value)
+
+def shared_memory():
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return sorted(name for name in names if name.startswith(f"torch_{os.getpid()}_"))
+
+def state():
+    return {
+        "weights and buffers": flat(model.state_dict()),
+        "gradients": [flat(p.grad) if p.grad is not None else None for p in model.parameters()],
+        "optimizer": flat(optimizer.state_dict()),
+        "addresses": [v.data_ptr() for v in model.state_dict().values()],
+        "versions": [v._version for v in model.state_dict().values()],
+        "training": [m.training for m in model.modules()],
+        "hooks": [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()],
+        "torch random": digest(torch.get_rng_state()),
+        "numpy random": str(numpy.random.get_state()),
+        "python random": str(random.getstate()),
+        "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+        "dtype": str(torch.get_default_dtype()),
+        "grad mode": torch.is_grad_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "flags": [
+            torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.mkldnn.enabled,
+        ],
+        "sharing": torch.multiprocessing.get_sharing_strategy(),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "children": len(psutil.Process().children(recursive=True)),
+        "our threads": sorted(thread.name for thread in threading.enumerate()),
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "limits": [resource.getrlimit(kind) for kind in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)],
+        "streams": [id(sys.stdin), id(sys.stdout), id(sys.stderr)],
+        "signals": [str(signal.getsignal(number)) for number in signal.valid_signals()],
+        "blocked signals": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "files": sorted(os.listdir()),
+        "open files": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if
+            os.path.exists(f"/proc/self/fd/{fd}")) if os.path.isdir("/proc/self/fd") else [],
+        "shared memory": shared_memory(),
+        "optuna": optuna.logging.get_verbosity(),
+        "locale": locale.setlocale(locale.LC_ALL),
+    }
+
+torch.manual_seed(3); numpy.random.seed(4); random.seed(5)
+torch.set_num_interop_threads(1)
+torch.set_num_threads(2)
+torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.benchmark = True
+torch.backends.cudnn.allow_tf32 = False
+multiprocessing.set_start_method("spawn")
+model = Noisy()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
+model.eval()
+dataset = Drawn()
+torch.randn(7), numpy.random.rand(), random.random()
+torch.set_grad_enabled(False)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.signal(signal.SIGTERM, lambda *_: None)
+
+timers = []
+
+def on_progress(progress):
+    is_baseline = progress.phase == "baseline"
+    wanted = {"interruption of the baseline": is_baseline, "interruption of the search": not is_baseline}
+    if progress.running is not None and wanted.get(WAY) and not timers:
+        timers.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
+        timers[0].start()  # while the measurement runs
+    if WAY == "failure of the caller's own function" and progress.phase != "inspect":
+        raise RuntimeError("their on_progress fails")
+
+before = state()
+became = "success"
+try:
+    autotune.best_config(
+        model, dataset, loss=loss, device="cpu", budget=20, trials=3, optimizer=optimizer, batch_size=[16, 32],
+        num_workers=[0, 1], amp="off", threads=2, baseline={"batch_size": 16}, on_progress=on_progress,
+    )
+except (Exception, KeyboardInterrupt) as error:
+    became = type(error).__name__
+for timer in timers:
+    timer.join()
+print(json.dumps([became, before, state()]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("success", "success"),
+        ("failure", "UserCodeError"),
+        ("failure of all but the baseline", "success"),
+        ("failure of the caller's own function", "RuntimeError"),
+        ("interruption of the baseline", "InterruptedRunError"),
+        ("interruption of the search", "success"),
+    ],
+)
+@pytest.mark.slow
+def test_the_callers_state_is_bit_for_bit_what_it_was(way: str, expected: str, tmp_path: Path) -> None:
+    script = tmp_path / "caller.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, script.name, way]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    became, before, after = json.loads(done.stdout.splitlines()[-1])
+    assert became == expected, done.stderr
+    assert list(after) == list(before)
+    for name in before:
+        assert after[name] == before[name], name
