@@ -37,6 +37,8 @@ LOOK_LIMIT = 60.0
 """Seconds after which a look is given up."""
 LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
+HANG_FACTOR, LEAST_HANG = 10.0, 30.0
+"""A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
 GRACE = 5.0
 """Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
 
@@ -140,7 +142,8 @@ class Search:
             return Request(seconds=self.longest_window, time_limit=max(60.0, self.clock.left))
         best = self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        return Request(seconds=self.longest_window, time_limit=self._time_limit, least_rate=low)
+        stuck = max(LEAST_HANG, HANG_FACTOR * max(t.seconds for t in self.study.trials if t.measurement is not None))
+        return Request(seconds=self.longest_window, time_limit=min(stuck, self._time_limit), least_rate=low)
 
     @property
     def _has_all_trials(self) -> bool:

@@ -218,3 +218,12 @@ def test_a_trial_below_the_best_may_end_early_and_the_baseline_may_not() -> None
 def test_windows_are_as_long_as_the_budget_allows_within_bounds(budget: float, longest: float) -> None:
     run = Run(SimulatedMachine(cost=loader_bound), budget=budget, max_trials=2)
     assert {request.seconds for _, request in run.machine.calls} == {longest}
+
+
+def test_a_trial_that_hangs_does_not_take_all_the_time_there_is() -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), budget=3600.0, max_trials=3)
+    limits = [request.time_limit for _, request in run.machine.calls]
+    assert limits[0] > 3000
+    assert limits[1:] == [30.0, 30.0]
+    slow = Run(SimulatedMachine(cost=loader_bound, seconds=20.0), budget=3600.0, max_trials=3)
+    assert [request.time_limit for _, request in slow.machine.calls][1:] == [200.0, 200.0]

@@ -1,0 +1,20 @@
+"""Some of the faults strike a trial of a whole study; all of them do in studies/faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.injecting import inject
+from tests.faults.zoo import FAULTS
+
+SOME = ["item reads address zero", "loss is not a number", "worker leaves processes and exits"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME)
+def test_a_study_goes_on_after_a_fault_and_leaves_nothing_behind(name: str) -> None:
+    found = inject(name)
+    assert found.outcome is FAULTS[name].outcome, found.message
+    assert found.recovery_seconds > 0
+    assert found.result.rounds > 0
+    assert (found.processes, found.segments, found.is_valid) == ((), (), True)
