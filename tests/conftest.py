@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import uuid
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     import psutil
 
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # a script's background, nohup; children would ignore it, too
+        signal.signal(_number, _usual)
 torch.set_num_threads(1)  # operators are small here, and threads that share a CPU wait for each other
 
 
