@@ -73,6 +73,8 @@ def diagnose(
     Raises ``UsageError``, ``UserCodeError`` and ``NothingFeasibleError`` when the configuration cannot be measured, and
     ``ConfigFileError`` when the trace cannot be written.
     """
+    if trace is not None and not Path(trace).parent.is_dir():
+        raise ConfigFileError(f"--trace {trace}: cannot be written: there is no such folder")
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=0.0))
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
@@ -115,11 +114,11 @@ def by_receiving() -> Workload:
     return trained_by_sleep(ManyTensors(400))
 
 
-# --- one habit each, none of which limits anything ---
+# --- habits, none of which limits anything ---
 
 
 class ManyTensors(Items):
-    def __init__(self, count: int = 40) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
         self._count = count
 
@@ -127,37 +126,24 @@ class ManyTensors(Items):
         return {f"part{number}": torch.zeros(2) for number in range(self._count)}
 
 
-def with_many_tensors() -> Workload:
-    return trained_by_sleep(ManyTensors())
+class Habitual(ManyTensors):
+    """A long list of names, and forty small arrays in every sample."""
 
-
-class Arrays(Items):
-    def __getitem__(self, index: int) -> Any:
-        return np.zeros(64, dtype=np.float32)
-
-
-def with_numpy() -> Workload:
-    return trained_by_sleep(Arrays())
-
-
-class Names(Items):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(40)
         self.names = [f"sample {number}" for number in range(150_000)]
 
+    def __getitem__(self, index: int) -> Any:
+        return {name: part.numpy() for name, part in super().__getitem__(index).items()}
 
-def with_a_long_list() -> Workload:
-    return trained_by_sleep(Names())
 
-
-def with_item() -> Workload:
+def with_habits() -> Workload:
     def step(model: nn.Module, batch: Any) -> torch.Tensor:
-        time.sleep(STEP_SECONDS)
-        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
+        loss = sleeping_step(model, batch)
         assert loss.item() == loss.item()
         return loss
 
-    return Workload(nn.Linear(1, 1), Items(), training_step=step)
+    return Workload(nn.Linear(1, 1), Habitual(), training_step=step)
 
 
 def with_spawn() -> Workload:

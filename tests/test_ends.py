@@ -79,6 +79,7 @@ def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
     assert result.samples_per_second > 0
 
 
+@pytest.mark.slow
 def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_accelerator(values: dict[str, Any]) -> WorkloadFacts:
         return replace(facts_from_json(values), device="cuda:0", device_uuid="GPU-7")

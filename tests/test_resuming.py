@@ -17,6 +17,7 @@ import pytest
 from autotune import load_config
 from tests.test_command_line import PACKAGE, Running, environment, wait_until, workload
 
+pytestmark = pytest.mark.slow
 FLAGS = (
     *("--device", "cpu", "--budget", "60s", "--trials", "4", "--quiet"),
     *("--num-workers", "0,1", "--batch-size", "32", "--threads", "1,2", "--amp", "off"),
@@ -65,7 +66,7 @@ def finish(folder: Path) -> None:
     "moments",
     [
         pytest.param([4.0, 8.0], id="early and later"),
-        pytest.param([random.Random(seed).uniform(0.5, LATEST_KILL) for seed in range(20)], marks=pytest.mark.slow),
+        pytest.param([random.Random(seed).uniform(0.5, LATEST_KILL) for seed in range(5)], id="at random"),
     ],
 )
 def test_after_a_kill_the_same_command_repeats_no_finished_trial(tmp_path: Path, moments: list[float]) -> None:
@@ -87,7 +88,7 @@ def test_after_a_kill_the_same_command_repeats_no_finished_trial(tmp_path: Path,
 SLOW = ("--num-workers", "1", "--batch-size", "8", "--threads", "1", "--baseline", "batch_size=8", "--budget", "10m")
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
 def test_a_batch_system_that_asks_to_stop_gets_what_is_known(tmp_path: Path, kind: signal.Signals) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW)
     wait_until(lambda: running.lines() >= 1)
@@ -99,7 +100,7 @@ def test_a_batch_system_that_asks_to_stop_gets_what_is_known(tmp_path: Path, kin
     assert kept_trials(tmp_path)
 
 
-@pytest.mark.parametrize("whom", ["the process group", pytest.param("the process", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("whom", ["the process group", "the process"])
 def test_ctrl_c_twice_stops_at_once_and_loses_nothing(tmp_path: Path, whom: str) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW, new_group=True)
     send = os.killpg if whom == "the process group" else os.kill
@@ -120,7 +121,6 @@ def test_ctrl_c_twice_stops_at_once_and_loses_nothing(tmp_path: Path, whom: str)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-@pytest.mark.slow
 def test_on_a_full_disk_the_answer_is_still_on_stdout(tmp_path: Path) -> None:
     """The disk is there when the run starts, and full when it writes."""
     folder = tmp_path / "disk"

@@ -119,6 +119,7 @@ def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> No
     assert found.device_idle_share is None
 
 
+@pytest.mark.slow
 def test_workers_whose_memory_an_epoch_would_not_leave_room_for_are_infeasible() -> None:
     with runner_of("keeping") as runner:
         attempt = runner.measure(Config(batch_size=8, num_workers=2, intra_op_threads=1), QUICK)
@@ -145,6 +146,7 @@ def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> None:
     before = dict(os.environ)
     with runner_of("telling_threads") as runner:
@@ -309,6 +311,7 @@ def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
     assert replies[4:] == [{"closed": 0}]
 
 
+@pytest.mark.slow
 def test_options_never_reach_the_next_configuration() -> None:
     plain, both = Config(batch_size=8), Config(batch_size=8, options=("channels_last", "fused_optimizer"))
     first = Config(batch_size=8, options=("channels_last",))
@@ -318,6 +321,7 @@ def test_options_never_reach_the_next_configuration() -> None:
     assert found == [0, 3, 1, 0, 3, 0]
 
 
+@pytest.mark.slow
 def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
     config = Config(batch_size=8, options=("channels_last",))
     request = Request(seconds=0.2, part="numerics")
@@ -332,6 +336,7 @@ def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
         assert loss(runner.measure(config, QUICK)) == 1
 
 
+@pytest.mark.slow
 def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
     with runner_of("telling_options") as runner:
         runner.inspect(SOUND)

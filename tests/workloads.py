@@ -23,8 +23,8 @@ from tests.datasets import CountingUp, Squares
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SAMPLE_SECONDS = 0.01
-STEP_SECONDS = 0.015
+SAMPLE_SECONDS = 0.02
+STEP_SECONDS = 0.03
 BAD_INDEX = 3
 FOREVER = 3600.0
 
@@ -32,7 +32,7 @@ not_callable = 3
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Takes 10 ms a sample and next to no CPU."""
+    """Takes 20 ms a sample and next to no CPU."""
 
     def __len__(self) -> int:
         return 100_000

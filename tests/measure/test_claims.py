@@ -291,6 +291,7 @@ def lambda_without_fork() -> Workload:
     return Workload(nn.Linear(1, 1), HoldsALambda(100_000))
 
 
+@pytest.mark.slow
 def test_workers_that_are_not_forked_are_counted_alike() -> None:
     with runner_of("squares_without_fork") as runner:
         found = runner.measure(WITH_WORKERS, QUICK).measurement
@@ -304,7 +305,7 @@ def test_workers_that_are_not_forked_are_counted_alike() -> None:
 def test_a_dataset_that_cannot_be_sent_to_workers_says_so_and_is_measured_without() -> None:
     with runner_of("lambda_without_fork") as runner:
         measured, refused = (runner.measure(config, QUICK) for config in (ALONE, WITH_WORKERS))
-    assert (refused.outcome, refused.measurement) == (Outcome.USER_ERROR, None)
+    assert (refused.outcome, refused.measurement) == (Outcome.UNPICKLABLE, None)
     assert "pickle" in refused.message
     assert "lambda" in refused.message
     assert measured.outcome in (Outcome.OK, Outcome.SUSPECT)
@@ -326,6 +327,7 @@ def threads_before_fork() -> Workload:
     return Workload(nn.Linear(1, 1), Products(100_000))
 
 
+@pytest.mark.slow
 def test_workers_that_compute_do_not_hang_on_threads_that_ran_before_they_were_forked() -> None:
     with runner_of("threads_before_fork") as runner:
         attempt = runner.measure(replace(WITH_WORKERS, intra_op_threads=2), QUICK)

@@ -106,7 +106,11 @@ def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> 
     assert 2**20 < compute.peak_memory_bytes <= compute.memory_limit_bytes
 
 
-@pytest.mark.parametrize("look", [LOADER, COMPUTE, ANATOMY], ids=["loader", "compute", "anatomy"])
+@pytest.mark.parametrize(
+    "look",
+    [LOADER, pytest.param(COMPUTE, marks=pytest.mark.slow), pytest.param(ANATOMY, marks=pytest.mark.slow)],
+    ids=["loader", "compute", "anatomy"],
+)
 def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
     truth = 8 / (8 * SAMPLE_SECONDS + STEP_SECONDS)
 
@@ -178,6 +182,7 @@ def test_an_error_in_the_users_dataset_comes_back_from_the_process() -> None:
     assert_tells_where(attempt, "raise_value_error")
 
 
+@pytest.mark.slow
 def test_after_an_error_looks_and_training_go_on_in_a_clean_process() -> None:
     with runner_of("raising_at_batch_size_7") as runner:
         runner.inspect(SOUND)

@@ -382,10 +382,14 @@ def test_the_control_of_an_honest_machine_is_hardly_ever_off() -> None:
     assert sum(control.is_off for control in found if control) <= 3
 
 
+DRIFTING = ((0.05, True), (0.05, False), (0.2, False))
+"""Amplitudes of a wave in the machine's speed, and whether there is a control."""
+
+
 @pytest.mark.parametrize("finalists", [(CHEAP,), (CHEAP, MIDDLE, DEAR)], ids=["one", "three"])
 @pytest.mark.parametrize(
     ("drift", "with_control"),
-    [(0.0, False), (0.05, True), *(pytest.param(drift, False, marks=pytest.mark.slow) for drift in (0.05, 0.2))],
+    [(0.0, False), *(pytest.param(*case, marks=pytest.mark.slow) for case in DRIFTING)],
 )
 def test_equal_configurations_are_rarely_called_faster(
     finalists: tuple[Config, ...], drift: float, with_control: bool
