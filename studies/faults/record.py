@@ -1,4 +1,4 @@
-"""Strike one trial of a running study with every fault of the zoo: what becomes of it, is there an answer, what is left?
+"""Strike one trial of a running study with every fault of the zoo: is it told, is there an answer, what is left?
 
     python -m studies.faults.record [--only "item hangs"]
 
