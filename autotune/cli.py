@@ -118,7 +118,8 @@ def _diagnose(flags: argparse.Namespace) -> int:
     from autotune.config import load_config
 
     given = None if flags.baseline is None else parse_baseline(flags.baseline)
-    config = load_config(flags.config) if flags.config else given
+    with _quiet_warnings(flags.quiet):
+        config = load_config(flags.config) if flags.config else given
     if flags.trace:
         _require_writable("--trace", Path(flags.trace))
     from autotune.diagnosing import diagnose

@@ -16,7 +16,15 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "end_descendants", "make_scratch", "note_workers", "remove_scratch", "remove_segments_of_noted"]
+__all__ = [
+    "MARK",
+    "end_descendants",
+    "is_cleaner",
+    "make_scratch",
+    "note_workers",
+    "remove_scratch",
+    "remove_segments_of_noted",
+]
 
 MARK = "AUTOTUNE_MEASURING"
 """Environment variable of a measuring process and all below it: the path of their scratch folder, no other's."""
@@ -66,7 +74,7 @@ def end_descendants(root: int, mark: str | None = None) -> None:
     """
     ended: set[int] = set()
     limit = time.monotonic() + KILL_LIMIT
-    while (victims := [each for each in _living(root, mark) if not _is_cleaner(each)]) and time.monotonic() < limit:
+    while (victims := [each for each in _living(root, mark) if not is_cleaner(each)]) and time.monotonic() < limit:
         ended |= _kill(victims)
     limit = time.monotonic() + CLEANING_LIMIT
     while (cleaners := list(_living(root, mark))) and time.monotonic() < limit:
@@ -107,7 +115,8 @@ def _belongs(process: psutil.Process, root: int, mark: str) -> bool:
         return False
 
 
-def _is_cleaner(process: psutil.Process) -> bool:
+def is_cleaner(process: psutil.Process) -> bool:
+    """Tell whether a process removes semaphores or shared memory once their users are gone."""
     try:
         return any(name in part for part in process.cmdline() for name in CLEANERS)
     except psutil.Error:

@@ -27,7 +27,7 @@ __all__ = ["DeviceLock"]
 POLL_SECONDS = 0.5
 SHARED_FOLDER = Path("/tmp")
 """Where all users of a machine find each other's locks, whatever ``TMPDIR`` says."""
-_CREDENTIALS = re.compile(r"//[^/\s@]+@")
+_CREDENTIALS = re.compile(r"//[^/\s]*@")
 
 
 class DeviceLock:

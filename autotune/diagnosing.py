@@ -119,7 +119,7 @@ class _Looks:
             findings=find(evidence),
             anatomy=inside.anatomy,
             trace=traced.trace if traced else None,
-            notes=(*measured.notes, *unseen),
+            notes=(*measured.notes, *unseen, *([f"no trace: {traced.message}"] if traced and not traced.trace else [])),
         )
 
     def _measure(self) -> Measurement:
@@ -137,10 +137,7 @@ class _Looks:
         request = Request(
             seconds=LOOK_SECONDS, time_limit=TIME_LIMIT, part="trace", trace_path=str(path.resolve()), fresh=True
         )
-        attempt = self.runner.measure(self.config, request)
-        if attempt.trace is None:
-            raise ConfigFileError(f"--trace {path}: {attempt.message}")
-        return attempt
+        return self.runner.measure(self.config, request)
 
     def _as_trial(self, attempt: Attempt) -> Trial:
         return Trial(

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ __all__ = ["END_AT_ONCE", "EXIT_CODE", "interruptible", "shielded"]
 
 EXIT_CODE = 130
 """What a process ends with that was asked to stop, as shells say it for Ctrl-C."""
+SAME_EVENT = 0.5
+"""Seconds in which SIGHUP or SIGTERM may come twice for one reason: from the kernel and from a shell, say."""
 PATIENCE = 1.0
 """Seconds that cleaning up may take after the second signal."""
 SHOW_CURSOR = b"\x1b[?25h"
@@ -91,10 +94,14 @@ class _Handler:
 
     count: int = 0
     """How many came."""
+    _last: tuple[int, float] = (0, 0.0)
     _terminals: list[int] = field(default_factory=lambda: [fd for fd in (0, 1, 2) if _is_terminal(fd)])
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Stop, the more firmly the more often this is asked for."""
+        previous, self._last = self._last, (number, time.monotonic())
+        if number != signal.SIGINT and number == previous[0] and self._last[1] - previous[1] < SAME_EVENT:
+            return
         self.count += 1
         self._leave_closed_terminals()
         if self.count == 2:

@@ -26,7 +26,7 @@ from typing import IO, Any
 import psutil
 
 from autotune.cgroup import oom_kills
-from autotune.descendants import MARK, end_descendants, make_scratch, remove_scratch
+from autotune.descendants import MARK, end_descendants, is_cleaner, make_scratch, remove_scratch
 from autotune.interrupts import END_AT_ONCE
 from autotune.postmortem import describe_end, describe_silence, describe_worker, last_words
 from autotune.records import Attempt, Outcome
@@ -73,7 +73,8 @@ class MeasuringProcess:
         )
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def open(self) -> None:
         """Begin a session. Raises ``ProcessLostError``."""
@@ -156,14 +157,16 @@ class MeasuringProcess:
             end_descendants(self._process.pid, self._mark)
             self._process.kill()
             self._process.wait()
+            self._reader.join(EXIT_LIMIT)
             self._output.close()
             remove_scratch(self._mark)
 
     def _make_members_say_where_they_are(self) -> None:
-        """Abort what hangs, and would be killed: Python writes where it was."""
+        """Abort what hangs, and would be killed: Python writes where it was. What cleans up goes on."""
         for member in self._members():
             with suppress(psutil.Error, AttributeError):
-                member.send_signal(signal.SIGABRT)
+                if not is_cleaner(member):
+                    member.send_signal(signal.SIGABRT)
         time.sleep(DUMP_SECONDS)
 
     def _members(self) -> list[psutil.Process]:

@@ -190,8 +190,7 @@ class Run:
         reason = self._search(search)
         keeper.search_ended(reason)
         explorer, was_interrupted = self._explore(search, interrupted=reason == INTERRUPTED)
-        explored = explorer.answer if explorer else None
-        confirmation, was_interrupted = self._confirm(search, explored, interrupted=was_interrupted)
+        confirmation, was_interrupted = self._confirm(search, explorer, interrupted=was_interrupted)
         result = conclude(
             study.trials,
             confirmation,
@@ -245,15 +244,18 @@ class Run:
         return explorer, False
 
     def _confirm(
-        self, search: Search, explored: Config | None, *, interrupted: bool
+        self, search: Search, explorer: Explorer | None, *, interrupted: bool
     ) -> tuple[Confirmation | None, bool]:
         """Return what was confirmed, ``None`` where nothing was, and whether the user has stopped the run by then.
 
-        What exploring gave is measured beside the others, as the dearest.
+        What exploring gave is measured beside the others, as the dearest, where there is time for it.
         """
-        study = search.study
+        study, explored = search.study, explorer.answer if explorer else None
+        explored_cost = 3 * search.fresh_cost + (explorer.start_seconds if explorer else 0.0)
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
+        if explored is not None and (interrupted or end - self.clock.spent < MIN_ROUNDS * explored_cost):
+            explored = None  # without it there is time to prove what the search has found
         count = count if explored is None else max(1, count - 1)
         chosen = dict.fromkeys(self.space.with_persistence(trial) for trial in study.finalists(count))
         finalists = [config for config in chosen if config != study.trials[0].config]

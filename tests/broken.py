@@ -74,7 +74,7 @@ class Growing(Squares):
 
 
 def grows_slowly() -> Workload:
-    return Workload(nn.Linear(1, 1), Growing(16 * MIB, 0.1), sampler=range(10**6))
+    return Workload(nn.Linear(1, 1), Growing(8 * MIB, 0.1), sampler=range(10**6))
 
 
 def grows_at_once() -> Workload:

@@ -175,8 +175,8 @@ def test_on_the_demo_each_option_is_tried_and_the_answer_is_one_that_was_confirm
     assert tried["tf32"].message in (
         no_time, "tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out"
     )  # fmt: skip
-    assert tried["channels_last"].gain is not None
-    assert tried["channels_last"].first_step_seconds is not None
+    first = tried["channels_last"]
+    assert first.message == no_time or (first.gain is not None and first.first_step_seconds is not None)
     assert all(each.kept or each.message for each in tried.values())
     assert set(result.config.options) <= {option for option in tried if tried[option].kept}
     confirmed = [trial.config.options for trial in result.history if trial.kind == "confirm"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.records import Outcome
+from tests.processes import are_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,4 +80,4 @@ def test_running_out_of_memory_is_said_with_its_evidence(
     assert done.returncode == 0, done.stderr
     outcome, said, *_ = json.loads(done.stdout)
     assert (outcome, said[: len(message)]) == (Outcome.HOST_OOM, message), said
-    assert not processes()
+    assert are_gone(processes)

@@ -68,7 +68,7 @@ def _lost(evidence: Evidence) -> _Lost:
         wait=max(0.0, split.data_wait + steady - split.total),
         copy=split.host_to_device,
         loop=split.other,
-        slowed=max(0.0, computing - alone),
+        slowed=max(0.0, computing - alone) if evidence.config.num_workers else 0.0,
         restarts=max(0.0, total - same - steady),
         same=same,
         total=total,
@@ -185,7 +185,7 @@ def _slowed_step(evidence: Evidence, share: float) -> Finding:
     alone = measured.samples / measured.steps / measured.ceiling_samples_per_second
     split = measured.step_time
     computing = split.forward + split.backward + split.optimizer
-    if conditions.gpu_slowdowns:
+    if conditions.gpu_slowdowns or conditions.allocator_retries:
         return _step_limit(evidence)
     return limit(
         Cause.CPUS,

@@ -23,6 +23,8 @@ FOREIGN = {*sys.stdlib_module_names, "torch", "torchvision", "torchaudio", "nump
     "__main__"
 }
 """Packages whose code is known by its name: versions are compared elsewhere."""
+DEEPEST = 50
+"""How far code is followed from function to function; Python itself ends at some hundred."""
 MOST = 2000
 """Functions and classes that are followed."""
 SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
@@ -67,6 +69,7 @@ class _Code:
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
+        self._depth = 0
         self._kept: list[Any] = []
 
     def lines(self, parts: Iterator[Any]) -> Iterator[str]:
@@ -108,11 +111,13 @@ class _Code:
     def _once(self, part: FunctionType | type) -> Iterator[str]:
         """Yield the name of a function or class and, where it is the user's and new, its code."""
         yield f"{part.__qualname__}"
-        if id(part) in self._seen or len(self._seen) >= MOST or _is_foreign(part):
+        if id(part) in self._seen or len(self._seen) >= MOST or self._depth >= DEEPEST or _is_foreign(part):
             return
         self._seen.add(id(part))
         self._kept.append(part)  # so that no other object can get its number
+        self._depth += 1
         yield from self._of_class(part) if isinstance(part, type) else self._of_function(part)
+        self._depth -= 1
 
     def _of_class(self, part: type) -> Iterator[str]:
         yield from self.lines(iter(part.__bases__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -31,9 +32,11 @@ def count_objects(dataset: object) -> int:
     pending = [dataset]
     while pending and len(held) < MOST_OBJECTS:
         holder = pending.pop()
+        if issubclass(type(holder), CONTAINERS) and len(holder) >= MOST_OBJECTS:  # type: ignore[arg-type]
+            return MOST_OBJECTS
         parts = gc.get_referents(holder)
         if issubclass(type(holder), CONTAINERS):
-            held.update(map(id, parts))
+            held.update(map(id, islice(parts, MOST_OBJECTS - len(held))))
         for part in parts:
             if id(part) not in visited and _may_hold(part):
                 visited.add(id(part))

@@ -87,6 +87,11 @@ class Explorer:
         kept = tuple(tried.option for tried in self.tried if tried.kept)
         return replace(self.start, options=(*self.start.options, *kept)) if kept else None
 
+    @property
+    def start_seconds(self) -> float:
+        """What the first step takes longer with what was kept, as for compiling."""
+        return sum(tried.start_seconds or 0.0 for tried in self.tried if tried.kept)
+
     def run(self) -> None:
         """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before."""
         for option in self.options:
@@ -163,7 +168,8 @@ class Explorer:
 
     def _may_repeat(self, disturbed: Attempt) -> bool:
         """Tell whether a look may be repeated: not at the cost of options that are still to be tried."""
-        return self._has_time(LOOKS * (len(self.options) - len(self.tried)))
+        fits = self.clock.spent + disturbed.seconds <= self.end
+        return fits and self._has_time(LOOKS * (len(self.options) - len(self.tried)))
 
     def _has_time(self, looks: int) -> bool:
         return self.clock.spent + looks * self.look_cost <= self.end

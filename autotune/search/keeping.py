@@ -136,10 +136,17 @@ class Keeper:
             self._run -= 1
         elif not runs:
             self._say_what_differs()
-        self._is_replaced = self._for_one_run and all(FINISHED in each for each in self._studies().values())
+        self._is_replaced = self._for_one_run and self._is_finished
         if is_over or (self._for_one_run and not runs):
             return Kept()
         return self._read(self._begin())
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether the storage holds nothing but studies of autotune whose answers were delivered."""
+        assert self._storage is not None
+        ours, known = self._studies(), self._storage.get_all_studies()
+        return len(ours) == len(known) and all(FINISHED in attrs for attrs in ours.values())
 
     def _open_storage(self) -> None:
         location = self._location

@@ -109,7 +109,7 @@ FAULTS: dict[str, Fault] = {
     # in the dataset
     "item raises": Fault(outcome=Outcome.USER_ERROR, item=fail(ValueError("their item is broken"))),
     "item recurses": Fault(outcome=Outcome.USER_ERROR, item=recurse),
-    "item runs out of files": Fault(outcome=Outcome.USER_ERROR, item=open_files_without_end),
+    "item runs out of files": Fault(outcome=Outcome.SHM, item=open_files_without_end),
     "item runs out of memory": Fault(outcome=Outcome.HOST_OOM, item=fail(MemoryError())),
     "item allocates a pebibyte": Fault(outcome=Outcome.HOST_OOM, item=lambda: torch.empty(2**48)),
     "item is killed": Fault(outcome=Outcome.HOST_OOM, item=send_itself(signal.SIGKILL)),

@@ -113,7 +113,6 @@ def test_a_heavy_step_leaves_the_device_no_time_to_wait(device: AcceleratorDevic
     assert found.device_idle_share < 0.1
     assert split.forward + split.backward + split.optimizer > 0.9 * found.seconds / found.steps
     assert found.samples_per_second == pytest.approx(BATCH_SIZE / split.total, rel=0.02)
-    assert found.bottleneck == "compute"
 
 
 def test_a_loader_that_sleeps_shows_as_waiting_between_events(device: AcceleratorDevice) -> None:
@@ -123,7 +122,6 @@ def test_a_loader_that_sleeps_shows_as_waiting_between_events(device: Accelerato
     assert 0.8 < found.device_idle_share <= 1
     assert 0.95 * BATCH_SIZE / PAUSE <= found.samples_per_second <= BATCH_SIZE / PAUSE
     assert found.ceiling_samples_per_second > 4 * found.samples_per_second
-    assert found.bottleneck == "loader"
 
 
 @pytest.mark.parametrize("config", [PLAIN, PINNED], ids=["pageable", "pinned"])
