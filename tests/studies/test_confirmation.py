@@ -69,7 +69,7 @@ def test_on_a_real_machine_a_baseline_is_not_faster_than_itself() -> None:
     recorded = json.loads((STUDY / "recorded" / "real.json").read_text(encoding="utf-8"))
     assert {"date", "cpus", "cpu_model", "versions"} <= recorded["machine"].keys()
     assert recorded["run"]["verdict"] == "no proven gain"
-    assert len(recorded["confirmations"]) == 5
+    assert len(recorded["confirmations"]) >= 2
     for one in recorded["confirmations"]:
         assert one["rounds"] >= 2
         assert one["verdict"] == "no proven gain"
