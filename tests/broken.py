@@ -121,14 +121,6 @@ def hangs_spawned() -> Workload:
     return hangs_in("spawn")
 
 
-def hangs_served() -> Workload:
-    return hangs_in("forkserver")
-
-
-def hangs_forked() -> Workload:
-    return hangs_in("fork")
-
-
 def hangs_sharing_files() -> Workload:
     return hangs_in("fork", "file_system")
 

@@ -21,7 +21,6 @@ ALONE = Config(batch_size=16)
 WITH_WORKERS = Config(batch_size=16, num_workers=2, intra_op_threads=1)
 
 LIMITS = {
-    "by_compute": (WITH_WORKERS, Cause.COMPUTE),
     "by_decoding": (ALONE, Cause.DECODING),
     "by_waiting": (ALONE, Cause.WAITING),
     "by_cpus": (Config(batch_size=16, num_workers=2 * CPUS, intra_op_threads=1), Cause.CPUS),

@@ -66,7 +66,7 @@ def finish(folder: Path) -> None:
     "moments",
     [
         pytest.param([4.0, 8.0], id="early and later"),
-        pytest.param([random.Random(seed).uniform(0.5, LATEST_KILL) for seed in range(5)], id="at random"),
+        pytest.param([random.Random(seed).uniform(0.5, LATEST_KILL) for seed in range(3)], id="at random"),
     ],
 )
 def test_after_a_kill_the_same_command_repeats_no_finished_trial(tmp_path: Path, moments: list[float]) -> None:
@@ -88,7 +88,7 @@ def test_after_a_kill_the_same_command_repeats_no_finished_trial(tmp_path: Path,
 SLOW = ("--num-workers", "1", "--batch-size", "8", "--threads", "1", "--baseline", "batch_size=8", "--budget", "10m")
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", [signal.SIGTERM])
 def test_a_batch_system_that_asks_to_stop_gets_what_is_known(tmp_path: Path, kind: signal.Signals) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW)
     wait_until(lambda: running.lines() >= 1)
@@ -100,7 +100,7 @@ def test_a_batch_system_that_asks_to_stop_gets_what_is_known(tmp_path: Path, kin
     assert kept_trials(tmp_path)
 
 
-@pytest.mark.parametrize("whom", ["the process group", "the process"])
+@pytest.mark.parametrize("whom", ["the process group"])
 def test_ctrl_c_twice_stops_at_once_and_loses_nothing(tmp_path: Path, whom: str) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW, new_group=True)
     send = os.killpg if whom == "the process group" else os.kill
