@@ -254,7 +254,8 @@ class Run:
         explored_cost = 3 * search.fresh_cost + (explorer.start_seconds if explorer else 0.0)
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
-        if explored is not None and (interrupted or end - self.clock.spent < MIN_ROUNDS * explored_cost):
+        rounds = 1 if interrupted else MIN_ROUNDS
+        if explored is not None and end - self.clock.spent < rounds * explored_cost:
             explored = None  # without it there is time to prove what the search has found
         count = count if explored is None else max(1, count - 1)
         chosen = dict.fromkeys(self.space.with_persistence(trial) for trial in study.finalists(count))
