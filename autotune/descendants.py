@@ -63,7 +63,7 @@ def remove_segments_of_noted(mark: str) -> None:
     """Remove the shared memory of workers that have ended: where there was too little for a batch torch leaves it."""
     with suppress(OSError):
         noted = Path(mark, NOTES).read_text(encoding="ascii").split()
-        _remove_segments(int(number) for number in noted if not psutil.pid_exists(int(number)))
+        _remove_segments(int(number) for number in noted if _has_ended(int(number)))
 
 
 def end_descendants(root: int, mark: str | None = None) -> None:
@@ -129,3 +129,11 @@ def _remove_segments(owners: Iterable[int]) -> None:
         for segment in SHARED_MEMORY.glob(f"torch_{owner}_*"):
             with suppress(OSError):
                 segment.unlink()
+
+
+def _has_ended(number: int) -> bool:
+    """Tell whether a process has ended, though nobody may have waited for it yet."""
+    try:
+        return bool(psutil.Process(number).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

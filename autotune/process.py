@@ -129,7 +129,7 @@ class MeasuringProcess:
     def _await_reply(self, limit: float) -> dict[str, Any]:
         """Wait for a reply; end the wait where none can come any more, or must not."""
         deadline = time.monotonic() + limit
-        lost_batch = LostBatch(self._written)
+        lost_batch, is_lost = LostBatch(self._written), False
         while time.monotonic() < deadline:
             with suppress(queue.Empty):
                 reply: dict[str, Any] = json.loads(self._replies.get(timeout=0.1))
@@ -138,10 +138,11 @@ class MeasuringProcess:
                 raise _EndedError(self._process.returncode)
             if self._watchdog and (reason := self._watchdog.reason_to_end()):
                 raise self._lost(*reason)
-            if lost_batch.is_final():
+            if is_lost := lost_batch.is_final():
                 break
         passed = limit - max(0.0, deadline - time.monotonic())
-        self._make_members_say_where_they_are()
+        if not is_lost:  # else it is known why nothing comes
+            self._make_members_say_where_they_are()
         raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
 
     def stop(self) -> None:
