@@ -228,6 +228,11 @@ def test_waiting_at_the_start_of_epochs_is_no_late_loader() -> None:
     assert [(finding.cause, finding.share) for finding in found] == [(Cause.RESTARTS, pytest.approx(0.5))]
 
 
+def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> None:
+    odd = evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.2))
+    assert find(odd)[0].cause is Cause.DECODING
+
+
 def test_a_launch_is_no_limit_of_a_busy_gpu() -> None:
     busy = replace(LIMITS["many small operators"][1])
     conditions = replace(busy.measurement.conditions, gpu_utilisation=0.97)

@@ -15,6 +15,8 @@ BLOCKED = 0.5
 """CPU time of building a batch, as a share of its duration, below which it waits for something else."""
 FROM_STORAGE = 0.3
 """Share of the bytes read that came from storage, from which storage is what it waits for."""
+BELIEVED = 1.5
+"""Every step receives a batch, so that it waits for as long at least: a look that says much more met a busy worker."""
 LEAST_BUSY = 0.1
 """Share of a CPU that a worker is taken to use at least, when it is said how many there could be."""
 THROTTLED = 0.05
@@ -86,7 +88,8 @@ def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
     if loader is None or not evidence.config.num_workers or measured.ready_batches < 1:
         return None
     receive = loader.receive_seconds * evidence.config.batch_size / loader.batch_size
-    if receive < measured.step_time.data_wait / 2:
+    waited = measured.step_time.data_wait
+    if not waited / 2 <= receive <= BELIEVED * waited:
         return None
     figures = [
         f"taking a batch that is ready takes {ms(receive)} of {ms(measured.step_time.data_wait)} that training waits",
