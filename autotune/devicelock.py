@@ -59,6 +59,9 @@ class DeviceLock:
     def free(self) -> None:
         """Give the device back, if it was taken."""
         if self._descriptor is not None:
+            import fcntl
+
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # for processes, too, that were forked meanwhile
             os.close(self._descriptor)
             self._descriptor = None
 

@@ -115,3 +115,17 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     lock.take(0, print)
     assert target.read_text() == "precious"
     lock.free()
+
+
+def test_a_device_that_was_freed_is_free_although_a_forked_process_lives_on(tmp_path: Path) -> None:
+    lock = DeviceLock(NAME, tmp_path)
+    lock.take(1.0, print)
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        lock.free()
+        DeviceLock(NAME, tmp_path).take(0.0, print)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

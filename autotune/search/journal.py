@@ -6,6 +6,7 @@ a process that was killed by half a minute, and a full disk leaves half a line.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -24,6 +25,8 @@ START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
 MAX_BYTES = 2**28
 """A trial takes some 5 kB; what is larger is another file."""
+WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+"""What file systems say that know no locks."""
 LOCKS = Path("/proc/locks")
 """Where Linux says which process holds which lock."""
 
@@ -67,6 +70,7 @@ class StudyFile(JournalFileBackend):
     def close(self) -> None:
         """Let other processes have the file."""
         if self._descriptor >= 0:
+            _unlock(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -92,6 +96,7 @@ class StudyFile(JournalFileBackend):
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             descriptor = _open_locked(temporary)
+            os.ftruncate(descriptor, 0)  # a process with the same number may have died over it
             os.close(self._descriptor)
             self._descriptor = descriptor
             _write(descriptor, repaired)
@@ -114,7 +119,10 @@ def _open_locked(path: Path) -> int:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file until it is closed, by this process or, when it ends in any way, by the kernel."""
+    """Lock the file until it is closed, by this process or, when it ends in any way, by the kernel.
+
+    Nothing is locked where the file system knows no locks, as some that are mounted over a network.
+    """
     if sys.platform == "win32":
         return
     import fcntl
@@ -123,6 +131,19 @@ def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise StorageError(f"{_holder(descriptor)} is writing it; wait until that has ended") from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+
+
+def _unlock(descriptor: int) -> None:
+    """End the lock for processes, too, that were forked meanwhile and hold the file open."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _holder(descriptor: int) -> str:

@@ -148,7 +148,7 @@ class TuningStudy:
                 frozen = self._study.tell(trial, state=TrialState.PRUNED)
             if record.kind != "baseline" or record.measurement is not None:  # it is measured again until it works
                 self._records.append(record)
-            self._keeper.trial(frozen)
+                self._keeper.trial(frozen)
         return record
 
     def _violation(self, record: Trial) -> float:

@@ -452,3 +452,31 @@ def test_a_run_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         process.wait()
         keep(path, 0)  # at once, in spite of the lock that Optuna would wait half a minute for
     assert len(kept_at(path).trials) == 1
+
+
+def test_a_study_that_was_closed_is_free_although_a_forked_process_lives_on(tmp_path: Path) -> None:
+    path = tmp_path / "my.study"
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        child = os.fork()
+        if not child:
+            signal.pause()
+    try:
+        assert len(kept_at(path).trials) == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_keeps_studies_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    path = tmp_path / "my.study"
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+    assert len(kept_at(path).trials) == 1
