@@ -255,6 +255,8 @@ class WorkloadFacts:
     """Versions of Python, torch and the device driver."""
     device_uuid: str | None = None
     """The accelerator's UUID, the same under every number; ``None`` for a CPU, and where it has none."""
+    obtainable_host_bytes: int | None = None
+    """Host memory that a process with this workload could hold: what it held at first, and what was available then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

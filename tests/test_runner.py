@@ -14,6 +14,7 @@ import pytest
 import autotune
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
+from autotune.host import inspect_host
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
@@ -137,6 +138,7 @@ def test_facts_are_those_of_the_workload() -> None:
     assert (facts.dataset_length, facts.iterable, facts.parameters, facts.device) == (256, False, 2, "cpu")
     assert facts.sample_bytes == 8
     assert facts.amp_modes[0] == "off"
+    assert 0 < facts.obtainable_host_bytes <= inspect_host().memory_bytes
 
 
 def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.CaptureFixture[str]) -> None:

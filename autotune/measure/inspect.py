@@ -6,11 +6,12 @@ import platform
 from collections.abc import Sized
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from autotune.errors import UserCodeError
-from autotune.host import inspect_host
+from autotune.host import inspect_host, memory_available
 from autotune.measure.device import Device
 from autotune.measure.fingerprint import fingerprint
 from autotune.measure.step import loss_reduction, tensor_bytes
@@ -47,6 +48,7 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         sample_bytes=tensor_bytes(collate([sample])),
         versions=_versions(device),
         device_uuid=device.uuid,
+        obtainable_host_bytes=memory_available() + psutil.Process().memory_info().rss,
     )
 
 

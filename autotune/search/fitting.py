@@ -62,6 +62,8 @@ class Fitting:
             bytes_needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
             limiting = "host" if self._knowledge.on_cpu else "device"
             may_use = room.of(limit) if kind == limiting else room.beside(limit)
+            if kind == "host":  # others, this process too, hold some of it while a trial runs
+                may_use = min(may_use, room.beside(self._knowledge.facts.obtainable_host_bytes or limit))
             if bytes_needed > may_use:
                 sizes = [format_size(size) for size in (bytes_needed, limit, may_use)]
                 return "it would need {} of {} of {} memory, of which {} may be used".format(*sizes[:2], kind, sizes[2])

@@ -111,7 +111,7 @@ def summary(tune: Callable[[Path], subprocess.CompletedProcess[str]]) -> dict[st
     trials = answer["trials"]
     return {
         "exit_code": done.returncode,
-        "answer": str(config),
+        "answer": config.dataloader_kwargs(),
         "verdict": answer["verdict"],
         "speedup": answer["speedup"],
         "rounds": answer["rounds"],

@@ -58,6 +58,15 @@ def test_what_is_larger_or_has_more_workers_fits_only_where_the_smaller_does(
     assert all(few or not many for few, many in pairwise(fits))
 
 
+def test_what_others_hold_of_the_hosts_memory_cannot_be_used() -> None:
+    known = fitting(look(32, GIB, own=GIB), look(64, GIB, own=2 * GIB), memory=8 * GIB)
+    facts = replace(gpu_facts(), obtainable_host_bytes=3 * GIB)
+    beside_others = Fitting(replace(known._knowledge, facts=facts), LOADER)
+    assert known.refusal(Config(batch_size=128)) is None
+    assert beside_others.refusal(Config(batch_size=80)) is None
+    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(beside_others.refusal(Config(batch_size=128)))
+
+
 def test_of_several_peaks_at_one_batch_size_the_highest_counts() -> None:
     known = fitting(look(32, GIB), look(32, 30 * GIB), look(32, GIB))
     assert known.refusal(Config(batch_size=85)) is None
