@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from autotune.diagnosing import Diagnosis as Diagnosis
     from autotune.diagnosing import diagnose as diagnose
     from autotune.errors import AutotuneError as AutotuneError
+    from autotune.exporting import Export as Export
+    from autotune.exporting import export as export
     from autotune.finding import Cause as Cause
     from autotune.finding import Finding as Finding
     from autotune.records import Measurement as Measurement
@@ -33,6 +35,7 @@ _HOMES = {
     "Check": "checking",
     "Config": "config",
     "Diagnosis": "diagnosing",
+    "Export": "exporting",
     "Finding": "finding",
     "GradientAccumulator": "accumulation",
     "Measurement": "records",
@@ -43,6 +46,7 @@ _HOMES = {
     "best_config": "tuning",
     "check": "checking",
     "diagnose": "diagnosing",
+    "export": "exporting",
     "load_config": "config",
     "tune": "tuning",
 }
@@ -53,6 +57,7 @@ __all__ = [
     "Check",
     "Config",
     "Diagnosis",
+    "Export",
     "Finding",
     "GradientAccumulator",
     "Measurement",
@@ -63,6 +68,7 @@ __all__ = [
     "best_config",
     "check",
     "diagnose",
+    "export",
     "load_config",
     "tune",
 ]

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.duration import parse_duration
 from autotune.errors import AutotuneError, ConfigFileError, InterruptedRunError, UserCodeError
-from autotune.flags import KNOBS, build_check_parser, build_diagnose_parser, build_parser, parse_baseline
+from autotune.flags import (
+    KNOBS,
+    build_check_parser,
+    build_diagnose_parser,
+    build_export_parser,
+    build_parser,
+    parse_baseline,
+)
 from autotune.interrupts import interruptible, shielded
 from autotune.printable import printable
 
@@ -49,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _check(build_check_parser().parse_args(arguments[1:]))
             if arguments[:1] == ["diagnose"]:
                 return _diagnose(build_diagnose_parser().parse_args(arguments[1:]))
+            if arguments[:1] == ["export"]:
+                return _export(build_export_parser().parse_args(arguments[1:]))
             return _run(build_parser().parse_args(arguments))
     except AutotuneError as error:
         _show_error(error)
@@ -135,6 +144,25 @@ def _diagnose(flags: argparse.Namespace) -> int:
         print(json.dumps(_without_nan(content), indent=2, allow_nan=False))
     else:
         open_console(stderr=False).print(diagnosis_report(found))
+    return 0
+
+
+def _export(flags: argparse.Namespace) -> int:
+    from autotune.config import load_config
+    from autotune.configfile import write_text
+    from autotune.exporting import export
+    from autotune.exporting.target import remarks
+
+    with _quiet_warnings(quiet=True):  # it may be meant for another machine
+        config = load_config(flags.file)
+    found = export(config, flags.to)
+    if flags.output:
+        write_text(Path(flags.output), found.text)
+    else:
+        print(found.text, end="")
+    if not found.says_gaps:
+        for line in remarks(found.gaps, flags.to):
+            _say(line.removeprefix("# "))
     return 0
 
 

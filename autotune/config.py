@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -98,6 +98,26 @@ class Config:
             raise UsageError("prefetch_factor needs num_workers of 1 or more")
         if not self.num_workers and self.persistent_workers:
             raise UsageError("persistent_workers needs num_workers of 1 or more")
+
+    def for_rank(self, ranks: int | None = None) -> Config:
+        """Return this configuration for one of several ranks on a host, which share its CPUs.
+
+        Workers and threads are divided by ``ranks``, one at least; batch size and accumulation are those of each rank.
+        ``ranks`` is ``LOCAL_WORLD_SIZE`` by default, which ``torchrun`` sets, and 1 without it. Threads that are left
+        to torch stay so: ``torchrun`` gives several ranks one each.
+        """
+        if ranks is None:
+            text = os.environ.get("LOCAL_WORLD_SIZE", "1")
+            if not text.isdecimal() or int(text) < 1:
+                raise UsageError(f"LOCAL_WORLD_SIZE is {text!r}; allowed: whole numbers from 1")
+            ranks = int(text)
+        _require_at_least("ranks", ranks, 1)
+        threads = self.intra_op_threads
+        return replace(
+            self,
+            num_workers=max(1, self.num_workers // ranks) if self.num_workers else 0,
+            intra_op_threads=None if threads is None else max(1, threads // ranks),
+        )
 
     def dataloader_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments for ``torch.utils.data.DataLoader`` that this configuration fixes."""

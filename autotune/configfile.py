@@ -1,25 +1,25 @@
-"""The config file: its schema (version 1), and how it is read, checked and written.
+"""The config file (``config.schema.json``, version 1): how it is read, checked and written.
 
 Works on plain dictionaries, so reading a file needs neither torch nor optuna.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import reprlib
 import secrets
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ConfigFileError
-from autotune.options import OPTIONS
+from autotune.schema import allowed, is_valid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 __all__ = ["SCHEMA_VERSION", "read_document", "write_document", "write_text"]
 
@@ -31,42 +31,18 @@ MAX_VALUES = 1000
 MAX_DEPTH = 20
 """Collections inside one another; YAML's parser takes a minute for a file of brackets."""
 
-Check = Callable[[object], bool]
+SCHEMA = Path(__file__).with_name("config.schema.json")
+"""The schema as JSON Schema, with what every key means."""
 
 
-def _whole(least: int) -> tuple[str, Check]:
-    def check(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
-
-    return f"a whole number from {least}", check
-
-
-def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
-    return f"{rule[0]}, or null", lambda value: value is None or rule[1](value)
+@functools.cache
+def _sections() -> dict[str, Any]:
+    properties = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
+    return {name: schema for name, schema in properties.items() if "properties" in schema}
 
 
-def _one_of(*choices: str) -> tuple[str, Check]:
-    return "one of " + ", ".join(choices), lambda value: value in choices
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) < 2**63
-    return isinstance(value, float) and math.isfinite(value)
-
-
-def _is_number(value: Any) -> bool:
-    return _is_finite(value) and value >= 0
-
-
-def _is_interval(value: object) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    return all(map(_is_number, value)) and value[0] <= value[1]
-
-
-def _is_section(value: object) -> bool:
-    """Say whether a free section holds only what YAML and JSON both keep."""
+def _is_plain(value: object) -> bool:
+    """Say whether a value holds only what YAML and JSON both keep, and not too much of it."""
     pending, seen = [value], 0
     while pending:
         item, seen = pending.pop(), seen + 1
@@ -78,60 +54,19 @@ def _is_section(value: object) -> bool:
             pending.extend(item)
         elif not (item is None or isinstance(item, (bool, str)) or _is_finite(item)):
             return False
-    return isinstance(value, dict)
+    return True
 
 
-def _is_options(value: object) -> bool:
-    if not isinstance(value, list) or not all(isinstance(option, str) and option in OPTIONS for option in value):
-        return False
-    return len(set(value)) == len(value)
+def _is_finite(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return isinstance(value, float) and math.isfinite(value)
 
 
-_FLAG = ("true or false", lambda value: isinstance(value, bool))
-_NUMBER = ("a number from 0", _is_number)
-_INTERVAL = ("a list of two numbers, lower end first", _is_interval)
-_TEXT = ("a text", lambda value: isinstance(value, str))
-_OPTIONS = (f"a list of different ones of {', '.join(OPTIONS)}", _is_options)
-_SECTION = ("a section of keys and plain values", _is_section)
-
-_RULES: dict[str, dict[str, tuple[str, Check]]] = {
-    "dataloader": {
-        "batch_size": _whole(1),
-        "num_workers": _whole(0),
-        "prefetch_factor": _optional(_whole(1)),
-        "pin_memory": _FLAG,
-        "persistent_workers": _FLAG,
-    },
-    "training": {
-        "amp": _one_of("off", "bf16", "fp16"),
-        "accumulation_steps": _whole(1),
-        "options": _OPTIONS,
-    },
-    "threads": {"intra_op": _optional(_whole(1)), "inter_op": _optional(_whole(1))},
-    "measured": {
-        "samples_per_second": _NUMBER,
-        "ci95": _optional(_INTERVAL),
-        "peak_memory_bytes": _whole(0),
-        "memory": _one_of("device", "host"),
-        "memory_limit_bytes": _whole(0),
-        "ceiling_samples_per_second": _optional(_NUMBER),
-        "bottleneck": _TEXT,
-        "baseline": _SECTION,
-        "speedup": _NUMBER,
-        "speedup_ci95": _optional(_INTERVAL),
-        "verdict": _one_of("faster", "no proven gain"),
-    },
-    "made_on": {
-        "device": _TEXT,
-        "cpus": _whole(1),
-        "torch": _TEXT,
-        "driver": _optional(_TEXT),
-        "workload": _TEXT,
-        "date": _TEXT,
-        "autotune": _TEXT,
-    },
-}
-_REQUIRED = {"dataloader": ("batch_size",)}
+def _is_ordered(value: object) -> bool:
+    """Say whether the numbers in a list are, which JSON Schema cannot."""
+    numbers = [item for item in value if isinstance(item, (int, float))] if isinstance(value, list) else []
+    return numbers == sorted(numbers)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -142,6 +77,8 @@ def read_document(path: Path) -> dict[str, Any]:
     text = _read_text(path)
     try:
         document = json.loads(text, object_pairs_hook=_without_repeats) if _is_json(path) else _parse_yaml(text)
+    except ImportError:
+        raise ConfigFileError(f"{path}: YAML needs pyyaml (pip install pyyaml); a .json file does not") from None
     except (ValueError, RecursionError) as error:
         reason = f"not a valid {_format_name(path)} file: {_on_one_line(error)}"
         raise ConfigFileError(f"{path}: {reason}") from None
@@ -296,21 +233,22 @@ def _checked(path: Path, document: object) -> dict[str, Any]:
     return document
 
 
-def _check_section(path: Path, section: object, content: object) -> None:
-    if section not in _RULES:
-        raise ConfigFileError(f"{path}: {_named(section)}: unknown section; allowed: {', '.join(_RULES)}")
+def _check_section(path: Path, name: object, content: object) -> None:
+    sections = _sections()
+    if name not in sections:
+        raise ConfigFileError(f"{path}: {_named(name)}: unknown section; allowed: {', '.join(sections)}")
+    section = sections[str(name)]
     if not isinstance(content, dict):
-        raise ConfigFileError(f"{path}: {section}: is {_shown(content)}; allowed: {_SECTION[0]}")
-    rules = _RULES[str(section)]
+        raise ConfigFileError(f"{path}: {name}: is {_shown(content)}; allowed: {allowed(section)}")
+    schemas = section["properties"]
     for key, value in content.items():
-        if key not in rules:
-            raise ConfigFileError(f"{path}: {section}.{_named(key)}: unknown key; allowed: {', '.join(rules)}")
-        allowed, is_valid = rules[key]
-        if not is_valid(value):
-            raise ConfigFileError(f"{path}: {section}.{key}: is {_shown(value)}; allowed: {allowed}")
-    for key in _REQUIRED.get(str(section), ()):
+        if key not in schemas:
+            raise ConfigFileError(f"{path}: {name}.{_named(key)}: unknown key; allowed: {', '.join(schemas)}")
+        if not (_is_plain(value) and is_valid(value, schemas[key]) and _is_ordered(value)):
+            raise ConfigFileError(f"{path}: {name}.{key}: is {_shown(value)}; allowed: {allowed(schemas[key])}")
+    for key in section.get("required", ()):
         if key not in content:
-            raise ConfigFileError(f"{path}: {section}.{key}: missing; allowed: {rules[key][0]}")
+            raise ConfigFileError(f"{path}: {name}.{key}: missing; allowed: {allowed(schemas[key])}")
 
 
 _SHORT = reprlib.Repr()

@@ -12,7 +12,15 @@ from autotune.options import OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KNOBS", "build_check_parser", "build_diagnose_parser", "build_parser", "parse_baseline"]
+__all__ = [
+    "EXPORTS",
+    "KNOBS",
+    "build_check_parser",
+    "build_diagnose_parser",
+    "build_export_parser",
+    "build_parser",
+    "parse_baseline",
+]
 
 KNOBS = {
     "--batch-size": ("SIZES", "samples per step, such as 32..512"),
@@ -24,6 +32,9 @@ KNOBS = {
     "--threads": ("COUNTS", "torch's threads inside one operator, such as 1,2,4"),
 }
 """The flags that say what may vary: flag, placeholder, help. ``tune`` reads their text."""
+
+EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
+"""What ``export`` knows; a test holds it to ``autotune.exporting.TARGETS``."""
 
 EPILOG = """\
 examples:
@@ -40,6 +51,7 @@ what may vary:
 other commands:
   check FILE --model MODEL   measure what a config file promises again
   diagnose --model MODEL     what is slow in training as you run it, and what to do about it
+  export FILE --to TOOL      a config file as Lightning, Transformers, Accelerate, DeepSpeed or a shell takes it
 
 exit codes:
   0    done: the file is written, also where no gain was proven
@@ -106,6 +118,21 @@ def build_check_parser() -> argparse.ArgumentParser:
     _add_device_flag(group)
     _add_budget_flag(group, "1m")
     _add_printing_flags(parser.add_argument_group("output"))
+    return parser
+
+
+def build_export_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``export``."""
+    parser = _Parser(
+        prog="autotune export",
+        usage="python -m autotune export FILE --to TOOL [--output FILE]",
+        description="Write a config file as another tool takes it; what that has no argument for is said.",
+        epilog="exit codes: 0 done; others as for tuning",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
+    parser.add_argument("--to", metavar="TOOL", required=True, choices=EXPORTS, help=f"one of {', '.join(EXPORTS)}")
+    parser.add_argument("--output", metavar="FILE", help="write it there, and not to standard output")
     return parser
 
 

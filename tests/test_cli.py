@@ -11,6 +11,7 @@ import pytest
 
 from autotune import load_config
 from autotune.cli import main
+from autotune.config import Config
 from autotune.errors import (
     AutotuneError,
     ConfigFileError,
@@ -534,3 +535,52 @@ def test_without_a_terminal_each_finished_trial_is_one_plain_line(
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[:2] for line in lines] == [["0", "ok"], ["4", "device_oom"], ["autotune:", "error:"]]
     assert lines[1].endswith("out of memory")
+
+
+# --- export ---
+
+
+@pytest.fixture
+def file(in_empty_folder: Path) -> str:
+    Config(batch_size=64, num_workers=2, amp="bf16", intra_op_threads=3).save("a.yaml")
+    return "a.yaml"
+
+
+def test_an_export_goes_to_standard_output(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", file, "--to", "lightning"]) == 0
+    captured = capsys.readouterr()
+    assert 'precision="bf16-mixed"' in captured.out
+    assert captured.err == ""
+
+
+def test_an_export_goes_where_it_is_told_to(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", file, "--to", "shell", "--output", "a.sh"]) == 0
+    assert "export AUTOTUNE_BATCH_SIZE=64\n" in Path("a.sh").read_text()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_json_cannot_say_goes_to_standard_error(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", file, "--to", "deepspeed"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["train_micro_batch_size_per_gpu"] == 64
+    assert captured.err.startswith("deepspeed has no argument for:\n- num_workers (2), prefetch_factor (2), ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["a.yaml"], 2, "the following arguments are required: --to"),
+        (["a.yaml", "--to", "keras"], 2, "invalid choice: 'keras'"),
+        (["absent.yaml", "--to", "shell"], 5, "absent.yaml: cannot be read: No such file"),
+        (["a.yaml", "--to", "shell", "--output", "absent/a.sh"], 5, "absent/a.sh: cannot be written"),
+    ],
+)
+def test_a_wrong_export_is_one_line(
+    file: str, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    assert main(["export", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("autotune: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1

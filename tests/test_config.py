@@ -295,3 +295,42 @@ def test_without_options_applying_them_changes_nothing() -> None:
     before = dict(vars(model))
     Config().apply_options(model)
     assert vars(model) == before
+
+
+# --- several ranks on a host ---
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "ranks", "expected"),
+    [
+        (8, 6, 1, (8, 6)),
+        (8, 6, 2, (4, 3)),
+        (8, 6, 4, (2, 1)),
+        (3, 1, 2, (1, 1)),
+        (1, 4, 8, (1, 1)),
+        (0, 4, 2, (0, 2)),
+        (4, None, 2, (2, None)),
+    ],
+)
+def test_ranks_share_the_cpus_of_their_host(
+    monkeypatch: pytest.MonkeyPatch, workers: int, threads: int | None, ranks: int, expected: tuple[int, int | None]
+) -> None:
+    config = Config(batch_size=64, num_workers=workers, intra_op_threads=threads, accumulation_steps=3)
+    found = config.for_rank(ranks)
+    assert (found.num_workers, found.intra_op_threads) == expected
+    assert (found.batch_size, found.accumulation_steps) == (64, 3)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    assert config.for_rank() == found
+
+
+def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    config = Config(num_workers=4, prefetch_factor=3, persistent_workers=True, intra_op_threads=2)
+    assert config.for_rank() == config
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", ""])
+def test_a_wrong_number_of_ranks_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", text)
+    with pytest.raises(UsageError, match=r"LOCAL_WORLD_SIZE is .*; allowed: whole numbers from 1"):
+        Config().for_rank()

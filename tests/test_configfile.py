@@ -21,6 +21,7 @@ from autotune.configfile import MAX_BYTES, read_document, write_document, write_
 from autotune.errors import ConfigFileError
 from autotune.options import OPTIONS
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAD = "autotune: 1\n"
 LOADER = "dataloader: {batch_size: 8}\n"
 VALID: dict[str, Any] = {
@@ -482,3 +483,42 @@ def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
     assert message.startswith(
         "training.options: is ['turbo']; allowed: a list of different ones of channels_last, tf32"
     )
+
+
+# --- where there is nothing but torch ---
+
+ALONE = """
+import sys
+for name in ("optuna", "pandas", "pynvml", "psutil", "rich", "cloudpickle", "yaml"):
+    sys.modules[name] = None
+import autotune
+config = autotune.load_config("a.json")
+config.apply_threads()
+import torch
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+accumulator = config.accumulator(optimizer, "cpu")
+for (batch,) in config.dataloader(torch.utils.data.TensorDataset(torch.ones(8, 1))):
+    with config.autocast("cpu"):
+        loss = model(batch).mean()
+    accumulator.backward(loss, len(batch))
+    accumulator.step()
+print(autotune.export(config, "lightning").values["Trainer"]["precision"], len(batch))
+try:
+    autotune.load_config("a.yaml")
+except autotune.AutotuneError as error:
+    print(error)
+"""
+
+
+def test_a_training_script_needs_nothing_but_torch(tmp_path: Path) -> None:
+    for name in ("a.json", "a.yaml"):
+        Config(batch_size=4, num_workers=1, amp="bf16", accumulation_steps=2).save(tmp_path / name)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "bf16-mixed 4",
+        "a.yaml: YAML needs pyyaml (pip install pyyaml); a .json file does not",
+    ], done.stderr

@@ -208,7 +208,7 @@ def changed_value(generator: random.Random, content: bytes) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(150, marks=pytest.mark.slow)])
 def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes, count: int) -> None:
     path, opened = tmp_path / "a.study", 0
     for seed in range(count):

@@ -1,53 +1,57 @@
 """Strike one trial of a running study with every fault of the zoo: is it told, is there an answer, what is left?
 
-    python -m studies.faults.record [--only "item hangs"]
+    python -m studies.faults.record 30
 
-Writes ``recorded/zoo.json`` beside this script; faults that it holds already are done again only when they are named.
+All studies run in one process, in random order, for so many minutes at least: what it holds after each is recorded,
+too. A study whose answer could not be confirmed, because the machine was disturbed, is done once more at the end.
+Writes ``recorded/zoo.json`` beside this script.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import random
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from autotune.host import inspect_host
 from tests.faults.injecting import inject
 from tests.faults.zoo import FAULTS
 
 RECORDED = Path(os.path.relpath(Path(__file__).resolve().parent)) / "recorded" / "zoo.json"
+SEED = 6
 
 
 def main() -> None:
-    options = parse_arguments()
-    known: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {"faults": {}}
-    known["machine"] = machine()
-    for name in options.only or [name for name in FAULTS if name not in known["faults"]]:
-        known["faults"][name] = struck(name)
-        print(name, json.dumps(known["faults"][name]), file=sys.stderr)
-        RECORDED.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    begin, studies = time.monotonic(), []
+    for name in names(60 * float(sys.argv[1]), studies):
+        studies.append({"minutes": round((time.monotonic() - begin) / 60, 1), **struck(name), **held()})
+        print(json.dumps(studies[-1]), file=sys.stderr)
+        text = json.dumps({"machine": machine(), "studies": studies}, indent=2)
+        RECORDED.write_text(text + "\n", encoding="utf-8")
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Record the zoo of faults.")
-    parser.add_argument("--only", nargs="+", choices=FAULTS, help="these faults alone")
-    return parser.parse_args()
-
-
-def machine() -> dict[str, object]:
-    facts = ("cpus", "cpu_model", "memory_bytes", "gpus", "versions")
-    host = asdict(inspect_host())
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds")} | {key: host[key] for key in facts}
+def names(seconds: float, studies: list[dict[str, object]]) -> Iterator[str]:
+    """Yield every fault in random order, then those whose studies were not confirmed, then any until the time is up."""
+    generator, end = random.Random(SEED), time.monotonic() + seconds
+    yield from generator.sample(list(FAULTS), len(FAULTS))
+    yield from [str(study["fault"]) for study in studies if not study["confirmed_rounds"]]
+    while time.monotonic() < end:
+        yield generator.choice(list(FAULTS))
 
 
 def struck(name: str) -> dict[str, object]:
+    """Run a study with a fault, and say what became of it."""
     found = inject(name)
     return {
+        "fault": name,
         "expected": FAULTS[name].outcome,
         "outcome": found.outcome,
         "message": found.message,
@@ -58,6 +62,19 @@ def struck(name: str) -> dict[str, object]:
         "processes_left": found.processes,
         "segments_left": found.segments,
     }
+
+
+def held() -> dict[str, int]:
+    """Return what this process, the tuner's, holds now."""
+    process = psutil.Process()
+    memory, threads = process.memory_info().rss, process.num_threads()
+    return {"memory_bytes": memory, "descriptors": process.num_fds(), "threads": threads}
+
+
+def machine() -> dict[str, object]:
+    facts = ("cpus", "cpu_model", "memory_bytes", "gpus", "versions")
+    host = asdict(inspect_host())
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds")} | {key: host[key] for key in facts}
 
 
 if __name__ == "__main__":

@@ -5,27 +5,28 @@ python -m studies.faults.summary
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.faults.zoo import FAULTS
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 MIB = 2**20
 WARM = 3
-"""Studies of the soak after which everything that is used has been loaded."""
+"""Studies after which everything that is used has been loaded."""
 
 
-def zoo() -> Iterator[str]:
-    """Yield the table of all faults."""
-    yield "| fault | told as | s to the next result | rounds of the answer | file | left behind |"
-    yield "|---|---|---|---|---|---|"
-    for name, became in _read("zoo.json")["faults"].items():
-        left = len(became["processes_left"]) + len(became["segments_left"])
-        file = "valid" if became["valid_file"] else "none"
-        cells = [name, f"`{became['outcome']}`", f"{became['recovery_seconds']:.1f}", became["confirmed_rounds"], file]
-        yield _row(*cells, left or "nothing")
+def zoo() -> str:
+    """Return the table of all faults, in the order of the zoo."""
+    rows = []
+    for study in sorted(_read("zoo.json")["studies"], key=lambda study: list(FAULTS).index(study["fault"])):
+        left = len(study["processes_left"]) + len(study["segments_left"])
+        file = "valid" if study["valid_file"] else "none"
+        rounds, seconds = study["confirmed_rounds"], f"{study['recovery_seconds']:.1f}"
+        rows.append((study["fault"], f"`{study['outcome']}`", seconds, rounds, file, left or "nothing"))
+    return _table(("fault", "told as", "s to the next result", "rounds of the answer", "file", "left behind"), rows)
 
 
 def kills() -> str:
@@ -40,43 +41,39 @@ def kills() -> str:
     )
 
 
-def confined() -> Iterator[str]:
-    """Yield the table of the runs with little memory."""
-    yield "| with | ran | failed | left out for want of memory | answer | faster | rounds |"
-    yield "|---|---|---|---|---|---|---|"
+def confined() -> str:
+    """Return the table of the runs with little memory."""
+    rows = []
     for name, found in _read("confined.json").items():
         failed = sum(trial["outcome"] not in ("ok", "suspect") for trial in found["ran"])
         left_out = sum("would need" in trial["message"] for trial in found["left_out"])
         answer = "batch {batch_size}, workers {num_workers}, prefetch {prefetch_factor}".format(**found["answer"])
-        faster, rounds = f"{found['speedup']:.1f} times", found["rounds"]
-        yield _row(name, len(found["ran"]), failed, left_out, answer, faster, rounds)
+        rows.append(
+            (name, len(found["ran"]), failed, left_out, answer, f"{found['speedup']:.1f} times", found["rounds"])
+        )
+    return _table(("with", "ran", "failed", "left out for want of memory", "answer", "faster", "rounds"), rows)
 
 
 def soak() -> str:
-    """Return in one sentence what the tuner's own process held over half an hour."""
-    rows = soak_rows()
-    warm, faults = rows[WARM:], {row["fault"] for row in rows}
-    memory = [int(row["rss_bytes"]) / MIB for row in warm]
+    """Return in one sentence what the tuner's own process held after each study."""
+    studies = _read("zoo.json")["studies"]
+    warm = studies[WARM:]
+    memory = [study["memory_bytes"] / MIB for study in warm]
     return (
-        f"{len(rows)} studies in {float(rows[-1]['minutes']):.0f} minutes, {len(faults)} different faults: "
-        f"{sum(row['is_valid'] == 'True' for row in rows)} answers written; memory {min(memory):.0f} to "
+        f"{len(studies)} studies in {studies[-1]['minutes']:.0f} minutes: memory {min(memory):.0f} to "
         f"{max(memory):.0f} MiB after the first {WARM}, {_range(warm, 'descriptors')} open files, "
         f"{_range(warm, 'threads')} threads."
     )
 
 
-def soak_rows() -> list[dict[str, str]]:
-    with (RECORDED / "soak.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _range(rows: list[dict[str, str]], name: str) -> str:
-    values = sorted({int(row[name]) for row in rows})
+def _range(rows: list[dict[str, Any]], name: str) -> str:
+    values = sorted({row[name] for row in rows})
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def _row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _read(name: str) -> Any:
@@ -84,7 +81,7 @@ def _read(name: str) -> Any:
 
 
 def main() -> None:
-    print(*zoo(), "", kills(), "", *confined(), "", soak(), sep="\n")
+    print(zoo(), kills(), confined(), soak(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,10 @@ from tests.faults.zoo import FAULTS, FLAG, NAME
 
 STRUCK = 1
 """Number of the trial that the fault strikes: the first after the baseline."""
-BUDGET = 90.0
-"""Seconds of a study at most; it ends after three trials."""
+BUDGET = 60.0
+"""Seconds of a study at most; its search ends after three trials."""
+HANG = 90.0
+"""Seconds that a hang adds: it costs half a minute at least, and the process is new after it."""
 GONE = 10.0
 """Seconds in which nothing may be left of a study."""
 
@@ -68,12 +70,13 @@ class _Switch:
 
 
 def inject(name: str) -> Injected:
-    """Run a study of some 20 s, of 50 s for a hang, in which this fault strikes one trial."""
+    """Run a study of a minute, of two and a half for a hang, in which this fault strikes one trial."""
     fault, before = FAULTS[name], _segments()
+    budget = BUDGET + (HANG if fault.outcome is Outcome.TIMEOUT else 0.0)
     with tempfile.TemporaryDirectory() as folder, _environment(name, Path(folder, "flag")):
         switch = _Switch(Path(folder, "flag"))
         result = tune(
-            "tests.faults.zoo:build", device="cpu", budget=BUDGET, trials=3, batch_size="16,64", amp="off", threads=1,
+            "tests.faults.zoo:build", device="cpu", budget=budget, trials=3, batch_size="16,64", amp="off", threads=1,
             num_workers=1 if fault.in_workers else 0, prefetch_factor=2, on_progress=switch,
             baseline={"batch_size": 8, "num_workers": 1 if fault.in_workers else 0, "threads": 1},
         )  # fmt: skip

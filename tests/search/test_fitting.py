@@ -64,7 +64,9 @@ def test_what_others_hold_of_the_hosts_memory_cannot_be_used() -> None:
     beside_others = Fitting(replace(known._knowledge, facts=facts), LOADER)
     assert known.refusal(Config(batch_size=128)) is None
     assert beside_others.refusal(Config(batch_size=80)) is None
-    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(beside_others.refusal(Config(batch_size=128)))
+    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(
+        beside_others.refusal(Config(batch_size=128))
+    )
 
 
 def test_of_several_peaks_at_one_batch_size_the_highest_counts() -> None:

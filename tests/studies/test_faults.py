@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from studies.faults import summary
 from tests.faults.zoo import FAULTS
 
 RECORDED = Path(__file__).resolve().parents[2] / "studies" / "faults" / "recorded"
@@ -18,20 +18,22 @@ def recorded(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def soak() -> list[dict[str, str]]:
-    with (RECORDED / "soak.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def studies() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = recorded("zoo.json")["studies"]
+    return found
 
 
-def test_every_fault_was_struck_told_and_survived() -> None:
-    struck = recorded("zoo.json")["faults"]
-    assert struck.keys() == FAULTS.keys()
-    assert len(struck) >= 25
-    for name, became in struck.items():
-        assert became["outcome"] == FAULTS[name].outcome, name
-        assert became["confirmed_rounds"] > 0, name
-        assert became["valid_file"], name
-        assert became["processes_left"] == became["segments_left"] == [], name
+def test_every_fault_was_told_as_what_it_is_and_left_nothing_behind(studies: list[dict[str, Any]]) -> None:
+    assert {study["fault"] for study in studies} == FAULTS.keys()
+    assert len(FAULTS) >= 25
+    for study in studies:
+        assert study["outcome"] == FAULTS[study["fault"]].outcome, study["fault"]
+        assert study["valid_file"], study["fault"]
+        assert study["processes_left"] == study["segments_left"] == [], study["fault"]
+
+
+def test_every_fault_was_followed_by_a_confirmed_answer(studies: list[dict[str, Any]]) -> None:
+    assert {study["fault"] for study in studies if study["confirmed_rounds"]} == FAULTS.keys()
 
 
 def test_after_each_kill_the_same_command_went_on_and_nothing_was_lost_or_repeated() -> None:
@@ -58,12 +60,15 @@ def test_what_cannot_fit_was_not_started_and_the_rest_was_tuned() -> None:
     assert all(trial["peak_memory_bytes"] <= 1024 * MIB for trial in found["memory of 1 GiB"]["ran"])
 
 
-def test_half_an_hour_of_faults_left_the_tuner_as_it_was(soak: list[dict[str, str]]) -> None:
-    assert float(soak[-1]["minutes"]) >= 30
-    warm = [int(row["rss_bytes"]) for row in soak[3:]]
+def test_half_an_hour_of_faults_left_the_tuner_as_it_was(studies: list[dict[str, Any]]) -> None:
+    assert studies[-1]["minutes"] >= 30
+    warm = [study["memory_bytes"] for study in studies[summary.WARM :]]
     middle = (max(warm) + min(warm)) / 2
     assert max(warm) <= 1.05 * middle
-    assert len({row["descriptors"] for row in soak[1:]}) == 1
-    assert {(row["is_valid"], row["left"]) for row in soak} == {("True", "0")}
-    assert all(row["outcome"] == row["expected"] for row in soak)
-    assert all(int(row["rounds"]) > 0 for row in soak)
+    assert len({study["descriptors"] for study in studies[summary.WARM :]}) == 1
+
+
+def test_the_readme_holds_what_was_recorded() -> None:
+    text = (RECORDED.parent / "README.md").read_text(encoding="utf-8")
+    for part in (summary.zoo(), summary.kills(), summary.confined(), summary.soak()):
+        assert part in text
