@@ -9,7 +9,7 @@ from statistics import median
 from autotune.budget import Clock
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Attempt, Part, Phase, Probe, Progress, Request, Runner, Trial
+from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.room import MemoryRoom, format_size
 from autotune.search.attempt import measure_undisturbed, require_numbers
 from autotune.search.probe import next_probe
@@ -196,7 +196,9 @@ class Search:
 
 
 def _typical_cost(trials: tuple[Trial, ...]) -> float:
-    return median([trial.seconds for trial in trials[1:]] or [trials[0].seconds])
+    """Return the seconds that a trial takes; one that hung says nothing about the next."""
+    took = [trial.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
+    return median(took or [trials[0].seconds])
 
 
 def _require_baseline(trial: Trial, room: MemoryRoom) -> None:

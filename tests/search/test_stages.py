@@ -227,3 +227,21 @@ def test_a_trial_that_hangs_does_not_take_all_the_time_there_is() -> None:
     assert limits[1:] == [30.0, 30.0]
     slow = Run(SimulatedMachine(cost=loader_bound, seconds=20.0), budget=3600.0, max_trials=3)
     assert [request.time_limit for _, request in slow.machine.calls][1:] == [200.0, 200.0]
+
+
+class HangingOnce(SimulatedMachine):
+    """The first trial after the baseline hangs until its time is up."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        attempt = super().measure(config, request)
+        if request.part != "training" or len(self.calls) != 2:
+            return attempt
+        self.time += request.time_limit
+        return Attempt(outcome=Outcome.TIMEOUT, message="no answer", seconds=request.time_limit)
+
+
+def test_the_search_goes_on_after_a_trial_that_hung_while_there_is_time_for_another() -> None:
+    run = Run(HangingOnce(cost=loader_bound), budget=90.0)
+    assert run.study.trials[1].outcome is Outcome.TIMEOUT
+    assert run.reason.startswith("within 3% of the ceiling")
+    assert run.clock.spent <= 90.0
