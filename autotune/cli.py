@@ -151,18 +151,21 @@ def _export(flags: argparse.Namespace) -> int:
     from autotune.config import load_config
     from autotune.configfile import write_text
     from autotune.exporting import export
-    from autotune.exporting.target import remarks
+    from autotune.exporting.target import remarks_on
 
     with _quiet_warnings(quiet=True):  # it may be meant for another machine
         config = load_config(flags.file)
     found = export(config, flags.to)
-    if flags.output:
-        write_text(Path(flags.output), found.text)
-    else:
+    if flags.output is None:
         print(found.text, end="")
-    if not found.says_gaps:
-        for line in remarks(found.gaps, flags.to):
-            _say(line.removeprefix("# "))
+    else:
+        output = Path(flags.output)
+        if output.exists() and (not output.is_file() or output.samefile(flags.file)):
+            raise ConfigFileError(f"--output {output}: is the file that is read, or none")
+        write_text(output.resolve(), found.text)
+    if not found.has_comments:
+        for line in remarks_on(found.gaps, found.notes, flags.to):
+            _say(line)
     return 0
 
 

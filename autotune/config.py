@@ -116,7 +116,8 @@ class Config:
         return replace(
             self,
             num_workers=max(1, self.num_workers // ranks) if self.num_workers else 0,
-            intra_op_threads=None if threads is None else max(1, threads // ranks),
+            intra_op_threads=threads and max(1, threads // ranks),
+            inter_op_threads=self.inter_op_threads and max(1, self.inter_op_threads // ranks),
         )
 
     def dataloader_kwargs(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The part of JSON Schema that the config file's schema uses: is a value valid, and what would be. Pure.
 
 A validator of its own, since a training script that reads a config file may have torch alone; tests hold it to the
-``jsonschema`` package. It is stricter in one thing: ``8.0`` is no integer.
+``jsonschema`` package. It is stricter in two things: ``8.0`` is no integer, and what is not finite is no number.
 """
 
 from __future__ import annotations

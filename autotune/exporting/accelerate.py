@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exporting.target import Gap, Target, Written, call, headline, remarks
+from autotune.exporting.target import Target, Written, call, headline, on_cpu
 
-__all__ = ["ACCELERATE", "accelerator_arguments", "launch_file", "launch_flags"]
+__all__ = ["ACCELERATE", "accelerator_arguments", "launch_file"]
 
 PRECISION = {"off": "no", "bf16": "bf16", "fp16": "fp16"}
+TORCHS_THREADS = '$(python -c "import torch; print(torch.get_num_threads())")'
+"""What a shell replaces by torch's own choice; without a number ``accelerate launch`` sets one of its own, mostly 1."""
 
 
 def accelerator_arguments(config: Config) -> dict[str, Any]:
@@ -31,49 +34,52 @@ def launch_file(config: Config) -> dict[str, Any]:
         "num_machines": 1,
         "num_processes": 1,
         "mixed_precision": PRECISION[config.amp],
-        "use_cpu": (config.measured or {}).get("memory") == "host",
+        "use_cpu": on_cpu(config),
     }
     if "compile" in config.options:
         keys["dynamo_config"] = {"dynamo_backend": "INDUCTOR"}
     return keys
 
 
-def launch_flags(config: Config) -> dict[str, Any]:
-    """Return the flags of ``accelerate launch`` for which its file has no key.
-
-    Without one it gives each process a single thread; where the configuration leaves their number to torch, that is
-    one for each CPU.
-    """
-    threads = config.intra_op_threads or (config.made_on or {}).get("cpus")
-    return {"num_cpu_threads_per_process": threads} if threads else {}
+def _notes(config: Config) -> Iterator[str]:
+    if config.amp == "fp16" and on_cpu(config):
+        yield "On a CPU Accelerate trains in fp32 where fp16 is asked for."
+    if config.amp == "off" and "compile" in config.options and "tf32" not in config.options:
+        yield 'dynamo_backend allows TF32: torch.set_float32_matmul_precision("highest") after Accelerator(...).'
 
 
-def _write(config: Config, gaps: tuple[Gap, ...]) -> Written:
+def _write(config: Config, remarks: Sequence[str]) -> Written:
     import yaml
 
-    file, flags = launch_file(config), launch_flags(config)
-    arguments, loader = accelerator_arguments(config), config.dataloader_kwargs()
-    script = "\n".join(
-        [
-            call("accelerator = Accelerator", **arguments),
-            call("loader = DataLoader", "dataset", "shuffle=True", **loader),
-            "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)",
-            "for batch in loader:",
-            "    with accelerator.accumulate(model):  # backward, step and zero_grad in here",
-            "        ...",
-        ]
-    )
-    options = "".join(f" --{name} {value}" for name, value in flags.items())
+    file, arguments, loader = launch_file(config), accelerator_arguments(config), config.dataloader_kwargs()
+    threads = config.intra_op_threads
+    flags = {} if threads is None else {"num_cpu_threads_per_process": threads}
+    transfer = {"non_blocking": True} if config.pin_memory else {}  # without it pinning gains nothing
+    first = [call("dataloader_config=DataLoaderConfiguration", **transfer)] if transfer else []
     lines = [
         f"# {headline(config)}",
-        f"# Run it with: accelerate launch --config_file THIS_FILE{options} train.py",
+        f"# accelerate launch --config_file FILE --num_cpu_threads_per_process {threads or TORCHS_THREADS} train.py",
         "# In the script:",
-        *(f"#     {line}" for line in script.splitlines()),
-        *remarks(gaps, "Accelerate"),
+        *(f"#     {line}" for line in _script(call("accelerator = Accelerator", *first, **arguments), loader)),
+        *remarks,
         yaml.safe_dump(file, sort_keys=False).rstrip(),
     ]
-    values = {"Accelerator": arguments, "DataLoader": loader, "config_file": file, "launch": flags}
-    return values, "\n".join(lines) + "\n"
+    values = {"Accelerator": arguments, "DataLoaderConfiguration": transfer, "DataLoader": loader}
+    return {**values, "config_file": file, "launch": flags}, "\n".join(lines) + "\n"
+
+
+def _script(accelerator: str, loader: dict[str, Any]) -> Iterator[str]:
+    yield "from accelerate import Accelerator, DataLoaderConfiguration"
+    yield "from torch.utils.data import DataLoader"
+    yield from accelerator.splitlines()
+    yield from call("loader = DataLoader", "dataset", "shuffle=True", **loader).splitlines()
+    yield "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)"
+    yield "for batch in loader:"
+    yield "    with accelerator.accumulate(model), accelerator.autocast():"
+    yield "        loss = training_step(model, batch)"
+    yield "        accelerator.backward(loss)"
+    yield "        optimizer.step()"
+    yield "        optimizer.zero_grad()"
 
 
 ACCELERATE = Target(
@@ -91,5 +97,6 @@ ACCELERATE = Target(
         "compile": "`dynamo_backend`",
     },
     advice={},
+    notes=_notes,
     write=_write,
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exporting.target import Gap, Target, Written
+from autotune.exporting.target import Target, Written
 
 __all__ = ["DEEPSPEED", "deepspeed_config"]
 
@@ -14,7 +15,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def deepspeed_config(config: Config) -> dict[str, Any]:
-    """Return the keys of DeepSpeed's configuration.
+    """Return the keys of DeepSpeed's configuration, by the source of its version 0.19.8.
 
     Precision is ``torch_autocast``, which is what was measured: ``bf16`` and ``fp16`` would make the weights 16 bits.
     """
@@ -27,7 +28,13 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
     return keys
 
 
-def _write(config: Config, gaps: tuple[Gap, ...]) -> Written:
+def _notes(config: Config) -> Iterator[str]:
+    yield "DeepSpeed clips gradients, unless gradient_clipping is 0."
+    if config.amp != "off":
+        yield "torch_autocast covers the engine's forward alone, so compute the loss in there; older versions lack it."
+
+
+def _write(config: Config, remarks: Sequence[str]) -> Written:
     keys = deepspeed_config(config)
     return {"config": keys, "DataLoader": config.dataloader_kwargs()}, json.dumps(keys, indent=2) + "\n"
 
@@ -49,5 +56,7 @@ DEEPSPEED = Target(
         "persistent_workers": _BY_LOADER,
         "compile": "engine.compile() after deepspeed.initialize()",
     },
+    notes=_notes,
     write=_write,
+    has_comments=False,
 )

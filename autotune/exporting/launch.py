@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exporting.target import KNOBS, Gap, Target, Written, headline, remarks, settings
+from autotune.exporting.target import KNOBS, Target, Written, headline, settings
 
 __all__ = ["SHELL", "TORCHRUN"]
 
-PREFIX = "AUTOTUNE_"
-_IN_SCRIPT = 'read it in the script: autotune.load_config("autotune.yaml")'
+NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in KNOBS}
 
 
-def _write_torchrun(config: Config, gaps: tuple[Gap, ...]) -> Written:
+def _torchrun_notes(config: Config) -> Iterator[str]:
+    yield "Each of several ranks has one thread unless OMP_NUM_THREADS is set, and they share the host's CPUs:"
+    yield "config.for_rank() in the script divides workers and threads by their number."
+
+
+def _write_torchrun(config: Config, remarks: Sequence[str]) -> Written:
     variables = config.thread_environment()
     lines = [
         f"# {headline(config)}",
-        "# torchrun gives each of several ranks one thread, unless OMP_NUM_THREADS is set. Ranks share a host's CPUs:",
-        "# divide threads and workers by their number.",
         *_exports(variables),
-        *remarks(gaps, "torchrun"),
+        *remarks,
         "# torchrun --standalone --nproc-per-node 1 train.py",
     ]
     return {"environment": variables}, "\n".join(lines) + "\n"
 
 
-def _write_shell(config: Config, gaps: tuple[Gap, ...]) -> Written:
+def _write_shell(config: Config, remarks: Sequence[str]) -> Written:
     chosen = settings(config) | {"amp": config.amp, "accumulation_steps": config.accumulation_steps}
-    variables = {name: _text(chosen[knob]) for knob, name in _NAMES.items() if knob in chosen}
+    variables = {name: _text(chosen[knob]) for knob, name in NAMES.items() if knob in chosen}
+    unset = [name for name in NAMES.values() if name not in variables]
     variables |= config.thread_environment()
-    unset = [name for name in _NAMES.values() if name not in variables]
     lines = [
         f"# {headline(config)}",
-        '# eval "$(python -m autotune export autotune.yaml --to shell)", then read them in the script.',
+        '# Take it over with eval "$(...)", and read it in the script.',
         *_exports(variables),
-        f"unset {' '.join(unset)}",
+        *remarks,
+        *([f"unset {' '.join(unset)}"] if unset else []),
     ]
     return {"environment": variables}, "\n".join(lines) + "\n"
-
-
-_NAMES = {knob: PREFIX + knob.upper() for knob in KNOBS}
 
 
 def _exports(variables: dict[str, str]) -> list[str]:
@@ -56,14 +57,16 @@ TORCHRUN = Target(
     name="torchrun",
     title="torchrun",
     knows={"intra_op_threads": "`OMP_NUM_THREADS`"},
-    advice=dict.fromkeys(KNOBS, _IN_SCRIPT),
+    advice=dict.fromkeys(KNOBS, "autotune.load_config(FILE) in the script"),
+    notes=_torchrun_notes,
     write=_write_torchrun,
 )
 
 SHELL = Target(
     name="shell",
     title="shell",
-    knows={knob: f"`{name}`" for knob, name in _NAMES.items()},
+    knows={knob: f"`{name}`" for knob, name in NAMES.items()},
     advice={},
+    notes=lambda config: (),
     write=_write_shell,
 )

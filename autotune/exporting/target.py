@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,16 @@ from autotune.options import OPTIONS
 
 __all__ = [
     "KNOBS",
+    "PROCESS",
     "Export",
     "Gap",
     "Target",
     "Written",
-    "beyond_preamble",
     "call",
     "headline",
+    "on_cpu",
     "preamble",
-    "remarks",
+    "remarks_on",
     "settings",
 ]
 
@@ -39,13 +40,6 @@ KNOBS = (
 """Everything that a configuration may set."""
 
 OTHERWISE = {
-    "batch_size": "give it to the DataLoader",
-    "num_workers": "give it to the DataLoader",
-    "prefetch_factor": "give it to the DataLoader",
-    "pin_memory": "give it to the DataLoader",
-    "persistent_workers": "give it to the DataLoader",
-    "amp": "run forward and loss in torch.autocast; fp16 needs torch.amp.GradScaler, too",
-    "accumulation_steps": "step the optimizer after so many batches, with the loss divided by as many",
     "intra_op_threads": "set OMP_NUM_THREADS before Python starts, or torch.set_num_threads()",
     "inter_op_threads": "torch.set_num_interop_threads() before the first operator",
     "channels_last": "model.to(memory_format=torch.channels_last) once the model is on its device",
@@ -56,7 +50,7 @@ OTHERWISE = {
     "compile": "model.compile() before the first step",
 }
 """What to do in a script about a knob for which a tool has no argument."""
-_PROCESS = {
+PROCESS = {
     "intra_op_threads": "torch.set_num_threads({config.intra_op_threads})",
     "inter_op_threads": "torch.set_num_interop_threads({config.inter_op_threads})",
     "tf32": 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
@@ -87,11 +81,10 @@ class Export:
     """The same as a file: Python, YAML, JSON or shell."""
     gaps: tuple[Gap, ...]
     """What the tool has no argument for."""
-
-    @property
-    def says_gaps(self) -> bool:
-        """Whether the text says them, too; JSON has no comments."""
-        return self.text.startswith("#")
+    notes: tuple[str, ...]
+    """What differs there from what was measured, unless one does something about it."""
+    has_comments: bool
+    """Whether the text says gaps and notes, too; JSON has no comments."""
 
 
 Written = tuple[Mapping[str, Mapping[str, Any]], str]
@@ -107,19 +100,31 @@ class Target:
     """What people call it."""
     knows: Mapping[str, str]
     """What it calls the knobs that it has an argument for."""
-    write: Callable[[Config, tuple[Gap, ...]], Written]
     advice: Mapping[str, str]
     """What to do about others, where that is not what one does elsewhere."""
+    notes: Callable[[Config], Iterable[str]]
+    """What differs there from what was measured."""
+    write: Callable[[Config, Sequence[str]], Written]
+    """Makes values and text; takes what is to be said in comments."""
+    has_comments: bool = True
+    """Whether the text can say something."""
+    sets_process: bool = False
+    """Whether the text is Python that begins with ``preamble``."""
 
     def export(self, config: Config) -> Export:
         """Return the configuration as this tool takes it."""
         gaps = tuple(
-            Gap(knob=knob, value=value, otherwise=self.advice.get(knob, OTHERWISE[knob]))
+            Gap(knob=knob, value=value, otherwise=self.advice.get(knob) or OTHERWISE[knob])
             for knob, value in settings(config).items()
             if knob not in self.knows
         )
-        values, text = self.write(config, gaps)
-        return Export(target=self.name, values=values, text=text, gaps=gaps)
+        notes = tuple(self.notes(config))
+        is_done = PROCESS if self.sets_process else {}
+        remarks = remarks_on([gap for gap in gaps if gap.knob not in is_done], notes, self.title)
+        values, text = self.write(config, [f"# {remark}" for remark in remarks])
+        return Export(
+            target=self.name, values=values, text=text, gaps=gaps, notes=notes, has_comments=self.has_comments
+        )
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -138,13 +143,21 @@ def headline(config: Config) -> str:
     if "samples_per_second" not in measured:
         return "Exported by autotune."
     rate = f"{measured['samples_per_second']:,.0f} samples/s"
-    gain = f", {measured['speedup']:.2f} times the baseline" if measured.get("verdict") == "faster" else ""
-    place = f" on {made_on['device']}" if (made_on := config.made_on or {}).get("device") else ""
-    return f"Exported by autotune: {rate}{gain}{_on_one_line(place)}."
+    is_faster = measured.get("verdict") == "faster" and "speedup" in measured
+    gain = f", {measured['speedup']:.2f} times the baseline" if is_faster else ""
+    return f"Exported by autotune: {rate}{gain}."  # no text of the file's: Python reads some comments
 
 
-def preamble(config: Config, *imports: str) -> Iterator[str]:
-    """Yield the lines of Python that import torch and more, and set what holds for the whole process."""
+def on_cpu(config: Config) -> bool:
+    """Tell whether a configuration was measured without an accelerator."""
+    return (config.measured or {}).get("memory") == "host"
+
+
+def preamble(config: Config, *imports: str, but: Container[str] = ()) -> Iterator[str]:
+    """Yield the lines of Python that import torch and more, and set what holds for the whole process.
+
+    ``but`` are knobs that are set elsewhere.
+    """
     if variables := config.thread_environment():
         yield "import os"
         yield ""
@@ -152,24 +165,20 @@ def preamble(config: Config, *imports: str) -> Iterator[str]:
         yield from (f'    "{name}": "{value}",' for name, value in variables.items())
         yield "}"
     yield from ("import torch", *imports, "")
-    if chosen := [line for knob, line in _PROCESS.items() if knob in settings(config)]:
+    if chosen := [line for knob, line in PROCESS.items() if knob in settings(config) and knob not in but]:
         yield from (line.format(config=config) for line in chosen)
         yield ""
 
 
-def remarks(gaps: Iterable[Gap], title: str) -> Iterator[str]:
-    """Yield comment lines about what a tool has no argument for; Python, YAML and shell have the same comments."""
+def remarks_on(gaps: Iterable[Gap], notes: Iterable[str], title: str) -> Iterator[str]:
+    """Yield what a tool has no argument for, those with the same advice together, and what differs there."""
     by_advice: dict[str, list[str]] = defaultdict(list)
     for gap in gaps:
         by_advice[gap.otherwise].append(f"{gap.knob} ({gap.value})")
     if by_advice:
-        yield f"# {title} has no argument for:"
-        yield from (f"# - {', '.join(knobs)}: {advice}" for advice, knobs in by_advice.items())
-
-
-def beyond_preamble(gaps: Iterable[Gap]) -> Iterator[Gap]:
-    """Yield those about which ``preamble`` does nothing."""
-    return (gap for gap in gaps if gap.knob not in _PROCESS)
+        yield f"{title} has no argument for:"
+        yield from (f"- {', '.join(knobs)}: {advice}" for advice, knobs in by_advice.items())
+    yield from notes
 
 
 def call(name: str, *first: str, **arguments: Any) -> str:
@@ -177,7 +186,3 @@ def call(name: str, *first: str, **arguments: Any) -> str:
     parts = [*first, *(f"{key}={value!r}".replace("'", '"') for key, value in arguments.items())]
     line = f"{name}({', '.join(parts)})"
     return line if len(line) <= 100 else f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,6 +1,7 @@
 """Strike one trial of a running study with every fault of the zoo: is it told, is there an answer, what is left?
 
     python -m studies.faults.record 30
+    python -m studies.faults.record 0 "item hangs"  # some of them again, beside what is recorded
 
 All studies run in one process, in random order, for so many minutes at least: what it holds after each is recorded,
 too. A study whose answer could not be confirmed, because the machine was disturbed, is done once more at the end.
@@ -30,9 +31,11 @@ SEED = 6
 
 
 def main() -> None:
-    begin, studies = time.monotonic(), []
-    for name in names(60 * float(sys.argv[1]), studies):
-        studies.append({"minutes": round((time.monotonic() - begin) / 60, 1), **struck(name), **held()})
+    minutes, again = float(sys.argv[1]), sys.argv[2:]
+    begin, studies = time.monotonic(), json.loads(RECORDED.read_text(encoding="utf-8"))["studies"] if again else []
+    run = 1 + max((study["run"] for study in studies), default=0)
+    for name in again or names(60 * minutes, studies):
+        studies.append({"run": run, **struck(name), **held(), "minutes": round((time.monotonic() - begin) / 60, 1)})
         print(json.dumps(studies[-1]), file=sys.stderr)
         text = json.dumps({"machine": machine(), "studies": studies}, indent=2)
         RECORDED.write_text(text + "\n", encoding="utf-8")

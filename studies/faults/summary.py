@@ -56,7 +56,7 @@ def confined() -> str:
 
 def soak() -> str:
     """Return in one sentence what the tuner's own process held after each study."""
-    studies = _read("zoo.json")["studies"]
+    studies = soaked()
     warm = studies[WARM:]
     memory = [study["memory_bytes"] / MIB for study in warm]
     return (
@@ -64,6 +64,11 @@ def soak() -> str:
         f"{max(memory):.0f} MiB after the first {WARM}, {_range(warm, 'descriptors')} open files, "
         f"{_range(warm, 'threads')} threads."
     )
+
+
+def soaked() -> list[dict[str, Any]]:
+    """Return the studies that ran in one process, in order."""
+    return [study for study in _read("zoo.json")["studies"] if study["run"] == 1]
 
 
 def _range(rows: list[dict[str, Any]], name: str) -> str:

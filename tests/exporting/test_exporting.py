@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import warnings
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,16 @@ from hypothesis import strategies as st
 
 import autotune
 from autotune.config import AMP_MODES, Config
-from autotune.errors import UsageError
+from autotune.errors import ConfigFileError, UsageError
 from autotune.exporting import TARGETS, coverage, export
-from autotune.exporting.target import KNOBS, OTHERWISE, settings
+from autotune.exporting.target import KNOBS, settings
 from autotune.flags import EXPORTS
 from autotune.options import OPTIONS
+from tests.test_fuzz import documents
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 PLAIN = Config(batch_size=64)
+ON_CPU = Config(batch_size=64, amp="bf16", measured={"memory": "host"})
 FULL = Config(
     batch_size=512,
     num_workers=4,
@@ -53,15 +58,35 @@ CONFIGS = st.builds(
 @given(config=CONFIGS)
 def test_whatever_is_set_is_exported_or_said(name: str, config: Config) -> None:
     found = export(config, name)
-    said = {gap.knob for gap in found.gaps}
-    assert said | set(TARGETS[name].knows) >= settings(config).keys()
-    assert not said & set(TARGETS[name].knows)
-    assert found.says_gaps == (name != "deepspeed")
+    assert {gap.knob for gap in found.gaps} == settings(config).keys() - TARGETS[name].knows.keys()
+    assert found.has_comments == (name != "deepspeed")
     if name in PYTHON:
         compile(found.text, name, "exec")
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name != "deepspeed"])
+def without(knob: str) -> Config:
+    """The full configuration, but for one knob, which is as torch has it."""
+    if knob in OPTIONS:
+        return replace(FULL, options=tuple(option for option in OPTIONS if option != knob))
+    plain: dict[str, Any] = {"batch_size": 1, "num_workers": 1, "prefetch_factor": 2, "amp": "off"}
+    plain |= {"pin_memory": False, "persistent_workers": False, "accumulation_steps": 1}
+    return replace(FULL, **{knob: plain.get(knob)})
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_knob_is_in_the_values_where_the_tool_knows_it_and_a_gap_where_not(name: str, knob: str) -> None:
+    full, less = export(FULL, name), export(without(knob), name)
+    if knob in TARGETS[name].knows:
+        assert full.text != less.text
+        assert full.gaps == less.gaps
+    else:
+        assert knob in {gap.knob for gap in full.gaps}
+        is_default = knob not in ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+        assert (knob in {gap.knob for gap in less.gaps}) != is_default
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in ("deepspeed", "shell")])
 def test_the_text_says_every_gap_that_it_does_not_fill(name: str) -> None:
     found = export(FULL, name)
     filled = {
@@ -70,6 +95,7 @@ def test_the_text_says_every_gap_that_it_does_not_fill(name: str) -> None:
         "tf32": 'torch.set_float32_matmul_precision("high")',
         "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
     }
+    assert found.gaps
     for gap in found.gaps:
         is_filled = name in PYTHON and gap.knob in filled
         assert (filled[gap.knob] if is_filled else gap.otherwise) in found.text, gap
@@ -77,14 +103,22 @@ def test_the_text_says_every_gap_that_it_does_not_fill(name: str) -> None:
 
 def test_what_is_left_to_torch_is_not_exported() -> None:
     assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
-    assert set(settings(FULL)) == set(KNOBS) == set(OTHERWISE)
+    assert set(settings(FULL)) == set(KNOBS)
 
 
 def test_lightning() -> None:
     found = export(FULL, "lightning")
-    assert found.values["Trainer"] == {"precision": "16-mixed", "accumulate_grad_batches": 2, "benchmark": True}
-    assert found.values["DataLoader"] == FULL.dataloader_kwargs()
-    assert export(PLAIN, "lightning").values["Trainer"] == {"precision": "32-true", "accumulate_grad_batches": 1}
+    trainer = {"devices": 1, "precision": "16-mixed", "accumulate_grad_batches": 2, "benchmark": True}
+    assert found.values == {"Trainer": trainer, "DataLoader": FULL.dataloader_kwargs()}
+    assert "trainer.fit(torch.compile(module), loader)" in found.text
+    on_cpu = export(ON_CPU, "lightning")
+    assert on_cpu.values["Trainer"] == {
+        "accelerator": "cpu",
+        "devices": 1,
+        "precision": "bf16-mixed",
+        "accumulate_grad_batches": 1,
+    }
+    assert "trainer.fit(module, loader)" in on_cpu.text
 
 
 def test_transformers() -> None:
@@ -93,16 +127,20 @@ def test_transformers() -> None:
         "gradient_accumulation_steps": 2,
         "bf16": False,
         "fp16": True,
+        "optim": "adamw_torch_fused",
         "dataloader_num_workers": 4,
         "dataloader_prefetch_factor": 3,
         "dataloader_pin_memory": True,
         "dataloader_persistent_workers": True,
+        "accelerator_config": {"non_blocking": True},
         "tf32": True,
-        "optim": "adamw_torch_fused",
         "gradient_checkpointing": True,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "torch_compile": True,
     }
+    on_cpu = export(ON_CPU, "transformers").values["TrainingArguments"]
+    assert (on_cpu["use_cpu"], on_cpu["bf16"], on_cpu["optim"]) == (True, True, "adamw_torch")
+    assert "accelerator_config" not in on_cpu
 
 
 def test_accelerate() -> None:
@@ -114,13 +152,22 @@ def test_accelerate() -> None:
     }
     assert yaml.safe_load(found.text) == found.values["config_file"]
     assert found.values["config_file"]["use_cpu"] is False
+    assert found.values["DataLoaderConfiguration"] == {"non_blocking": True}
+    assert "Accelerator(\n#         dataloader_config=DataLoaderConfiguration(non_blocking=True),\n" in found.text
     assert " --num_cpu_threads_per_process 3 train.py" in found.text
 
 
-def test_accelerates_one_thread_is_not_taken_where_torch_chose() -> None:
-    assert export(PLAIN, "accelerate").values["launch"] == {}
-    elsewhere = Config(made_on={"cpus": 16})
-    assert export(elsewhere, "accelerate").values["launch"] == {"num_cpu_threads_per_process": 16}
+def test_accelerates_own_number_of_threads_is_not_taken_where_torch_chose() -> None:
+    found = export(PLAIN, "accelerate")
+    assert found.values["launch"] == {}
+    assert ' --num_cpu_threads_per_process $(python -c "import torch; print(torch.get_num_threads())")' in found.text
+
+
+@pytest.mark.parametrize("name", ["transformers", "accelerate"])
+def test_tf32_that_was_not_measured_is_said(name: str) -> None:
+    compiled = Config(options=("compile",))
+    assert any("TF32" in note for note in export(compiled, name).notes)
+    assert not any("TF32" in note for note in export(FULL, name).notes)
 
 
 def test_deepspeed() -> None:
@@ -162,13 +209,24 @@ def test_torchrun_gets_its_threads() -> None:
     assert "OMP_NUM_THREADS" not in environment(export(PLAIN, "torchrun").text)
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name != "deepspeed"])
-def test_a_name_from_a_file_stays_inside_its_comment(name: str) -> None:
-    made_on = {"device": "x\nimport os\r\x1b[2J\u2028touch hacked"}
-    text = export(Config(measured=FULL.measured, made_on=made_on), name).text
-    assert text.splitlines()[0].startswith("# ")
-    assert "hacked" in text.splitlines()[0]
-    assert "hacked" not in "".join(text.splitlines()[1:])
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_text_of_a_file_is_in_an_export(name: str) -> None:
+    """Python reads an encoding from comments, and what is decoded by it is code."""
+    made_on = dict.fromkeys(("device", "torch", "workload"), 'x coding: raw_unicode_escape \\u000aprint("hacked")')
+    measured = {"samples_per_second": 1.0, "verdict": "faster", "bottleneck": "hacked"}
+    found = export(Config(measured=measured, made_on=made_on), name)
+    assert "hacked" not in found.text
+    assert "coding" not in found.text
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_file_that_is_read_can_be_exported(tmp_path: Path, name: str) -> None:
+    exported = 0
+    for file, content in documents(300):
+        (tmp_path / file).write_bytes(content)
+        with warnings.catch_warnings(action="ignore"), suppress(ConfigFileError):
+            exported += bool(export(autotune.load_config(tmp_path / file), name).text)
+    assert exported > 5
 
 
 def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:

@@ -23,7 +23,7 @@ CONFIG = Config(
     persistent_workers=True,
     amp="bf16",
     accumulation_steps=2,
-    intra_op_threads=1,
+    intra_op_threads=3,
     measured={"samples_per_second": 100.0, "memory": "host"},
 )
 
@@ -57,7 +57,7 @@ class Module(lightning.LightningModule):
 
 class Once(lightning.Trainer):  # the exported text leaves how long to train to the user
     def __init__(self, **arguments):
-        super().__init__(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, **arguments)
+        super().__init__(max_epochs=1, logger=False, enable_checkpointing=False, **arguments)
 
 lightning.Trainer, module, dataset = Once, Module(), torch.zeros(64, 1)
 """
@@ -86,7 +86,7 @@ class Model(torch.nn.Module):
 
 class Short(transformers.TrainingArguments):
     def __init__(self, **arguments):
-        super().__init__(num_train_epochs=1, use_cpu=True, report_to=[], save_strategy="no", **arguments)
+        super().__init__(num_train_epochs=1, report_to=[], save_strategy="no", **arguments)
 
 transformers.TrainingArguments = Short
 model, dataset = Model(), [{"x": torch.zeros(1)} for _ in range(64)]
@@ -118,9 +118,34 @@ def test_accelerate_launches_as_its_file_says(tmp_path: Path) -> None:
     file.write_text(found.text, encoding="utf-8")
     flags = [f"--{name}={value}" for name, value in found.values["launch"].items()]
     launcher = ("-m", "accelerate.commands.launch", "--config_file", str(file), *flags)
-    assert told(tmp_path, LAUNCHED % "", *launcher) == ["bf16", 1, "cpu", "1"]
+    assert told(tmp_path, LAUNCHED % "", *launcher) == ["bf16", 1, "cpu", "3"]
 
 
-def test_the_accelerator_takes_its_arguments(tmp_path: Path) -> None:
-    arguments = export(CONFIG, "accelerate").values["Accelerator"]
-    assert told(tmp_path, LAUNCHED % f"cpu=True, **{dict(arguments)}")[:3] == ["bf16", 2, "cpu"]
+PREPARED = """
+import json, torch
+sizes, dtypes, steps = [], set(), []
+class Counting(torch.optim.SGD):
+    def step(self, closure=None):
+        steps.append(1)
+        return super().step(closure)
+def training_step(model, batch):
+    output = model(batch)
+    sizes.append(len(batch))
+    dtypes.add(str(output.dtype))
+    return output.float().mean()
+model, dataset = torch.nn.Linear(1, 1), torch.zeros(64, 1)
+optimizer = Counting(model.parameters(), lr=0.1)
+"""
+ACCELERATED = """
+seen = [len(sizes), max(sizes), len(steps)]
+print(json.dumps([loader.num_workers, loader.prefetch_factor, *seen, accelerator.mixed_precision]))
+"""
+
+
+def test_accelerate_trains_as_the_lines_for_the_script_say(tmp_path: Path) -> None:
+    lines = export(CONFIG, "accelerate").text.splitlines()
+    script = "\n".join(line.removeprefix("#     ") for line in lines if line.startswith("#     "))
+    file = tmp_path / "accelerate.yaml"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    launcher = ("-m", "accelerate.commands.launch", "--config_file", str(file))
+    assert told(tmp_path, PREPARED + script + ACCELERATED, *launcher) == [1, 3, 8, 8, 4, "bf16"]
