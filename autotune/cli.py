@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 import warnings
@@ -101,6 +102,14 @@ def _show_error(error: AutotuneError) -> None:
     _say(f"autotune: error: {' '.join(str(error).split())}")
 
 
+def _print(text: str) -> None:
+    """Print to stdout, which whoever reads it may close when he has read enough."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end
+
+
 def _say(text: str) -> None:
     """Print foreign text to stderr."""
     print(printable(text), file=sys.stderr)
@@ -157,7 +166,7 @@ def _export(flags: argparse.Namespace) -> int:
         config = load_config(flags.file)
     found = export(config, flags.to)
     if flags.output is None:
-        print(found.text, end="")
+        _print(found.text)
     else:
         output = Path(flags.output)
         if output.exists() and (not output.is_file() or output.samefile(flags.file)):
@@ -221,10 +230,12 @@ def _deliver(result: Result, output: Path, flags: argparse.Namespace) -> None:
             result.config.save(output)
         written = True
     finally:
-        if not flags.quiet:
-            with suppress(*CLOSED):
-                open_console().print(summary(result, str(output) if written else None))
-        print(_json_text(result) if flags.json else snippet(result, str(output)), end="")
+        try:
+            if not flags.quiet:
+                with suppress(*CLOSED):
+                    open_console().print(summary(result, str(output) if written else None))
+        finally:
+            _print(_json_text(result) if flags.json else snippet(result, str(output)))
 
 
 def _json_text(result: Result) -> str:

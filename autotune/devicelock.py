@@ -75,9 +75,9 @@ class DeviceLock:
             return True  # a machine that lets nobody write there has no way to keep tuners apart
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             os.close(descriptor)
-            return False
+            return not isinstance(error, BlockingIOError)  # a folder that knows no locks has no way either
         self._descriptor = descriptor
         with suppress(OSError):  # opened for reading only: another user's
             os.ftruncate(descriptor, 0)

@@ -35,7 +35,7 @@ def describe_end(code: int, output: str, oom_kills: int | None) -> tuple[Outcome
     """
     if code >= 0:
         return Outcome.CRASHED, f"the process ended without an answer (exit code {code})"
-    name = signal.Signals(-code).name
+    name = next((each.name for each in signal.Signals if each == -code), str(-code))  # not all have one
     if name == "SIGKILL":
         return Outcome.HOST_OOM, f"the process was killed (signal 9){_killer(oom_kills)}"
     if name == "SIGBUS":

@@ -58,23 +58,35 @@ class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
     def __init__(self, thread_environment: Mapping[str, str]) -> None:
+        """Start the process. Raises ``ProcessLostError`` where the system does not let it."""
         self._is_busy = False
         self._watchdog: Watchdog | None = None
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._output_begin = 0
-        self._mark = make_scratch()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.measure.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._output,
-            env={**_environment(thread_environment), MARK: self._mark},
-            start_new_session=True,
-        )
+        try:
+            self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+            self._mark = make_scratch()
+            self._process = self._start(thread_environment)
+        except OSError as error:
+            raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _start(self, thread_environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "autotune.measure.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._output,
+                env={**_environment(thread_environment), MARK: self._mark},
+                start_new_session=True,
+            )
+        except BaseException:
+            self._output.close()
+            remove_scratch(self._mark)
+            raise
 
     def open(self) -> None:
         """Begin a session. Raises ``ProcessLostError``."""

@@ -103,10 +103,12 @@ class ProcessRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-        if self._lock is not None:
-            self._lock.free()
-            self._lock = None
+        try:
+            self.close()
+        finally:
+            if self._lock is not None:
+                self._lock.free()
+                self._lock = None
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         key = self._session_key(config, request)

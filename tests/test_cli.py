@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -584,3 +585,14 @@ def test_a_wrong_export_is_one_line(
     assert captured.err.startswith("autotune: error: ")
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_who_has_read_enough_closes_the_pipe_without_an_error(file: str) -> None:
+    command = [sys.executable, "-m", "autotune", "export", file, "--to", "python"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

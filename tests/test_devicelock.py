@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -129,3 +130,15 @@ def test_a_device_that_was_freed_is_free_although_a_forked_process_lives_on(tmp_
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_a_folder_that_knows_no_locks_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    told: list[str] = []
+    lock = DeviceLock(NAME, tmp_path)
+    lock.take(60.0, told.append)
+    lock.free()
+    assert told == []

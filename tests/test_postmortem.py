@@ -29,6 +29,7 @@ LOST = "RuntimeError: unable to allocate shared memory(shm) for file </torch_17_
         (-7, 0, Outcome.SHM, "bus error: shared memory (/dev/shm) was too small"),
         (-11, 0, Outcome.CRASHED, "the process ended without an answer (segmentation fault, signal SIGSEGV)"),
         (-15, 0, Outcome.CRASHED, "the process ended without an answer (signal SIGTERM)"),
+        (-40, 0, Outcome.CRASHED, "the process ended without an answer (signal 40)"),
     ],
 )
 def test_an_exit_code_has_its_outcome_and_its_words(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ import autotune
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
+from autotune.measure.guard import OOM_SCORE
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
@@ -346,3 +349,39 @@ def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
         assert loss(runner.measure(Config(batch_size=8), QUICK)) == 0
     assert attempt.outcome is Outcome.USER_ERROR
     assert attempt.message == ("tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out")
+
+
+# --- a system that lets no process start ---
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    def start(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_process_that_cannot_be_started_is_an_outcome(no_process: Path) -> None:
+    with runner_of("small") as runner:
+        attempt = runner.measure(Config(), QUICK)
+    assert attempt.outcome is Outcome.CRASHED
+    assert attempt.message.startswith("no process can be started: ")
+    assert "Resource temporarily unavailable" in attempt.message
+    assert list(no_process.iterdir()) == []
+
+
+def test_and_an_error_where_it_is_the_first(no_process: Path) -> None:
+    with runner_of("small") as runner, pytest.raises(UserCodeError, match="no process can be started"):
+        runner.inspect(Config())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's killer is Linux's")
+def test_the_kernels_killer_takes_what_is_measured_before_the_tuner() -> None:
+    script = "from autotune.measure.guard import prepare_session; prepare_session()\n"
+    script += "print(open('/proc/self/oom_score_adj').read())"
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == OOM_SCORE > own

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 from autotune.workload import Workload
@@ -28,6 +31,11 @@ DEEPEST = 50
 MOST = 2000
 """Functions and classes that are followed."""
 SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+DEEPEST_SETTING = 3
+"""How far settings are followed from object to object: a dataset's transform, its steps, and what they hold."""
+MOST_PARTS, LONGEST = 50, 200
+"""Items of a list of settings, and characters of one; what is longer is data."""
 WRAPPED = ("dataset", "datasets")
 """Where datasets keep those that they wrap."""
 
@@ -49,19 +57,34 @@ def _parts(workload: Workload) -> Iterator[Any]:
     for module in workload.model.modules():
         yield type(module)
         yield module.__dict__.get("forward")  # it may have been replaced on the object
+        with suppress(Exception):
+            yield _ADDRESS.sub("", module.extra_repr())  # what it was made with: stride, groups, number of heads
     yield from _datasets(workload.dataset)
     yield from (workload.loss, workload.optimizer, workload.collate_fn, workload.training_step)
     yield from (workload.sampler, workload.batch_sampler)
 
 
 def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the type of a dataset, and those of the datasets that it wraps."""
+    """Yield the type of a dataset and what it was made with, and the same of the datasets that it wraps."""
     yield type(dataset)
+    yield from _settings(dataset)
     for name in WRAPPED if depth < 10 else ():
         inner = getattr(dataset, "__dict__", {}).get(name)
         for each in inner if isinstance(inner, (list, tuple)) else [inner]:
             if each is not None:
                 yield from _datasets(each, depth + 1)
+
+
+def _settings(thing: Any, depth: int = 0) -> Iterator[str]:
+    """Yield what an object was made with: its public plain attributes, and those of the objects in them."""
+    for name, value in sorted(getattr(thing, "__dict__", {}).items()):
+        if name.startswith("_") or name in WRAPPED:
+            continue  # what is private may be another in every run: process numbers, caches
+        for each in value if isinstance(value, (list, tuple)) and len(value) <= MOST_PARTS else [value]:
+            if isinstance(each, (bool, int, float, str)):
+                yield f"{name}={str(each)[:LONGEST]}"
+            elif depth < DEEPEST_SETTING and not isinstance(each, (type, FunctionType, nn.Module, torch.Tensor)):
+                yield from _settings(each, depth + 1)
 
 
 class _Code:

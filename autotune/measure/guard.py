@@ -13,14 +13,17 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from autotune.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
 
-__all__ = ["become_guard", "end_of", "prepare_session"]
+__all__ = ["become_guard", "end_of", "leave", "prepare_session"]
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 """Options of Linux's ``prctl``."""
+OOM_SCORE = 500
+"""What is added to a session's score with the kernel's killer: half of all memory there is."""
 
 
 def become_guard() -> None:
@@ -39,6 +42,7 @@ def prepare_session() -> None:
         _tell_of_parents_death(signal.SIGKILL)
     faulthandler.enable(sys.stderr, all_threads=False)
     _leave_no_core()
+    _come_before_the_tuner()
     if MARK in os.environ:
         process: Any = multiprocessing.current_process()
         process._config["tempdir"] = os.environ[MARK]  # sockets and pipes of loader workers, which may be killed
@@ -59,6 +63,11 @@ def end_of(session: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
+def leave() -> None:
+    """Leave nothing where the tuner has ended without a word."""
+    remove_scratch(os.environ.get(MARK))
+
+
 def _end_everything(*_: object) -> None:
     end_descendants(os.getpid())
     remove_scratch(os.environ.get(MARK))
@@ -75,6 +84,12 @@ def _tell_of_parents_death(number: signal.Signals) -> None:
 def _control(option: int, value: int) -> None:
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _come_before_the_tuner() -> None:
+    """Where memory runs out, have the kernel's killer take what is measured, and not the tuner or the notebook."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
 
 
 def _leave_no_core() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import fmean, median
 from typing import Any
 
@@ -14,13 +16,16 @@ from autotune.measure.inventory import BatchStream
 from autotune.measure.loading import open_stream
 from autotune.measure.memory import cpu_seconds, open_segments, sample_memory
 from autotune.measure.monitor import conditions_between, snapshot
-from autotune.measure.step import move, tensors_in
+from autotune.measure.step import move, tensor_bytes, tensors_in
 from autotune.probes import LoaderTrace
 from autotune.workload import Workload
 
 __all__ = ["look_at_loader"]
 
 PREFETCH = 4
+"""Batches that the worker is asked for, where shared memory holds them."""
+SHARED_SHARE = 0.9
+"""Share of what is free in /dev/shm that they may take."""
 """Batches that the one worker is asked for ahead: it never waits, and some are ready at once after a pause."""
 LEAST_BATCHES = 4
 """Batches of a trace, however long they take."""
@@ -37,13 +42,14 @@ POLL_SECONDS = 0.0005
 def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds: float) -> LoaderTrace:
     """Trace the loader for about so many seconds: without workers, then with one that nothing holds up."""
     inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds)
-    config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=PREFETCH, persistent_workers=True)
+    prefetch = _prefetch(tensor_bytes(batch))
+    config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=prefetch, persistent_workers=True)
     stream = open_stream(workload, config)
     known = open_segments(os.getpid())
     try:
         next(stream)
         arrived = time.perf_counter()
-        receives = _receives(stream, seconds)
+        receives = _receives(stream, prefetch, seconds)
         before, own, used, built = snapshot(), time.process_time(), cpu_seconds(), stream.produced
         builds = _trace(stream, batch_size, arrived if not receives else _drained(stream), seconds)
         used, own, built = cpu_seconds() - used, time.process_time() - own, stream.produced - built
@@ -81,13 +87,21 @@ def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[
             return fmean(times[1:]), batch
 
 
-def _receives(stream: BatchStream, seconds: float) -> list[float]:
+def _prefetch(batch_bytes: int) -> int:
+    """Return how many batches the worker is asked for: shared memory must hold them, and the one that is received."""
+    with suppress(OSError):
+        batches = int(SHARED_SHARE * shutil.disk_usage("/dev/shm").free / max(1, batch_bytes))
+        return max(1, min(PREFETCH, batches - 1))
+    return PREFETCH
+
+
+def _receives(stream: BatchStream, prefetch: int, seconds: float) -> list[float]:
     """Return what taking a batch that is ready costs, the worker building others meanwhile: it answers more slowly."""
     found: list[float] = []
     limit = time.perf_counter() + RECEIVE_SHARE * seconds
     while True:
-        _wait_until(lambda: stream.ready >= min(PREFETCH, (stream.epoch_batches or PREFETCH) - 1), seconds)
-        taken = [_seconds(lambda: next(stream)) for _ in range(min(PREFETCH - 1, stream.ready))]
+        _wait_until(lambda: stream.ready >= min(prefetch, (stream.epoch_batches or prefetch) - 1), seconds)
+        taken = [_seconds(lambda: next(stream)) for _ in range(min(prefetch - 1, stream.ready))]
         found += taken
         if not taken or time.perf_counter() > limit:
             return found

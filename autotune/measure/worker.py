@@ -23,7 +23,7 @@ from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.failure import classify, user_traceback
-from autotune.measure.guard import become_guard, end_of, prepare_session
+from autotune.measure.guard import become_guard, end_of, leave, prepare_session
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, WorkloadSource
 
@@ -187,6 +187,7 @@ def main() -> None:
             _serve(requests, replies)
             return
         _send(replies, {"closed": end_of(session)})
+    leave()
 
 
 def _import_everything() -> None:

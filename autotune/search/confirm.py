@@ -274,6 +274,8 @@ class _Rounds:
             if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
                 attempts[part] = attempt
                 self._longest = max(self._longest, attempt.seconds)
+            elif attempt.measurement is None and attempt.outcome is Outcome.SUSPECT:
+                return True  # others left too little memory: this round does not count
             elif part < 0 or self._is_cut_off(attempt):
                 return False
             else:

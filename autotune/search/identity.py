@@ -56,6 +56,7 @@ def identify(facts: WorkloadFacts, host: Host, space: Space) -> Identity:
         parts={
             "records": str(SCHEMA),
             "workload": facts.fingerprint,
+            "bytes of a sample": str(facts.sample_bytes),
             "settings": space.fingerprint,
             "device": facts.device_name,
             **host.traits,

@@ -218,8 +218,8 @@ def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
         return larger and more_workers and _in_flight(config) >= _in_flight(failed)
     if outcome is Outcome.SHM and failed.num_workers:
         return _in_flight(config) >= _in_flight(failed)
-    if outcome is Outcome.NUMERICS:
-        return same_amp
+    if outcome is Outcome.NUMERICS:  # in fp32 it was the samples, or chance
+        return same_amp and (failed.amp != "off" or config.batch_size == failed.batch_size)
     if failed.num_workers:
         return more_workers and larger
     return same_amp and config.batch_size == failed.batch_size

@@ -128,7 +128,11 @@ class Search:
         config, kind = self.study.ask()
         first = not self.study.trials
         self.report("baseline" if first else "search", running=config)
-        attempt = measure_undisturbed(self.runner, config, self._request(), self._may_repeat)
+        request = self._request()
+        attempt = measure_undisturbed(self.runner, config, request, self._may_repeat)
+        if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < self._stuck:
+            self.study.abandon()  # the end of the budget cut it off: that says nothing about it
+            return
         trial = self.study.tell(attempt, config, kind)
         if first:
             _require_baseline(trial, self.study.room)
@@ -142,8 +146,12 @@ class Search:
             return Request(seconds=self.longest_window, time_limit=max(60.0, self.clock.left))
         best = self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        stuck = max(LEAST_HANG, HANG_FACTOR * max(t.seconds for t in self.study.trials if t.measurement is not None))
-        return Request(seconds=self.longest_window, time_limit=min(stuck, self._time_limit), least_rate=low)
+        return Request(seconds=self.longest_window, time_limit=min(self._stuck, self._time_limit), least_rate=low)
+
+    @property
+    def _stuck(self) -> float:
+        """The seconds after which a trial is stuck."""
+        return max(LEAST_HANG, HANG_FACTOR * max(t.seconds for t in self.study.trials if t.measurement is not None))
 
     @property
     def _has_all_trials(self) -> bool:

@@ -58,7 +58,7 @@ def struck(name: str) -> dict[str, object]:
         "expected": FAULTS[name].outcome,
         "outcome": found.outcome,
         "message": found.message,
-        "recovery_seconds": round(found.recovery_seconds, 1),
+        "recovery_seconds": None if found.recovery_seconds is None else round(found.recovery_seconds, 1),
         "confirmed_rounds": found.result.rounds,
         "verdict": found.result.verdict,
         "valid_file": found.is_valid,

@@ -37,8 +37,8 @@ class Injected:
     """What the trial that was struck is told as."""
     message: str
     """The same in words."""
-    recovery_seconds: float
-    """From the end of the struck trial to the end of the next measurement that worked."""
+    recovery_seconds: float | None
+    """From the end of the struck trial to the end of the next one that worked; ``None`` where there was none."""
     processes: tuple[str, ...]
     """What still ran when it was over."""
     segments: tuple[str, ...]
@@ -89,7 +89,7 @@ def inject(name: str) -> Injected:
         result=result,
         outcome=struck.outcome,
         message=struck.message,
-        recovery_seconds=switch.recovered_at - switch.struck_at,
+        recovery_seconds=switch.recovered_at - switch.struck_at if switch.recovered_at else None,
         processes=processes,
         segments=tuple(sorted(_segments() - before)),
         is_valid=is_valid,

@@ -16,6 +16,6 @@ SOME = ["item reads address zero", "worker leaves processes and exits"]
 def test_a_study_goes_on_after_a_fault_and_leaves_nothing_behind(name: str) -> None:
     found = undisturbed(lambda: inject(name), lambda found: found.result.rounds > 0)
     assert found.outcome is FAULTS[name].outcome, found.message
-    assert found.recovery_seconds > 0
+    assert found.recovery_seconds is not None
     assert found.result.rounds > 0
     assert (found.processes, found.segments, found.is_valid) == ((), (), True)

@@ -6,6 +6,7 @@ import os
 import time
 from itertools import pairwise
 from statistics import fmean, median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, default_collate, get_worker_info
 
+from autotune.measure import looks
 from autotune.measure.device import CpuDevice
 from autotune.measure.looks import look_at_loader
 from autotune.workload import Workload
@@ -282,3 +284,18 @@ def test_what_the_dataset_raises_passes_through_and_leaves_no_worker(
     with pytest.raises(ValueError, match="their item is broken"):
         look(Broken(is_to_raise, after), seconds=0.2)
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.parametrize(("free", "batches"), [(10**9, 4), (5_600, 4), (4_500, 3), (2_300, 1), (100, 1), (0, 1)])
+def test_the_worker_is_asked_for_no_more_than_shared_memory_holds(
+    monkeypatch: pytest.MonkeyPatch, free: int, batches: int
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    assert looks._prefetch(1000) == batches
+
+
+def test_with_room_for_one_batch_ahead_the_look_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "_prefetch", lambda batch_bytes: 1)
+    trace = look_at_loader(Workload(nn.Linear(1, 1), Squares(10**6)), 4, CpuDevice(), 0.3)
+    assert len(trace.build_seconds) >= looks.LEAST_BATCHES
+    assert trace.receive_seconds == 0.0

@@ -71,13 +71,14 @@ class Scripted:
     scripts: dict[Config, list[Outcome]] = field(default_factory=dict)
     rates: dict[Config, float] = field(default_factory=dict)
     calls: list[Config] = field(default_factory=list)
+    suspect_has_numbers: bool = True
 
     def measure(self, config: Config, request: Request) -> Attempt:
         self.calls.append(config)
         script = self.scripts.get(config, [])
         outcome = script.pop(0) if script else Outcome.OK
         rate = self.rates.get(config, 1000.0 if config == BASELINE else 1200.0) * (1 + 0.001 * (len(self.calls) % 7))
-        has_numbers = outcome in (Outcome.OK, Outcome.SUSPECT)
+        has_numbers = outcome is Outcome.OK or (outcome is Outcome.SUSPECT and self.suspect_has_numbers)
         return Attempt(
             outcome=outcome, measurement=examples.measurement(samples_per_second=rate) if has_numbers else None
         )
@@ -211,6 +212,14 @@ def test_a_round_that_stays_disturbed_does_not_count(config: Config) -> None:
     found = confirmed(runner, rounds_only(4))
     assert len(found.rounds) == 3
     assert len(runner.calls) == 4 * 3 + 1
+
+
+@pytest.mark.parametrize("config", [BASELINE, CHEAP], ids=["baseline", "finalist"])
+def test_what_others_ended_is_no_failure_and_the_next_round_counts(config: Config) -> None:
+    runner = Scripted({config: [Outcome.SUSPECT, Outcome.SUSPECT]}, suspect_has_numbers=False)
+    found = confirmed(runner, rounds_only(4))
+    assert len(found.rounds) == 3
+    assert not found.failed
 
 
 @pytest.mark.parametrize("config", [BASELINE, CHEAP], ids=["baseline", "finalist"])

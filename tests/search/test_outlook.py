@@ -81,7 +81,8 @@ def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
     if outcome is Outcome.SHM and failed.num_workers:
         return in_flight >= failed_in_flight
     if outcome is Outcome.NUMERICS:
-        return config.amp == failed.amp
+        in_fp32 = failed.amp == "off"
+        return config.amp == failed.amp and (not in_fp32 or config.batch_size == failed.batch_size)
     if outcome is Outcome.HOST_OOM and in_flight < failed_in_flight:
         return False
     if outcome is Outcome.HOST_OOM or failed.num_workers:

@@ -245,3 +245,11 @@ def test_the_search_goes_on_after_a_trial_that_hung_while_there_is_time_for_anot
     assert run.study.trials[1].outcome is Outcome.TIMEOUT
     assert run.reason.startswith("within 3% of the ceiling")
     assert run.clock.spent <= 90.0
+
+
+def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
+    run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=45.0)
+    assert len(run.machine.calls) == 2
+    assert run.machine.calls[1][1].time_limit < 30.0
+    assert [trial.outcome for trial in run.study.trials if trial.kind != "skipped"] == [Outcome.OK]
+    assert run.reason == "the budget is spent"
