@@ -19,7 +19,9 @@ from autotune.workload import ImportedWorkload, WorkloadSource
 __all__ = ["ProcessRunner"]
 
 LOAD_LIMIT = 300.0
-"""Seconds in which a workload must have been built."""
+"""Seconds in which a workload must have been built for the first time."""
+LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
+"""After that it hangs once it takes so many seconds, and so many times the longest yet."""
 DEVICE_PATIENCE = 60.0
 """Seconds for which an accelerator is waited for that another tuner holds."""
 MAX_PROCESSES = 3
@@ -57,6 +59,7 @@ class ProcessRunner:
         self._session: MeasuringProcess | None = None
         self._key: tuple[Any, ...] | None = None
         self._on_cpu = False
+        self._longest_load = 0.0
 
     def inspect(self, baseline: Config) -> WorkloadFacts:
         """Load the workload in a process that the baseline can be measured in, and describe it.
@@ -143,8 +146,16 @@ class ProcessRunner:
             self._processes.pop(next(iter(self._processes))).stop()
         process.open()
         message, blob = _load_message(self._source, self._device, config)
-        _unwrap(process.ask(message, LOAD_LIMIT, blob))
+        begin = time.monotonic()
+        _unwrap(process.ask(message, self._load_limit, blob))
+        self._longest_load = max(self._longest_load, time.monotonic() - begin)
         return process
+
+    @property
+    def _load_limit(self) -> float:
+        if not self._longest_load:
+            return LOAD_LIMIT
+        return min(LOAD_LIMIT, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
 
     def _end_session(self) -> None:
         """End the session; a process that does not close it in time is killed with everything it has started."""
