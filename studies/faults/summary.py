@@ -24,7 +24,7 @@ def zoo() -> str:
     for study in sorted(_read("zoo.json")["studies"], key=lambda study: list(FAULTS).index(study["fault"])):
         left = len(study["processes_left"]) + len(study["segments_left"])
         file = "valid" if study["valid_file"] else "none"
-        rounds, seconds = study["confirmed_rounds"], f"{study['recovery_seconds']:.1f}"
+        rounds, seconds = study["confirmed_rounds"], study["recovery_seconds"] or "none"
         rows.append((study["fault"], f"`{study['outcome']}`", seconds, rounds, file, left or "nothing"))
     return _table(("fault", "told as", "s to the next result", "rounds of the answer", "file", "left behind"), rows)
 
