@@ -166,13 +166,13 @@ class MeasuringProcess:
         except (OSError, subprocess.TimeoutExpired):
             pass
         finally:
-            END_AT_ONCE.discard(self._process.terminate)
             end_descendants(self._process.pid, self._mark)
+            remove_scratch(self._mark)  # while the process lives, which does it where the tuner ends right here
+            END_AT_ONCE.discard(self._process.terminate)
             self._process.kill()
             self._process.wait()
             self._reader.join(EXIT_LIMIT)
             self._output.close()
-            remove_scratch(self._mark)
 
     def _make_members_say_where_they_are(self) -> None:
         """Abort what hangs, and would be killed: Python writes where it was. What cleans up goes on."""

@@ -385,3 +385,21 @@ def test_the_kernels_killer_takes_what_is_measured_before_the_tuner() -> None:
     own = int(Path("/proc/self/oom_score_adj").read_text())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(done.stdout) == OOM_SCORE > own
+
+
+def test_the_scratch_folder_is_gone_before_the_process_that_would_remove_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left: list[list[Path]] = []
+    kill = subprocess.Popen.kill
+
+    def kill_and_look(process: subprocess.Popen[bytes]) -> None:
+        left.append(list(tmp_path.glob("autotune-*")))
+        kill(process)
+
+    with runner_of("small") as runner:
+        runner.inspect(Config())
+        assert list(tmp_path.glob("autotune-*"))
+        monkeypatch.setattr("subprocess.Popen.kill", kill_and_look)
+    assert left == [[]]
