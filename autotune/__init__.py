@@ -74,11 +74,17 @@ __all__ = [
 ]
 
 
+_INTEGRATIONS = ("accelerate", "lightning", "transformers")
+"""Modules of this package, named after what they are for."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _INTEGRATIONS:
+        return import_module(f"autotune.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     return getattr(import_module(f"autotune.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_INTEGRATIONS))

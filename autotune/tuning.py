@@ -55,16 +55,28 @@ def best_config(
     sampler: Sampler[Any] | None = None,
     batch_sampler: Callable[[int], Sampler[list[int]]] | None = None,
     loss_reduction: Reduction | None = None,
+    max_grad_norm: float | None = None,
+    loader_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Config:
     """Return the fastest configuration that was proven for this model and dataset on this machine.
 
     Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
-    arguments up to ``loss_reduction`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
+    arguments up to ``loader_options`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
     proven, the baseline is returned; ``.measured`` holds the evidence. Raises ``AutotuneError``.
     """
     workload = Workload(
-        model, dataset, loss, optimizer, collate_fn, training_step, sampler, batch_sampler, loss_reduction
+        model,
+        dataset,
+        loss=loss,
+        optimizer=optimizer,
+        collate_fn=collate_fn,
+        training_step=training_step,
+        sampler=sampler,
+        batch_sampler=batch_sampler,
+        loss_reduction=loss_reduction,
+        max_grad_norm=max_grad_norm,
+        loader_options=loader_options,
     )
     return tune(workload, **options).config
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,10 @@ class Workload:
     loss_reduction: Reduction | None = None
     """Whether the loss is a ``mean`` over the samples of a batch or their ``sum``, which gradient accumulation must
     know; by default what ``loss.reduction`` says, else a mean. A mean over tokens counts as one over samples."""
+    max_grad_norm: float | None = None
+    """Norm that the gradients of a step are clipped to; ``None`` leaves them."""
+    loader_options: Mapping[str, Any] | None = None
+    """More arguments of every DataLoader, such as ``worker_init_fn`` or ``drop_last``; none that a knob sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,15 @@ class PickledWorkload:
     path: tuple[str, ...]
     """The caller's ``sys.path``."""
 
+
+TAKEN = {
+    **dict.fromkeys(("batch_size", "num_workers", "prefetch_factor"), "a knob"),
+    **dict.fromkeys(("pin_memory", "persistent_workers"), "a knob"),
+    **dict.fromkeys(("dataset", "sampler", "batch_sampler", "collate_fn"), "an argument of Workload itself"),
+    "shuffle": "decided by sampler, which SequentialSampler(dataset) keeps in order",
+}
+"""DataLoader arguments that ``loader_options`` may not hold, and why."""
+FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
 
 WorkloadSource = ImportedWorkload | PickledWorkload
 
@@ -150,7 +164,18 @@ def _checked(workload: object, origin: str, dataset_origin: str | None = None) -
     if not isinstance(workload.model, Module):
         raise UsageError(f"{origin}: the model is {type(workload.model).__name__}, not a torch.nn.Module")
     _require_dataset(workload.dataset, dataset_origin or origin)
+    _require_free(workload.loader_options or {}, origin)
     return workload
+
+
+def _require_free(options: Mapping[str, Any], origin: str) -> None:
+    """Refuse DataLoader arguments that are a knob's or another field's, and those that there are not."""
+    from torch.utils.data import DataLoader
+
+    for name in options:
+        if name in TAKEN or name not in inspect.signature(DataLoader).parameters:
+            place = TAKEN.get(name, "no argument of a DataLoader")
+            raise UsageError(f"{origin}: loader_options: {name}: {place}; allowed: {', '.join(FREE_OPTIONS)}")
 
 
 def _require_dataset(dataset: Any, origin: str) -> None:

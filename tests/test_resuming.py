@@ -18,7 +18,7 @@ from tests.test_command_line import PACKAGE, Running, environment, wait_until, w
 
 pytestmark = pytest.mark.slow
 FLAGS = (
-    *("--device", "cpu", "--budget", "60s", "--trials", "4", "--quiet"),
+    *("--device", "cpu", "--budget", "3m", "--trials", "4", "--quiet"),
     *("--num-workers", "0,1", "--batch-size", "32", "--threads", "1,2", "--amp", "off"),
 )
 
@@ -47,14 +47,16 @@ def kill_after(folder: Path, trials: int, seconds: float) -> None:
     with start(folder) as process:
         wait_until(lambda: len(kept_trials(folder)) >= trials or process.poll() is not None)
         try:
-            process.wait(timeout=seconds)
+            _, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
+        else:
+            assert len(kept_trials(folder)) >= trials, errors
 
 
 def finish(folder: Path) -> None:
     with start(folder) as process:
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert errors == ""
     assert 'load_config("autotune.yaml")' in out

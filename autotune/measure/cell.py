@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -35,6 +35,8 @@ LARGEST_SECONDS = 0.3
 """How long samples are drawn for the largest."""
 LEAST_REST = 2
 """Samples of a last batch that is trained on: of a single one, batch normalisation has no statistics."""
+MOST_INDICES = 100_000
+"""Indices that are drawn from a sampler, among which samples are looked at."""
 EQUAL_SAMPLES = 32
 """Samples of equal size after which no larger one is looked for."""
 
@@ -95,7 +97,7 @@ def _take_first_step(step: TrainingStep, batch: Any, samples: int, device: Devic
     device.synchronize()
     begin = time.perf_counter()
     end = step(batch, samples)[-1]
-    step.accumulator.flush()  # the optimizer's state takes memory, however many batches make a step
+    step.accumulator.flush(step.max_grad_norm)  # the optimizer's state takes memory, however many batches make a step
     device.synchronize()
     return end, time.perf_counter() - begin
 
@@ -141,11 +143,12 @@ def _largest_batch(workload: Workload, batch_size: int) -> Any:
     dataset: Any = workload.dataset
     if workload.batch_sampler is not None:
         return _largest_of_sampler(workload, batch_size)
-    if isinstance(dataset, IterableDataset) or workload.sampler is not None:
+    if isinstance(dataset, IterableDataset):
         return None
     collate = workload.collate_fn or default_collate
-    stride = max(1, len(dataset) // EQUAL_SAMPLES)
-    spread = itertools.chain.from_iterable(range(first, len(dataset), stride) for first in range(stride))
+    indices = range(len(dataset)) if workload.sampler is None else list(islice(workload.sampler, MOST_INDICES))
+    stride = max(1, len(indices) // EQUAL_SAMPLES)
+    spread = itertools.chain.from_iterable(indices[first::stride] for first in range(stride))
     largest, most, sizes = None, -1, set()
     others: list[Any] = []
     limit = time.perf_counter() + LARGEST_SECONDS

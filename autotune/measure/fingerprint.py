@@ -22,9 +22,12 @@ from autotune.workload import Workload
 
 __all__ = ["fingerprint"]
 
-FOREIGN = {*sys.stdlib_module_names, "torch", "torchvision", "torchaudio", "numpy", "lightning", "transformers"} - {
-    "__main__"
-}
+FOREIGN = {*sys.stdlib_module_names, "torch", "torchvision", "torchaudio", "numpy"} | {
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+} - {"__main__"}
 """Packages whose code is known by its name: versions are compared elsewhere."""
 DEEPEST = 50
 """How far code is followed from function to function; Python itself ends at some hundred."""
@@ -62,6 +65,8 @@ def _parts(workload: Workload) -> Iterator[Any]:
     yield from _datasets(workload.dataset)
     yield from (workload.loss, workload.optimizer, workload.collate_fn, workload.training_step)
     yield from (workload.sampler, workload.batch_sampler)
+    if workload.max_grad_norm is not None or workload.loader_options:
+        yield (workload.max_grad_norm, sorted((workload.loader_options or {}).items()))
 
 
 def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:

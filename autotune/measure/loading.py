@@ -22,7 +22,16 @@ def open_loader(workload: Workload, config: Config, counter: CountingCollate) ->
         arguments["sampler"] = workload.sampler
     elif not isinstance(workload.dataset, IterableDataset):
         arguments["shuffle"] = True
+    arguments |= _applicable(workload, config)
     return config.dataloader(workload.dataset, **arguments)
+
+
+def _applicable(workload: Workload, config: Config) -> dict[str, Any]:
+    """Return the workload's own DataLoader arguments but for those that cannot stand beside the others."""
+    left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
+    if workload.batch_sampler is not None:
+        left_out.add("drop_last")  # that is the sampler's to decide
+    return {name: value for name, value in (workload.loader_options or {}).items() if name not in left_out}
 
 
 def open_stream(workload: Workload, config: Config) -> BatchStream:

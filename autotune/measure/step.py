@@ -38,6 +38,8 @@ class TrainingStep:
         config.apply_options(self._model, optimizer)
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         """Turns losses into steps of the optimizer."""
+        self.max_grad_norm = workload.max_grad_norm
+        """What gradients are clipped to."""
         self.non_blocking = config.pin_memory
         """Whether copies to the device need not be waited for: batches are pinned."""
         self.loss: torch.Tensor | None = None
@@ -54,7 +56,7 @@ class TrainingStep:
         forwarded = mark()
         self.accumulator.backward(loss, samples)
         differentiated = mark()
-        self.accumulator.step()
+        self.accumulator.step(self.max_grad_norm)
         self.loss = loss.detach()
         return there, moved, forwarded, differentiated, mark()
 

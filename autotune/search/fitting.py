@@ -34,10 +34,14 @@ class Fitting:
             known = peaks[kind, config.amp]
             known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
         self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
+        self._refusals: dict[tuple[object, ...], str | None] = {}
 
     def refusal(self, config: Config) -> str | None:
         """Return why a configuration would not fit, or ``None``."""
-        return self._refusal_in_flight(config) or self._refusal_of_memory(config)
+        key = (config.batch_size, config.amp, config.num_workers, config.prefetch_factor)  # all that it depends on
+        if key not in self._refusals:
+            self._refusals[key] = self._refusal_in_flight(config) or self._refusal_of_memory(config)
+        return self._refusals[key]
 
     def _refusal_in_flight(self, config: Config) -> str | None:
         """Return what the batches on their way from the workers would have too little of."""

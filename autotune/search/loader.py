@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -156,8 +157,9 @@ def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int
     )
 
 
-def _sequence(builds: Sequence[float]) -> Floats:
-    """Return the builds of a trace over and over, each time in another order, with the same mean."""
+@lru_cache(maxsize=256)
+def _sequence(builds: tuple[float, ...]) -> Floats:
+    """Return the builds of a trace over and over, each time in another order, with the same mean; not to be changed."""
     generator = np.random.default_rng(0)
     rounds = [generator.permutation(builds) for _ in range(-(-SEQUENCE // len(builds)))]
     sequence = np.concatenate(rounds)[:SEQUENCE]

@@ -44,15 +44,16 @@ def pipeline_rates(
     over and over. The other arrays have one entry per configuration. Costs some ten microseconds for each batch of the
     window, whatever the number of configurations up to a thousand.
     """
-    in_flight, columns = workers * prefetch, np.arange(len(workers))
+    in_flight, columns, wide = workers * prefetch, np.arange(len(workers)), len(workers)
     window = max(LEAST_WINDOW, LEAST_BURSTS * int(workers.max()))
     before = int(in_flight.max())  # rows of zeros: every worker and every place is free at the start
     built = np.zeros((before + SETTLING + window, len(workers)))
     taken = np.zeros_like(built)
-    builds = np.maximum(builds, NOTHING)
+    sequence = np.ascontiguousarray(np.maximum(builds, NOTHING).T)
+    place, worker = columns - in_flight * wide, columns - workers * wide  # where y[k - K] and f[k - W] lie, less k rows
     for k in range(before, len(built)):
-        free = np.maximum(taken[k - in_flight, columns], built[k - workers, columns])
-        built[k] = free + builds[row, (k - before) % builds.shape[1]]
+        free = np.maximum(taken.take(place + k * wide), built.take(worker + k * wide))
+        built[k] = free + sequence[(k - before) % len(sequence)].take(row)
         taken[k] = np.maximum(built[k], taken[k - 1] + step_seconds) + receive_seconds
     first = before + SETTLING - 1
     batches = window // workers * workers  # batches come in bursts of all workers

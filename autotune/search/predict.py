@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -70,12 +70,17 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
     batch = np.array([config.batch_size for config in configs], dtype=float)
     seconds = np.array([cell.seconds for cell in cells])
     errors = np.array([cell.error for cell in cells])
-    capacity = np.array([_capacity(config, steps, loader, knowledge) for config in configs])
+    capacity = _for_each(
+        configs,
+        lambda config: (knowledge.cell(config), config.num_workers > 0, config.pin_memory),
+        lambda config: _capacity(config, steps, loader, knowledge),
+    )
     meet = np.minimum if knowledge.on_cpu else _crowded
     samples = knowledge.facts.dataset_length
-    alone = batch * loader.rates(configs, seconds)  # what the CPUs can bring holds at the start of an epoch too
+    fed, unhindered = np.split(loader.rates([*configs, *configs], np.append(seconds, np.zeros_like(seconds))), 2)
+    alone = batch * fed  # what the CPUs can bring holds at the start of an epoch too
     has_workers = np.array([config.num_workers > 0 for config in configs])
-    ready = meet(loader.rates(configs, np.zeros_like(seconds)), capacity)
+    ready = meet(unhindered, capacity)
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
     fitting = Fitting(knowledge, loader)
     distrust = {amp: knowledge.distrust(amp) for amp in {config.amp for config in configs}}
@@ -149,6 +154,16 @@ def _capacity(config: Config, steps: _Steps, loader: LoaderModel, knowledge: Kno
     return min(knowledge.cpus / max(work, NOTHING), loader.pin_rate(config))
 
 
+def _for_each(configs: Sequence[Config], key: Callable[[Config], Hashable], value: Callable[[Config], float]) -> Floats:
+    """Return a value for each configuration, worked out once for those alike in what it depends on, the key."""
+    known: dict[Hashable, float] = {}
+    keys = [key(config) for config in configs]
+    for part, config in zip(keys, configs, strict=True):
+        if part not in known:
+            known[part] = value(config)
+    return np.array([known[part] for part in keys])
+
+
 def _crowded(rates: Floats, capacity: Floats) -> Floats:
     """Return rates that come near to what the CPUs beside an accelerator can bring: they get there gradually."""
     smaller, larger = np.minimum(rates, capacity), np.maximum(rates, capacity)
@@ -160,6 +175,8 @@ def _over_epochs(configs: Sequence[Config], rates: Floats, loader: LoaderModel, 
     """Return rates over whole epochs, the start of each included."""
     if not samples:
         return rates
-    starts = np.array([loader.start_seconds(config) for config in configs])
+    starts = _for_each(
+        configs, lambda config: (config.batch_size, config.num_workers, config.persistent_workers), loader.start_seconds
+    )
     over: Floats = samples / (samples / rates + starts)
     return over

@@ -53,14 +53,15 @@ class Space:
         chosen = {name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)}
         if not chosen["num_workers"]:
             chosen |= {"prefetch_factor": None, "persistent_workers": False}
-        batch_size = chosen.pop("batch_size")
-        config = replace(self.base, intra_op_threads=chosen.pop("threads"), **chosen)
-        return self.with_batch_size(config, batch_size)
+        steps = self._accumulation(chosen["batch_size"], self.base)
+        return replace(self.base, intra_op_threads=chosen.pop("threads"), accumulation_steps=steps, **chosen)
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
-        steps = self.global_batch_size // batch_size if self.global_batch_size else config.accumulation_steps
-        return replace(config, batch_size=batch_size, accumulation_steps=steps)
+        return replace(config, batch_size=batch_size, accumulation_steps=self._accumulation(batch_size, config))
+
+    def _accumulation(self, batch_size: int, config: Config) -> int:
+        return self.global_batch_size // batch_size if self.global_batch_size else config.accumulation_steps
 
     def point(self, config: Config) -> Point:
         """Return the point of a configuration; knobs that it drops stand at their first value."""
@@ -82,16 +83,11 @@ class Space:
         keeps = self.base.persistent_workers or (measured.persistence_gain or 0.0) >= PERSISTENCE_GAIN
         return replace(config, persistent_workers=keeps)
 
-    def canonical(self, point: Point) -> Point:
-        """Return the one point that stands for all those with the same configuration."""
-        return self.point(self.config(point))
-
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Every different configuration within the bounds."""
         ranges = [[self.values[knob].index(value) for value in self.allowed[knob]] for knob in KNOBS]
-        points = (self.canonical(point) for point in itertools.product(*ranges))
-        return tuple(self.config(point) for point in dict.fromkeys(points))
+        return tuple(dict.fromkeys(self.config(point) for point in itertools.product(*ranges)))
 
     @property
     def fingerprint(self) -> str:

@@ -207,6 +207,13 @@ def test_where_samples_differ_in_size_the_largest_is_trained_on() -> None:
 
 
 @pytest.mark.usefixtures("warm_at_once")
+def test_of_a_sampler_the_largest_of_the_samples_that_it_draws_is_taken() -> None:
+    sampler = SubsetRandomSampler(range(12))
+    opened(Ragged(), training_step=(step := Training()), collate_fn=pad, sampler=sampler)
+    assert [tuple(batch.shape) for batch in step.batches[-LARGEST_STEPS:]] == [(8, 12)] * LARGEST_STEPS
+
+
+@pytest.mark.usefixtures("warm_at_once")
 def test_of_a_batch_sampler_the_largest_of_its_own_batches_is_taken() -> None:
     dataset = Ragged()
     opened(dataset, training_step=(step := Training()), collate_fn=pad, batch_sampler=in_order)

@@ -113,14 +113,14 @@ def test_two_single_builds_say_nothing_of_what_is_fixed() -> None:
 @settings(deadline=None, max_examples=60)
 @given(BUILDS)
 def test_a_sequence_holds_a_traces_builds_over_and_over_and_keeps_their_mean(builds: list[float]) -> None:
-    sequence = _sequence(builds)
+    sequence = _sequence(tuple(builds))
     assert float(sequence.mean()) == pytest.approx(fmean(builds), rel=1e-9)
     factors = sequence[: len(builds)] / np.array(sorted(builds))[np.argsort(np.argsort(sequence[: len(builds)]))]
     assert factors == pytest.approx(np.full(len(builds), factors[0]))
 
 
 def test_a_sequence_deals_workers_other_builds_each_time() -> None:
-    sequence = _sequence([1.0, 2.0, 3.0, 4.0])
+    sequence = _sequence((1.0, 2.0, 3.0, 4.0))
     dealt = Counter(np.round(sequence[::4] / sequence.min(), 3).tolist())  # to the first of four workers
     assert len(dealt) == 4
     assert min(dealt.values()) > len(sequence) / 4 / 8
