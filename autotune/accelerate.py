@@ -37,7 +37,7 @@ def tune(
 
     Raises ``UsageError`` for what is prepared already or cannot be tuned from here, and what ``autotune.tune`` raises.
     """
-    require("accelerate", "accelerate")
+    require("accelerate")
     _refuse_what_cannot_be_tuned(accelerator, model, optimizer, loader)
     return tune_existing(
         model,

@@ -45,7 +45,9 @@ LATE_THREADS = (
 )
 
 WORKER_OPTIONS = ("prefetch_factor", "persistent_workers")
-"""DataLoader arguments that it accepts with workers only."""
+"""Settings that a DataLoader accepts with workers only."""
+FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
+"""All arguments that it accepts with workers only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,8 @@ class Config:
 
         Pass ``shuffle``, ``sampler``, ``collate_fn`` and the like here, exactly as to a DataLoader. A
         ``batch_sampler`` brings its own batch size, so it replaces ``batch_size``; ``num_workers=0`` takes
-        what is for workers only with it.
+        what is for workers only with it. Raises ``UsageError`` for overrides that conflict with each other or with this
+        configuration.
         """
         from torch.utils.data import DataLoader
 
@@ -146,7 +149,14 @@ class Config:
             del arguments["batch_size"]
         if overrides.get("num_workers") == 0:
             arguments = {name: arguments[name] for name in arguments if name not in WORKER_OPTIONS}
-        return DataLoader(dataset, **(arguments | overrides))
+        for name in FOR_WORKERS if not (arguments | overrides)["num_workers"] else ():
+            if overrides.get(name):
+                raise UsageError(f"dataloader: {name} is for workers, and there are none: pass num_workers too")
+        try:
+            return DataLoader(dataset, **(arguments | overrides))
+        except ValueError as error:
+            given = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
+            raise UsageError(f"dataloader: {error}; passed were {given or 'no overrides'}") from error
 
     def autocast(self, device: torch.device | str) -> torch.autocast:
         """Return the context for forward and loss (never backward); does nothing with ``amp: off``."""

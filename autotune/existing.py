@@ -137,10 +137,11 @@ def _as_it_is(sampler: Sampler[list[int]], batch_size: int) -> Sampler[list[int]
     return sampler
 
 
-def require(package: str, extra: str) -> None:
-    """Raise ``UsageError`` with the line that installs a package where it is missing."""
-    if find_spec(package) is None:
-        raise UsageError(f"{package} is not installed: pip install 'torch-autotune[{extra}]'")
+def require(*packages: str) -> None:
+    """Raise ``UsageError`` with the line that installs the packages where one is missing."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise UsageError(f"{package} is not installed: pip install {' '.join(packages)}")
 
 
 @contextmanager

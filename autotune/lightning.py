@@ -57,6 +57,8 @@ def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options:
     """
     base = _module_class(module)
     _refuse_what_cannot_be_tuned(trainer, module, base)
+    if datamodule_or_loader is None and not _overrides(module, "train_dataloader", base):
+        raise UsageError("there is no training loader: pass a DataLoader or a LightningDataModule")
     with untouched_random_state():
         module = copy.deepcopy(module)
         stand_in = StandInTrainer(trainer, base)
@@ -82,7 +84,7 @@ def _module_class(module: Any) -> type:
     for parent in type(module).__mro__:
         if parent.__name__ == "LightningModule" and _package(parent) in ("lightning", "pytorch_lightning"):
             return parent
-    require("lightning", "lightning")
+    require("lightning")
     raise UsageError(f"module is {type(module).__name__}; allowed: a LightningModule, not compiled and not wrapped")
 
 
@@ -169,14 +171,13 @@ class StandInTrainer:
                 getattr(module, hook)(*arguments)
         is_hook = data is None or source is not module
         loader = source.train_dataloader() if is_hook else data
-        with_length = getattr(loader, "__len__", None)
-        self._count(with_length)
+        self._count_steps(loader)
         return loader
 
-    def _count(self, length: Any) -> None:
+    def _count_steps(self, loader: Any) -> None:
         """Note how many steps the training is to make, where that is known."""
         try:
-            batches = length()
+            batches = len(loader)
         except TypeError:  # a stream, or no loader at all
             self.estimated_stepping_batches = self.max_steps
             return

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,11 +32,29 @@ SET = (
     "dataloader_persistent_workers",
 )
 """What a configuration always sets; the rest only where its option was explored."""
+CHANGED_BY = {
+    "tf32": ("tf32",),
+    "fused_optimizer": ("optim",),
+    "checkpointing": ("gradient_checkpointing", "gradient_checkpointing_kwargs"),
+    "compile": ("torch_compile",),
+}
+"""Arguments that an option sets."""
+RENAMED = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+"""What later versions call arguments; a copy takes their new names only."""
 
 
-def tune(trainer: Any, **options: Any) -> TrainingArguments:
-    """Return a copy of a Trainer's arguments with the fastest configuration that was proven; see ``search``."""
-    return updated(trainer.args, search(trainer, **options).config)
+def tune(trainer: Any, *, output: str | Path | None = None, **options: Any) -> TrainingArguments:
+    """Return a copy of a Trainer's arguments with the fastest configuration that was proven; see ``search``.
+
+    The configuration with its evidence is written to ``output``, a YAML or JSON file, if one is named.
+    """
+    config = search(trainer, **options).config
+    if output is not None:
+        config.save(output)
+    return updated(trainer.args, config)
 
 
 def search(trainer: Any, **options: Any) -> Result:
@@ -49,7 +68,7 @@ def search(trainer: Any, **options: Any) -> Result:
     ``UsageError`` for what cannot be tuned from here (several devices, a model that was trained by this Trainer
     already, a dataset or loader of another kind), and what ``autotune.tune`` raises.
     """
-    require("transformers", "transformers")
+    require("transformers", "accelerate")
     _refuse_what_cannot_be_tuned(trainer)
     with untouched_random_state():
         loader = _training_loader(trainer)
@@ -79,21 +98,14 @@ def updated(arguments: TrainingArguments, config: Config) -> TrainingArguments:
     """Return a copy of ``TrainingArguments`` with a configuration's settings; everything else is kept."""
     exported = training_arguments(config)
     changes = {name: exported[name] for name in SET}
+    known = {field.name for field in dataclasses.fields(arguments)}
     for option, names in CHANGED_BY.items():
         if option in config.options:
-            changes |= {name: exported[name] for name in names}
+            changes |= {RENAMED[name] if RENAMED.get(name) in known else name: exported[name] for name in names}
     if config.pin_memory:  # else pinning gains nothing
         present: Any = arguments.accelerator_config
         changes["accelerator_config"] = present.to_dict() | exported["accelerator_config"]
     return dataclasses.replace(arguments, **changes)
-
-
-CHANGED_BY = {
-    "tf32": ("tf32",),
-    "fused_optimizer": ("optim",),
-    "checkpointing": ("gradient_checkpointing", "gradient_checkpointing_kwargs"),
-    "compile": ("torch_compile",),
-}
 
 
 def _refuse_what_cannot_be_tuned(trainer: Any) -> None:

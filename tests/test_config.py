@@ -76,10 +76,37 @@ def test_a_batch_sampler_replaces_the_batch_size() -> None:
     assert [len(batch) for (batch,) in loader] == [3] * 6
 
 
-def test_a_batch_sampler_beside_an_explicit_batch_size_is_refused_as_by_torch() -> None:
-    sampler = BatchSampler(SequentialSampler(DATASET), batch_size=3, drop_last=True)
-    with pytest.raises(ValueError, match="mutually exclusive"):
-        Config().dataloader(DATASET, batch_sampler=sampler, batch_size=3)
+def seed_worker(number: int) -> None:
+    torch.manual_seed(number)
+
+
+def test_what_is_the_users_is_kept() -> None:
+    sampler, generator = SequentialSampler(DATASET), torch.Generator()
+    theirs: dict[str, Any] = {"sampler": sampler, "generator": generator, "worker_init_fn": seed_worker}
+    loader = WITH_WORKERS.dataloader(DATASET, collate_fn=list, **theirs)
+    assert (loader.sampler, loader.generator, loader.worker_init_fn) == (sampler, generator, seed_worker)
+    assert loader.collate_fn is list
+
+
+SAMPLER = BatchSampler(SequentialSampler(DATASET), batch_size=3, drop_last=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "message"),
+    [
+        (Config(), {"batch_sampler": SAMPLER, "batch_size": 3}, "mutually exclusive .* passed were batch_sampler="),
+        (Config(), {"sampler": SequentialSampler(DATASET), "shuffle": True}, "mutually exclusive with shuffle"),
+        (Config(), {"persistent_workers": True}, "persistent_workers is for workers, and there are none"),
+        (Config(), {"prefetch_factor": 4}, "prefetch_factor is for workers, and there are none"),
+        (WITH_WORKERS, {"num_workers": 0, "multiprocessing_context": "spawn"}, "context is for workers"),
+        (Config(), {"num_workers": -1}, "num_workers"),
+    ],
+)
+def test_what_conflicts_is_refused_with_what_was_passed(
+    config: Config, overrides: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=f"dataloader: .*{message}"):
+        config.dataloader(DATASET, **overrides)
 
 
 def test_workers_can_be_overridden_away() -> None:

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.config import Config
+from autotune.config import Amp, Config
 from autotune.exporting import export
 
 pytestmark = pytest.mark.slow
@@ -149,3 +150,26 @@ def test_accelerate_trains_as_the_lines_for_the_script_say(tmp_path: Path) -> No
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     launcher = ("-m", "accelerate.commands.launch", "--config_file", str(file))
     assert told(tmp_path, PREPARED + script + ACCELERATED, *launcher) == [1, 3, 8, 8, 4, "bf16"]
+
+
+DEEPSPEED = """
+import contextlib, json, sys
+with contextlib.redirect_stdout(sys.stderr):  # it says there what it finds
+    from deepspeed.runtime.config import DeepSpeedConfig
+    found = DeepSpeedConfig(json.loads({text!r}))
+sizes = [found.train_micro_batch_size_per_gpu, found.gradient_accumulation_steps, found.train_batch_size]
+print(json.dumps([*sizes, found.torch_autocast_enabled, str(found.torch_autocast_dtype)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("amp", "expected"),
+    [
+        ("off", [8, 2, 16, False]),
+        ("bf16", [8, 2, 16, True, "torch.bfloat16"]),
+        ("fp16", [8, 2, 16, True, "torch.float16"]),
+    ],
+)
+def test_deepspeeds_own_configuration_reads_its_file(tmp_path: Path, amp: Amp, expected: list[Any]) -> None:
+    text = export(replace(CONFIG, amp=amp), "deepspeed").text
+    assert told(tmp_path, DEEPSPEED.format(text=text))[: len(expected)] == expected
