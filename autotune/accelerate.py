@@ -11,6 +11,7 @@ from autotune.config import Amp
 from autotune.errors import UsageError
 from autotune.existing import read_loader, require, tune_existing
 from autotune.records import Result
+from autotune.workload import COMPILING
 
 __all__ = ["tune"]
 
@@ -59,8 +60,12 @@ def _refuse_what_cannot_be_tuned(accelerator: Any, *prepared: Any) -> None:
 
     if not isinstance(accelerator, Accelerator):
         raise UsageError(f"accelerator is {type(accelerator).__name__}; allowed: an accelerate.Accelerator")
-    if accelerator.num_processes > 1:
-        raise UsageError(f"the accelerator has {accelerator.num_processes} processes; allowed: one")
+    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    if accelerator.num_processes > 1 or kind != "NO":
+        raise UsageError(f"the accelerator has {accelerator.num_processes} processes of kind {kind}; allowed: one, NO")
+    dynamo = accelerator.state.dynamo_plugin.backend
+    if str(getattr(dynamo, "value", dynamo)).upper() != "NO":
+        raise UsageError(f"the accelerator compiles ({dynamo}): tune with one that does not; {COMPILING}")
     if accelerator.mixed_precision not in PRECISION:
         raise UsageError(
             f"the accelerator's mixed_precision is {accelerator.mixed_precision}; allowed: {', '.join(PRECISION)}"

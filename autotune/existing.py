@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,8 @@ def tune_existing(
     workload = Workload(
         model, **loader.data, optimizer=optimizer, training_step=training_step, max_grad_norm=max_grad_norm
     )
-    defaults: dict[str, Any] = {"device": str(device), "baseline": Config(**present, **settings)}
+    baseline = Config(**present, intra_op_threads=torch.get_num_threads(), **settings)
+    defaults: dict[str, Any] = {"device": str(device), "baseline": baseline}
     return tune(workload, **(defaults | dict(options) | dict(loader.fixed)))
 
 
@@ -98,8 +100,8 @@ def read_loader(loader: Any, origin: str) -> ExistingLoader:
 def _order(loader: DataLoader[Any], origin: str) -> tuple[dict[str, Any], int, dict[str, Any]]:
     """Return the order of samples as arguments of ``Workload``, the batch size, and which knob it fixes."""
     if loader.batch_size is not None:
-        is_plain = isinstance(loader.dataset, IterableDataset) or _is_shuffling(loader.sampler)
-        return ({} if is_plain else {"sampler": loader.sampler}), loader.batch_size, {}
+        is_plain = isinstance(loader.dataset, IterableDataset) or _is_shuffling(loader.sampler, loader.dataset)
+        return ({} if is_plain else {"sampler": loader.sampler}), index(loader.batch_size), {}
     given: Any = loader.batch_sampler
     batch_size = getattr(given, "batch_size", None)
     if not isinstance(batch_size, int):
@@ -109,10 +111,10 @@ def _order(loader: DataLoader[Any], origin: str) -> tuple[dict[str, Any], int, d
     return {"batch_sampler": partial(_as_it_is, given)}, batch_size, {"batch_size": batch_size}
 
 
-def _is_shuffling(sampler: Any) -> bool:
+def _is_shuffling(sampler: Any, dataset: Any) -> bool:
     """Tell whether a sampler is what ``shuffle=True`` makes."""
     is_random = type(sampler) is RandomSampler and not sampler.replacement
-    return is_random and sampler.num_samples == len(sampler.data_source)
+    return is_random and sampler.num_samples == len(sampler.data_source) == len(dataset)
 
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:

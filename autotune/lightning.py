@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import warnings
-from collections.abc import Iterable, Iterator
-from importlib import import_module
-from types import SimpleNamespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,25 +19,29 @@ from autotune.config import Amp
 from autotune.errors import UsageError, UserCodeError
 from autotune.existing import read_loader, require, tune_existing, untouched_random_state
 from autotune.records import Result
+from autotune.standin import StandInTrainer, overrides
+from autotune.workload import COMPILING
 
 __all__ = ["tune"]
 
 PRECISION: dict[str, Amp] = {"32-true": "off", "bf16-mixed": "bf16", "16-mixed": "fp16"}
-FACTS = (
-    *("max_epochs", "min_epochs", "max_steps", "min_steps", "accumulate_grad_batches", "gradient_clip_val"),
-    *("gradient_clip_algorithm", "precision", "log_every_n_steps", "check_val_every_n_epoch", "limit_train_batches"),
-    *("world_size", "num_devices", "num_nodes", "global_rank", "local_rank", "node_rank", "is_global_zero"),
-    *("default_root_dir", "fast_dev_run"),
-)
-"""What a module may ask its trainer for before it runs."""
 BEFORE = ("on_fit_start", "on_train_start", "on_train_epoch_start")
 """Hooks that are called once before the first step, for they may make what the step uses."""
+BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks of a batch, a data module's before the module's; but for the first they are part of the step."""
 NOT_MEASURED = (
-    *("on_before_batch_transfer", "transfer_batch_to_device", "on_train_batch_start", "on_before_backward"),
-    *("backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step", "configure_gradient_clipping"),
-    *("on_before_zero_grad", "optimizer_zero_grad", "on_train_batch_end", "lr_scheduler_step"),
+    *("on_train_batch_start", "on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step"),
+    *("optimizer_step", "configure_gradient_clipping", "on_before_zero_grad", "optimizer_zero_grad"),
+    *("on_train_batch_end", "lr_scheduler_step"),
 )
 """Hooks of every step that are not."""
+HARMLESS = {
+    *("ProgressBar", "ModelSummary", "Checkpoint", "EarlyStopping", "LearningRateMonitor", "Timer"),
+    *("ThroughputMonitor", "DeviceStatsMonitor"),
+}
+"""Callbacks that leave the step as it is."""
+WARM_UP = 0.01
+"""Share of the learning rate that counts where a schedule begins at none, so that weights do change."""
 
 
 def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options: Any) -> Result:
@@ -57,15 +58,17 @@ def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options:
     """
     base = _module_class(module)
     _refuse_what_cannot_be_tuned(trainer, module, base)
-    if datamodule_or_loader is None and not _overrides(module, "train_dataloader", base):
+    if datamodule_or_loader is None and not overrides(module, "train_dataloader", base):
         raise UsageError("there is no training loader: pass a DataLoader or a LightningDataModule")
     with untouched_random_state():
         module = copy.deepcopy(module)
         stand_in = StandInTrainer(trainer, base)
         loader = stand_in.set_up(module, datamodule_or_loader, base)
-    if unmeasured := list(_unmeasured(trainer, module, base)):
+    hooks = dict(_batch_hooks(module, stand_in.datamodule, base))
+    if unmeasured := list(_unmeasured(trainer, module, hooks, base)):
         warnings.warn(f"not part of what is measured: {', '.join(unmeasured)}", stacklevel=2)
-    steps = _Steps(module, stand_in, tuple(name for name in BEFORE if _overrides(module, name, base)))
+    before = [name for name in BEFORE if overrides(module, name, base)]
+    steps = _Steps(module, stand_in, before, [hook for name, hook in hooks.items() if name != BATCH_HOOKS[0]])
     is_norm = trainer.gradient_clip_val and trainer.gradient_clip_algorithm in (None, "norm")
     return tune_existing(
         module,
@@ -90,7 +93,7 @@ def _module_class(module: Any) -> type:
 
 def _refuse_what_cannot_be_tuned(trainer: Any, module: Any, base: type) -> None:
     strategy = _named(getattr(trainer, "strategy", None), "SingleDeviceStrategy")
-    if not _named(trainer, "Trainer") or _package(type(trainer)) != _package(base):
+    if not any(p.__name__ == "Trainer" and _package(p) == _package(base) for p in type(trainer).__mro__):
         raise UsageError(f"trainer is {type(trainer).__name__}; allowed: a {_package(base)} Trainer, as the module's")
     if not strategy or trainer.num_devices * trainer.num_nodes != 1:
         raise UsageError(
@@ -100,28 +103,40 @@ def _refuse_what_cannot_be_tuned(trainer: Any, module: Any, base: type) -> None:
     if trainer.precision not in PRECISION:
         raise UsageError(f"the trainer's precision is {trainer.precision}; allowed: {', '.join(PRECISION)}")
     for hook in ("training_step", "configure_optimizers"):
-        if not _overrides(module, hook, base):
+        if not overrides(module, hook, base):
             raise UsageError(f"{type(module).__name__} has no {hook}: there is nothing to train")
     if not module.automatic_optimization:
         raise UsageError(
             f"{type(module).__name__} optimizes by itself (automatic_optimization is False): pass its step as "
             "autotune.Workload(model, dataset, training_step=...) to autotune.tune"
         )
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        raise UsageError(f"{type(module).__name__} is compiled in place: pass it before that; {COMPILING}")
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
         raise UsageError(f"{type(module).__name__}.training_step takes dataloader_iter; allowed: batch, batch_idx")
 
 
-def _unmeasured(trainer: Any, module: Any, base: type) -> Iterator[str]:
-    """Yield what runs in every step of the trainer's, and is left out."""
+def _batch_hooks(module: Any, data: Any, base: type) -> Iterator[tuple[str, Any]]:
+    """Yield the hooks of a batch that somebody overrides, in order."""
+    for name in BATCH_HOOKS:
+        owners = [each for each in (data, module) if each is not None and overrides(each, name, base)]
+        if owners:
+            yield name, getattr(owners[0], name)
+
+
+def _unmeasured(trainer: Any, module: Any, hooks: Mapping[str, Any], base: type) -> Iterator[str]:
+    """Yield what runs in every step of the trainer's, or changes it, and is left out."""
     name = type(module).__name__
-    yield from (f"{name}.{hook}" for hook in NOT_MEASURED if _overrides(module, hook, base))
+    if BATCH_HOOKS[0] in hooks:
+        yield f"{type(hooks[BATCH_HOOKS[0]].__self__).__name__}.{BATCH_HOOKS[0]}"
+    yield from (f"{name}.{hook}" for hook in NOT_MEASURED if overrides(module, hook, base))
+    for callback in trainer.callbacks:
+        if HARMLESS.isdisjoint(parent.__name__ for parent in type(callback).__mro__):
+            yield f"the callback {type(callback).__name__}"
     if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
         yield "clipping gradients by value"
-
-
-def _overrides(module: Any, name: str, base: type) -> bool:
-    """Tell whether a module has a method of its own in place of the base class's."""
-    return name in vars(module) or getattr(type(module), name, None) is not getattr(base, name, None)
+    if trainer.limit_train_batches != 1.0:
+        yield "limit_train_batches"
 
 
 def _named(thing: Any, name: str) -> bool:
@@ -132,93 +147,45 @@ def _package(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-class StandInTrainer:
-    """What a module may ask its trainer for, in a process where no trainer runs.
-
-    Whatever else it is asked for is an ``AttributeError`` that says so.
-    """
-
-    def __init__(self, trainer: Any, base: type) -> None:
-        vars(self).update({name: getattr(trainer, name) for name in FACTS})
-        self.num_training_batches: float = math.inf
-        self.estimated_stepping_batches: float = math.inf
-        self.current_epoch = self.global_step = 0
-        self.training = True
-        self.sanity_checking = self.validating = self.testing = self.predicting = self.evaluating = False
-        self.logger = import_module(f"{base.__module__.partition('.core.')[0]}.loggers.logger").DummyLogger()
-        self.loggers = [self.logger]
-        self.callbacks: list[Any] = []
-        self.callback_metrics: dict[str, Any] = {}
-        self.datamodule: Any = None
-        self.optimizers: list[torch.optim.Optimizer] = []
-        self.lr_scheduler_configs: list[Any] = []
-        self.strategy = SimpleNamespace(root_device=trainer.strategy.root_device, _lightning_optimizers=[])
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"trainer.{name} is not there while autotune measures: only a running trainer has it")
-
-    def set_up(self, module: Any, data: Any, base: type) -> Any:
-        """Set up a module and a copy of its data module as ``fit`` does; return the training loader."""
-        source = module
-        module.trainer = self
-        if hasattr(data, "train_dataloader"):
-            self.datamodule = source = copy.copy(data)
-            source.trainer = self
-            source.prepare_data()
-            source.setup("fit")
-        for hook, *arguments in (("prepare_data",), ("setup", "fit"), ("configure_model",)):
-            if _overrides(module, hook, base):
-                getattr(module, hook)(*arguments)
-        is_hook = data is None or source is not module
-        loader = source.train_dataloader() if is_hook else data
-        self._count_steps(loader)
-        return loader
-
-    def _count_steps(self, loader: Any) -> None:
-        """Note how many steps the training is to make, where that is known."""
-        try:
-            batches = len(loader)
-        except TypeError:  # a stream, or no loader at all
-            self.estimated_stepping_batches = self.max_steps
-            return
-        limit = self.limit_train_batches
-        self.num_training_batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-        steps = math.ceil(self.num_training_batches / self.accumulate_grad_batches) * max(self.max_epochs or 1, 1)
-        self.estimated_stepping_batches = steps if self.max_steps == -1 else min(steps, self.max_steps)
-
-    def take(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the optimizer, which a module may look up."""
-        self.optimizers = self.strategy._lightning_optimizers = [optimizer]
-
-
 class _Steps:
     """A module's step and optimizer as a workload takes them, in whatever process they are called."""
 
-    def __init__(self, module: Any, trainer: StandInTrainer, before: tuple[str, ...]) -> None:
+    def __init__(self, module: Any, trainer: StandInTrainer, before: Sequence[str], batch_hooks: Sequence[Any]) -> None:
         self._module = module
         self._trainer = trainer
         self._before = before
+        self._batch_hooks = batch_hooks
         self._batches = 0
+        self._compiled: Any = None
         parameters = inspect.signature(module.training_step).parameters.values()
         is_open = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         self._takes_index = is_open or len(parameters) > 1
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """Return what ``configure_optimizers`` makes."""
-        is_first = self._module._trainer is None
+        module = self._module
+        is_first = module._trainer is None
         if is_first:
-            self._module.trainer = self._trainer
-            self._module.log = self._module.log_dict = _nothing
-        optimizer = _only_optimizer(self._module.configure_optimizers())
-        self._trainer.take(optimizer)
+            module.trainer = self._trainer
+            module.log = module.log_dict = _nothing
+        made = module.configure_optimizers()
+        optimizer = _only_optimizer(made)
+        for group in optimizer.param_groups:
+            if not group["lr"]:
+                group["lr"] = WARM_UP * group.get("initial_lr", 0.0)
+        self._trainer.take(module, optimizer, list(_schedulers(made)))
         for hook in self._before if is_first else ():
-            getattr(self._module, hook)()
+            getattr(module, hook)()
         return optimizer
 
     def training_step(self, model: Any, batch: Any) -> torch.Tensor:
         """Return the loss of a batch that is on the device."""
-        batch = model.on_after_batch_transfer(batch, 0)
-        output = model.training_step(batch, self._batches) if self._takes_index else model.training_step(batch)
+        device = self._trainer.strategy.root_device
+        with torch.autocast(device.type, enabled=False):
+            for hook in self._batch_hooks:
+                batch = hook(batch, device, 0) if hook.__name__ == "transfer_batch_to_device" else hook(batch, 0)
+        step = self._step(model)
+        output = step(batch, self._batches) if self._takes_index else step(batch)
         self._batches += 1
         self._trainer.global_step = self._batches // self._trainer.accumulate_grad_batches
         loss = output.get("loss") if isinstance(output, dict) else output
@@ -227,6 +194,13 @@ class _Steps:
                 f"training_step returned {type(output).__name__}; allowed: the loss, or a dictionary with 'loss'"
             )
         return loss
+
+    def _step(self, model: Any) -> Any:
+        """Return the module's step: compiled as a whole, as Lightning does it, where the module is."""
+        if model._compiled_call_impl is None:
+            return model.training_step
+        self._compiled = self._compiled or torch.compile(model.training_step)
+        return self._compiled
 
 
 def _only_optimizer(made: Any) -> torch.optim.Optimizer:
@@ -242,6 +216,18 @@ def _only_optimizer(made: Any) -> torch.optim.Optimizer:
         names = ", ".join(type(each).__name__ for each in optimizers)
         raise UserCodeError(f"configure_optimizers made {names or 'nothing'}; allowed: one optimizer")
     return optimizers[0]
+
+
+def _schedulers(made: Any) -> Iterator[Any]:
+    """Yield the schedulers among what ``configure_optimizers`` may return."""
+    if isinstance(made, dict):
+        given = made.get("lr_scheduler")
+        yield from [] if given is None else [given.get("scheduler") if isinstance(given, dict) else given]
+    elif isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, (list, tuple)) for part in made):
+        yield from (each.get("scheduler") if isinstance(each, dict) else each for each in made[1])
+    elif isinstance(made, (list, tuple)):
+        for each in made:
+            yield from _schedulers(each) if isinstance(each, dict) else ()
 
 
 def _nothing(*arguments: Any, **more: Any) -> None:

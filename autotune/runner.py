@@ -181,6 +181,7 @@ def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[
         "model": source.model if isinstance(source, ImportedWorkload) else None,
         "dataset": source.dataset if isinstance(source, ImportedWorkload) else None,
         "path": source.path,
+        "settings": {} if isinstance(source, ImportedWorkload) else source.settings,
         "blob_bytes": len(blob),
         "device": device,
         "config": config.to_document(),

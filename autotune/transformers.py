@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,15 @@ CHANGED_BY = {
     "compile": ("torch_compile",),
 }
 """Arguments that an option sets."""
+DECISIVE = (
+    *("optim", "optim_args", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "label_smoothing_factor"),
+    *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32", "torch_compile", "torch_compile_backend"),
+    *("torch_compile_mode", "train_sampling_strategy", "remove_unused_columns"),
+)
+"""Arguments that change the step or its data, and are no knobs."""
+PRECISION: dict[str, Amp] = {"no": "off", "bf16": "bf16", "fp16": "fp16"}
+STEPS = 1000
+"""How many steps a training is said to have that counts epochs."""
 RENAMED = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
@@ -64,30 +73,27 @@ def search(trainer: Any, **options: Any) -> Result:
     theirs, and so are the optimizer and the norm that gradients are clipped to. Threads stay at this process's, for
     which there is no argument. ``options`` are those of ``autotune.tune``.
 
-    Warns (``UserWarning``) of arguments that change the step and are not part of what is measured. Raises
-    ``UsageError`` for what cannot be tuned from here (several devices, a model that was trained by this Trainer
-    already, a dataset or loader of another kind), and what ``autotune.tune`` raises.
+    Warns (``UserWarning``) of arguments and methods that change the step and are not part of what is measured. Raises
+    ``UsageError`` for what cannot be tuned from here (several devices, a Trainer that has trained already, a dataset or
+    loader of another kind), and what ``autotune.tune`` raises.
     """
     require("transformers", "accelerate")
     _refuse_what_cannot_be_tuned(trainer)
     with untouched_random_state():
         loader = _training_loader(trainer)
-    if unmeasured := list(_unmeasured(trainer.args)):
+    if unmeasured := list(_unmeasured(trainer)):
         warnings.warn(f"not part of what is measured: {', '.join(unmeasured)}", stacklevel=2)
-    arguments = trainer.args
-    steps = _Steps(trainer)
-    threads = torch.get_num_threads()
-    amp: Amp = "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "off"
+    arguments, amp = trainer.args, PRECISION[trainer.accelerator.mixed_precision]
+    steps = _Steps(trainer, loader)
+    fixed: dict[str, Any] = {"threads": torch.get_num_threads()}
+    if amp != "off" and not (arguments.bf16 or arguments.fp16):
+        fixed["amp"] = amp  # the environment's, which no argument takes back
     return tune_existing(
         trainer.model,
         read_loader(loader, "the training loader"),
         device=arguments.device,
-        settings={
-            "amp": amp,
-            "accumulation_steps": arguments.gradient_accumulation_steps,
-            "intra_op_threads": threads,
-        },
-        options={"threads": threads, **options},
+        settings={"amp": amp, "accumulation_steps": arguments.gradient_accumulation_steps},
+        options={**fixed, **options},
         optimizer=steps.optimizer if trainer.optimizer is None else trainer.optimizer,
         training_step=steps.training_step,
         max_grad_norm=arguments.max_grad_norm or None,
@@ -95,13 +101,23 @@ def search(trainer: Any, **options: Any) -> Result:
 
 
 def updated(arguments: TrainingArguments, config: Config) -> TrainingArguments:
-    """Return a copy of ``TrainingArguments`` with a configuration's settings; everything else is kept."""
+    """Return a copy of ``TrainingArguments`` with a configuration's settings; everything else is kept.
+
+    Warns (``UserWarning``) of options that have no argument.
+    """
     exported = training_arguments(config)
     changes = {name: exported[name] for name in SET}
     known = {field.name for field in dataclasses.fields(arguments)}
+    is_adamw = str(getattr(arguments.optim, "value", arguments.optim)) in ("adamw_torch", "adamw_torch_fused")
     for option, names in CHANGED_BY.items():
-        if option in config.options:
+        if option in config.options and (option != "fused_optimizer" or is_adamw):
             changes |= {RENAMED[name] if RENAMED.get(name) in known else name: exported[name] for name in names}
+    others = [option for option in config.options if option not in CHANGED_BY]
+    others += ["fused_optimizer"] if "fused_optimizer" in config.options and not is_adamw else []
+    if others:
+        warnings.warn(f"TrainingArguments have nothing for {', '.join(others)}: apply it yourself", stacklevel=2)
+    if arguments.device.type == "cpu":
+        changes["use_cpu"] = True  # else a precision is refused
     if config.pin_memory:  # else pinning gains nothing
         present: Any = arguments.accelerator_config
         changes["accelerator_config"] = present.to_dict() | exported["accelerator_config"]
@@ -119,11 +135,16 @@ def _refuse_what_cannot_be_tuned(trainer: Any) -> None:
             f"the Trainer uses {max(arguments.world_size, arguments.n_gpu)} devices; allowed: one. Set "
             "CUDA_VISIBLE_DEVICES to one of them, and tune a batch for it"
         )
+    if trainer.is_model_parallel:
+        raise UsageError("the Trainer's model is spread over several devices; allowed: one")
+    if trainer.accelerator.mixed_precision not in PRECISION:
+        mode = trainer.accelerator.mixed_precision
+        raise UsageError(f"the Trainer's precision is {mode}; allowed: {', '.join(PRECISION)}")
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise UsageError("the Trainer uses DeepSpeed or FSDP; allowed: plain training on one device")
     if trainer.train_dataset is None:
         raise UsageError("the Trainer has no train_dataset: there is nothing to train on")
-    if hasattr(trainer.model, "_original_forward") or trainer.model_wrapped is not trainer.model:
+    if trainer.state.global_step or trainer.model_wrapped is not trainer.model:
         raise UsageError("the Trainer has trained its model already; make a new model and a new Trainer")
 
 
@@ -148,46 +169,81 @@ class _Unprepared:
         return things[0] if len(things) == 1 else things
 
 
-def _unmeasured(arguments: Any) -> Iterator[str]:
+def _unmeasured(trainer: Any) -> Iterator[str]:
     """Yield what changes the step and is left out."""
+    from transformers import Trainer
+
+    arguments, kind = trainer.args, type(trainer)
+    for name in ("training_step", "_prepare_inputs", "get_batch_samples"):
+        if getattr(kind, name, None) is not getattr(Trainer, name, None):
+            yield f"{kind.__name__}.{name}"
     if arguments.neftune_noise_alpha is not None:
         yield "neftune_noise_alpha"
     if arguments.use_liger_kernel:
         yield "use_liger_kernel"
+    if arguments.torch_empty_cache_steps:
+        yield "torch_empty_cache_steps"
 
 
 class _Steps:
     """A Trainer's step and optimizer as a workload takes them, in whatever process they are called."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, loader: Any) -> None:
         self._trainer = copy.copy(trainer)
         self._trainer.callback_handler = self._trainer.eval_dataset = self._trainer.compute_metrics = None
         self._trainer.lr_scheduler = None
+        self._trainer.state = copy.copy(trainer.state)
+        self._trainer.state.max_steps = trainer.args.max_steps if trainer.args.max_steps > 0 else STEPS
+        self._trainer.log = _nothing
+        if getattr(loader, "dataset", None) is not trainer.train_dataset:
+            self._trainer.train_dataset = None  # what is trained on is a copy with fewer columns
         self._is_set_up = False
+        self.depends_on = (type(trainer), trainer.compute_loss_func, trainer.data_collator, _decisive(trainer.args))
+        """What makes it another workload."""
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """Return what the Trainer creates."""
         self._set_up()
         self._trainer.optimizer = None
         optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
+        self._trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
         return optimizer
 
     def training_step(self, model: Any, batch: Any) -> torch.Tensor:
         """Return the loss of a batch that is on the device."""
         self._set_up()
-        inputs = {**batch} if isinstance(batch, Mapping) else batch  # the Trainer takes labels out
-        loss: torch.Tensor = self._trainer.compute_loss(model, inputs)
+        items = self._trainer._get_num_items_in_batch([batch], self._trainer.args.device)
+        counted = {} if items is None else {"num_items_in_batch": items}
+        loss: torch.Tensor = self._trainer.compute_loss(model, copy.copy(batch), **counted)  # which takes labels out
         return loss
 
     def _set_up(self) -> None:
-        """Do once to the model, and to the process, what the Trainer does before it trains."""
+        """Do once to the model what the Trainer does before it trains."""
         if self._is_set_up:
             return
         self._is_set_up = True
         arguments, model = self._trainer.args, self._trainer.model
         if arguments.gradient_checkpointing:
-            model.gradient_checkpointing_enable(arguments.gradient_checkpointing_kwargs)
+            _enable_checkpointing(model, dict(arguments.gradient_checkpointing_kwargs or {}))
         if arguments.tf32:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         if arguments.torch_compile:
             model.compile(backend=arguments.torch_compile_backend, mode=arguments.torch_compile_mode)
+
+
+def _enable_checkpointing(model: Any, settings: dict[str, Any]) -> None:
+    """Recompute activations as the Trainer has the model do, under its newer name or its older one."""
+    ours = {name: settings.pop(name) for name in ("every_n_layers", "offload") if name in settings}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings or None, **ours)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings or None, **ours)
+
+
+def _decisive(arguments: Any) -> str:
+    """Return the arguments, beside those that are knobs, on which the step depends."""
+    return repr([(name, str(getattr(arguments, name, None))) for name in DECISIVE])
+
+
+def _nothing(*arguments: Any, **more: Any) -> None:
+    """Stand for the Trainer's ``log``, which needs one that runs."""

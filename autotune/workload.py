@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,8 @@ class PickledWorkload:
     """What cloudpickle made of the ``Workload``."""
     path: tuple[str, ...]
     """The caller's ``sys.path``."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the caller has set of torch for its whole process."""
 
 
 TAKEN = {
@@ -93,6 +95,8 @@ TAKEN = {
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
 FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
+
+COMPILING = 'whether compiling pays is found by explore="compile"'
 
 WorkloadSource = ImportedWorkload | PickledWorkload
 
@@ -110,8 +114,14 @@ def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSo
         return ImportedWorkload(model=workload, dataset=dataset, path=path)
     import cloudpickle
 
+    from autotune.processwide import differing_settings
+
+    if getattr(workload.model, "_compiled_call_impl", None) is not None:
+        raise UsageError(
+            "the model is compiled in place, which no copy is: pass it before model.compile(); " + COMPILING
+        )
     try:
-        return PickledWorkload(blob=cloudpickle.dumps(workload), path=path)
+        return PickledWorkload(blob=cloudpickle.dumps(workload), path=path, settings=differing_settings())
     except Exception as error:
         raise UsageError(
             f"the {_unpicklable_part(workload)} cannot be sent to the measuring process: {error}. "
@@ -128,6 +138,9 @@ def load(source: WorkloadSource) -> Workload:
     if isinstance(source, PickledWorkload):
         import cloudpickle
 
+        from autotune.processwide import set_settings
+
+        set_settings(source.settings)
         return _checked(cloudpickle.loads(source.blob), "the workload")
     workload = _assemble(_call(_resolve("--model", source.model)), source)
     if source.dataset is None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autotune.processwide import differing_settings
 from autotune.workload import Workload
 
 __all__ = ["fingerprint"]
@@ -67,6 +68,8 @@ def _parts(workload: Workload) -> Iterator[Any]:
     yield from (workload.sampler, workload.batch_sampler)
     if workload.max_grad_norm is not None or workload.loader_options:
         yield (workload.max_grad_norm, sorted((workload.loader_options or {}).items()))
+    if settings := differing_settings():
+        yield sorted(settings.items())
 
 
 def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
@@ -115,7 +118,7 @@ class _Code:
             yield "partial"
             yield from self.lines(iter((part.func, part.args, sorted(part.keywords.items()))))
         elif isinstance(part, MethodType):
-            yield from self.lines(iter((type(part.__self__), part.__func__)))
+            yield from self.lines(iter((type(part.__self__), part.__func__, *getattr(part.__self__, "depends_on", ()))))
         elif isinstance(part, (staticmethod, classmethod)):
             yield from self._of(part.__func__)
         elif isinstance(part, property):

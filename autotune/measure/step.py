@@ -73,6 +73,14 @@ def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Op
 
     Raises ``UserCodeError`` when the model has nothing to train.
     """
+    optimizer = _make_optimizer(workload, model)
+    enter_training = getattr(optimizer, "train", None)
+    if callable(enter_training):
+        enter_training()  # those that average weights refuse to step before it
+    return optimizer
+
+
+def _make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
     given = workload.optimizer
     if isinstance(given, torch.optim.Optimizer):
         return given

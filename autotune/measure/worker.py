@@ -244,7 +244,7 @@ def _load(message: dict[str, Any], requests: BinaryIO) -> Session:
     path = tuple(message["path"])
     source: WorkloadSource
     if message["model"] is None:
-        source = PickledWorkload(blob=blob, path=path)
+        source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
     else:
         source = ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path)
     Config.from_document(message["config"]).apply_threads()

@@ -65,6 +65,12 @@ class WithTwoLoaders(Module):
         return [LOADER, LOADER]
 
 
+def compiled() -> Module:
+    found = Module()
+    found.compile()
+    return found
+
+
 def trainer(**options: Any) -> Any:
     return lightning.Trainer(accelerator="cpu", **(QUIET | options))
 
@@ -79,6 +85,7 @@ def trainer(**options: Any) -> Any:
         (lambda: (trainer(), WithoutOptimizer(), LOADER), "WithoutOptimizer has no configure_optimizers"),
         (lambda: (trainer(), ByHand(), LOADER), "ByHand optimizes by itself"),
         (lambda: (trainer(), TakesAnIterator(), LOADER), "TakesAnIterator.training_step takes dataloader_iter"),
+        (lambda: (trainer(), compiled(), LOADER), "Module is compiled in place: pass it before that"),
         (lambda: (trainer(devices=2), Module(), LOADER), "DDPStrategy on 2 x 1 devices; allowed: one device"),
         (lambda: (trainer(precision="bf16-true"), Module(), LOADER), "precision is bf16-true; allowed: 32-true"),
         (lambda: (trainer(), Module(), [LOADER, LOADER]), "the training loader is list; allowed: one torch DataLoader"),
@@ -94,15 +101,17 @@ def test_what_lightning_trains_and_cannot_be_tuned_is_refused(given: Callable[[]
 
 
 def hugging(**options: Any) -> Any:
-    arguments = transformers.TrainingArguments(output_dir="/nonexistent", use_cpu=True, report_to=[])
+    arguments = transformers.TrainingArguments(
+        output_dir="/nonexistent", use_cpu=True, report_to=[], remove_unused_columns=False
+    )
     return transformers.Trainer(
         **({"model": nn.Linear(1, 1), "args": arguments, "train_dataset": Squares(8)} | options)
     )
 
 
-def wrapped() -> Any:
+def trained() -> Any:
     found = hugging()
-    found.model_wrapped = nn.Sequential(found.model)
+    found.state.global_step = 1
     return found
 
 
@@ -116,7 +125,7 @@ class Listing(transformers.Trainer):  # type: ignore[misc, name-defined]
     [
         (lambda: trainer(), "trainer is Trainer; allowed: a transformers.Trainer"),
         (lambda: hugging(train_dataset=None), "the Trainer has no train_dataset"),
-        (wrapped, "the Trainer has trained its model already"),
+        (trained, "the Trainer has trained its model already"),
         (
             lambda: Listing(model=nn.Linear(1, 1), args=hugging().args, train_dataset=Squares(8)),
             "the training loader is",
@@ -142,6 +151,18 @@ def test_what_is_prepared_already_is_refused() -> None:
         autotune.accelerate.tune("accelerator", model, optimizer, LOADER)
     with pytest.raises(UsageError, match="the loader is list; allowed: one torch DataLoader"):
         autotune.accelerate.tune(accelerator, model, optimizer, [LOADER])
+
+
+def test_an_accelerator_that_compiles_is_refused() -> None:
+    accelerate.state.AcceleratorState._reset_state(True)  # it can be set up once in a process
+    try:
+        compiling, model = accelerate.Accelerator(cpu=True, dynamo_backend="inductor"), nn.Linear(1, 1)
+        with pytest.raises(
+            UsageError, match=r'the accelerator compiles .*; whether compiling pays .* explore="compile"'
+        ):
+            autotune.accelerate.tune(compiling, model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)
+    finally:
+        accelerate.state.AcceleratorState._reset_state(True)
 
 
 class TwoOptimizers(Module):
@@ -177,12 +198,31 @@ class Augmenting(Module):
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         return batch
 
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch  # that one is
+
 
 def test_what_is_not_measured_is_said() -> None:
-    clipping = trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value")
-    expected = "not part of what is measured: Augmenting.on_before_batch_transfer, clipping gradients by value"
+    freezing = lightning.pytorch.callbacks.BackboneFinetuning()
+    given = trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value", callbacks=[freezing], limit_train_batches=3)
+    expected = (
+        "measured: Augmenting.on_before_batch_transfer, the callback BackboneFinetuning, "
+        "clipping gradients by value, limit_train_batches$"
+    )
     with pytest.warns(UserWarning, match=expected), pytest.raises(UsageError):
-        autotune.lightning.tune(clipping, Augmenting(), LOADER, budget="none")
+        autotune.lightning.tune(given, Augmenting(), LOADER, budget="none")
+
+
+class Stepping(transformers.Trainer):  # type: ignore[misc, name-defined]
+    def training_step(self, *given: Any, **more: Any) -> Any:
+        return super().training_step(*given, **more)
+
+
+def test_what_is_not_measured_of_a_trainer_of_transformers_is_said() -> None:
+    given = Stepping(model=nn.Linear(1, 1), args=hugging().args, train_dataset=Squares(8))
+    expected = "not part of what is measured: Stepping.training_step"
+    with pytest.warns(UserWarning, match=expected), pytest.raises(UsageError):
+        autotune.transformers.tune(given, budget="none")
 
 
 def test_updated_arguments_are_a_copy_with_the_configurations_settings(tmp_path: Path) -> None:
@@ -204,3 +244,73 @@ def test_options_that_were_explored_are_set_too(tmp_path: Path) -> None:
     found = autotune.transformers.updated(given, Config(options=("fused_optimizer", "checkpointing")))
     assert (found.optim, found.gradient_checkpointing) == ("adamw_torch_fused", True)
     assert autotune.transformers.updated(given, Config()).optim == given.optim
+
+
+def test_an_option_without_an_argument_is_said_and_another_optimizer_stays(tmp_path: Path) -> None:
+    given = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], optim="sgd")
+    with pytest.warns(UserWarning, match="nothing for channels_last, fused_optimizer"):
+        found = autotune.transformers.updated(given, Config(options=("channels_last", "fused_optimizer")))
+    assert found.optim == "sgd"
+
+
+def test_a_precision_is_accepted_on_a_machine_without_an_accelerator(tmp_path: Path) -> None:
+    given = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[])
+    if given.device.type != "cpu":
+        pytest.skip("there is an accelerator")
+    assert autotune.transformers.updated(given, Config(amp="bf16")).bf16 is True
+
+
+class Asks(Module):
+    """Asks for what such modules ask for, and fails where it gets nothing."""
+
+    def setup(self, stage: str) -> None:
+        self.classes = self.trainer.datamodule.classes
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        trainer = self.trainer
+        assert trainer.datamodule.classes == self.classes == 1
+        assert (len(trainer.train_dataloader), trainer.estimated_stepping_batches) == (2, 6)
+        assert (trainer.max_epochs, trainer.model, trainer.state.fn) == (3, self, "fit")
+        self.logger.experiment.add_scalar("loss", 1.0, batch_idx)
+        self.log("rate", self.lr_schedulers().get_last_lr()[0])
+        self.log("group", self.optimizers().param_groups[0]["lr"])
+        self.print(trainer.log_dir)
+        assert batch[0].shape[1] == 2  # as the data module's hook leaves it
+        return super().training_step([batch[0][:, :1], batch[1]], batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+        return [optimizer], [{"scheduler": warm_up, "interval": "step"}]
+
+
+class Data(lightning.LightningDataModule):  # type: ignore[misc, name-defined]
+    classes = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+
+    def setup(self, stage: str) -> None:
+        self.data = torch.utils.data.random_split(Squares(20), [16, 4], generator=self.generator)[0]
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.data, batch_size=8, shuffle=True)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return [torch.cat([batch[0], batch[0]], dim=1), batch[1]]
+
+
+def test_a_module_gets_what_it_asks_its_trainer_for_and_the_data_module_stays_as_it_is() -> None:
+    data = Data()
+    before = data.generator.get_state()
+    torch.set_float32_matmul_precision("high")
+    try:
+        result = autotune.lightning.tune(
+            trainer(max_epochs=3), Asks(), data, budget=30, batch_size=8, num_workers=0, amp="off", threads=1
+        )
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert result.config.batch_size == 8
+    assert torch.equal(data.generator.get_state(), before)
+    assert not hasattr(data, "data")

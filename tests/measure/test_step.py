@@ -428,3 +428,43 @@ def test_frozen_parameters_do_not_train() -> None:
 def test_a_model_without_anything_to_train_is_the_users_error(model: nn.Module) -> None:
     with pytest.raises(UserCodeError, match="no parameter that requires a gradient"):
         step_of(Workload(model, Squares()))
+
+
+class Averaging(torch.optim.SGD):
+    """Refuses to step before it is told that training begins, as optimizers that average weights do."""
+
+    is_training = False
+
+    def train(self) -> None:
+        self.is_training = True
+
+    def step(self, *given: Any, **more: Any) -> Any:
+        assert self.is_training
+        return super().step(*given, **more)
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_an_optimizer_that_must_enter_training_does(is_made: bool) -> None:
+    model = nn.Linear(1, 1)
+    given: Any = Averaging(model.parameters(), lr=0.1) if is_made else lambda parameters: Averaging(parameters, lr=0.1)
+    step = TrainingStep(Workload(model, Squares(4), optimizer=given), Config(batch_size=2), CpuDevice())
+    step((torch.ones(2, 1), torch.ones(2, 1)))
+
+
+def test_gradients_are_clipped_to_the_workloads_norm() -> None:
+    model = nn.Linear(1, 1)
+    norms: list[float] = []
+
+    class Watching(torch.optim.SGD):
+        def step(self, *given: Any, **more: Any) -> Any:
+            norms.append(float(torch.cat([p.grad.flatten() for g in self.param_groups for p in g["params"]]).norm()))
+            return super().step(*given, **more)
+
+    for most in (None, 0.5):
+        workload = Workload(
+            model, Squares(4), optimizer=lambda parameters: Watching(parameters, lr=0.0), max_grad_norm=most
+        )
+        step = TrainingStep(workload, Config(batch_size=2), CpuDevice())
+        step((torch.full((2, 1), 9.0), torch.zeros(2, 1)))
+    assert norms[0] > 1
+    assert norms[1] == pytest.approx(0.5, rel=1e-4)

@@ -1,0 +1,45 @@
+"""The recorded trainers report what was promised to them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+STUDY = Path(__file__).resolve().parents[2] / "studies" / "trainers"
+NAMES = ("accelerate", "lightning", "transformers")
+
+
+@pytest.fixture(scope="module")
+def summary() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(STUDY))
+    yield import_module("summary")
+    sys.path.remove(str(STUDY))
+    del sys.modules["summary"]
+
+
+def test_every_trainer_was_recorded_three_times_beside_a_measurement(summary: ModuleType) -> None:
+    found = summary.read()
+    assert [kept.trainer.split()[0] for kept in found] == list(NAMES)
+    assert all(len(kept.rates) == len(kept.beside) == 3 for kept in found)
+
+
+def test_trainers_report_the_promised_rate_within_ten_percent(summary: ModuleType) -> None:
+    for kept in summary.read():
+        assert kept.of_promise == pytest.approx(1.0, abs=0.1), kept.trainer
+        assert kept.of_beside == pytest.approx(1.0, abs=0.1), kept.trainer
+
+
+def test_the_recorded_runs_say_when_and_where() -> None:
+    for name in NAMES:
+        found = json.loads((STUDY / "recorded" / name / "rates.json").read_text(encoding="utf-8"))
+        assert {"date", "trainer", "cpus", "cpu_model", "versions"} <= found.keys()
+
+
+def test_the_readme_holds_the_table_of_the_recorded_runs(summary: ModuleType) -> None:
+    assert "\n".join(summary.table(summary.read())) in (STUDY / "README.md").read_text(encoding="utf-8")
