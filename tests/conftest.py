@@ -14,6 +14,9 @@ import pytest
 import torch
 
 from tests.processes import MARK, marked
+from tests.sharing import no_process_is_left, shared_processes
+
+__all__ = ["no_process_is_left", "shared_processes"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable

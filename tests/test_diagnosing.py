@@ -20,6 +20,8 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 ALONE = Config(batch_size=16)
 WITH_WORKERS = Config(batch_size=16, num_workers=2, intra_op_threads=1)
 
+pytestmark = pytest.mark.usefixtures("shared_processes")
+
 LIMITS = {
     "by_decoding": (ALONE, Cause.DECODING),
     "by_waiting": (ALONE, Cause.WAITING),

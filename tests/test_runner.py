@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 QUICK = Request(seconds=0.2, time_limit=60)
 OURS = str(Path(autotune.__file__).parent)
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
+    pytest.mark.usefixtures("shared_processes"),
+]
 
 
 def runner_of(name: str) -> ProcessRunner:
@@ -355,7 +358,7 @@ def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
 
 
 @pytest.fixture
-def no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def no_process(processes: Callable[[], list[psutil.Process]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def start(*arguments: object, **options: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -387,6 +390,7 @@ def test_the_kernels_killer_takes_what_is_measured_before_the_tuner() -> None:
     assert int(done.stdout) == OOM_SCORE > own
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_scratch_folder_is_gone_before_the_process_that_would_remove_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -42,6 +42,8 @@ ALONE = Config(batch_size=8)
 WITH_WORKERS = Config(batch_size=8, num_workers=2, persistent_workers=True)
 ROOT = str(Path(autotune.__file__).parent.parent)
 
+pytestmark = pytest.mark.usefixtures("shared_processes")
+
 
 def runner_of(name: str) -> ProcessRunner:
     return ProcessRunner(describe(f"tests.measure.test_claims:{name}"), "cpu")

@@ -35,7 +35,10 @@ SOUND = Config(batch_size=8, intra_op_threads=1)
 FAILING = Config(batch_size=8, intra_op_threads=2)
 """The configuration in which the broken workloads break."""
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
+    pytest.mark.usefixtures("shared_processes"),
+]
 
 
 def runner_of(name: str) -> ProcessRunner:

@@ -1,0 +1,74 @@
+"""One measuring process for many tests: starting one imports torch, which takes seconds.
+
+What a runner is done with, and has closed in order, the next one gets; each opens sessions of its own in it, which are
+new processes, as ever. What a test has marked (``processes``) is never shared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from autotune.process import MeasuringProcess
+from tests.processes import MARK
+
+Key = tuple[object, ...]
+IDLE: dict[Key, Shared] = {}
+
+
+class Shared(MeasuringProcess):
+    """Is kept when it is stopped, if its sessions have ended as they should."""
+
+    def __init__(self, thread_environment: Mapping[str, str]) -> None:
+        super().__init__(thread_environment)
+        self.key = key_of(thread_environment)
+        self.is_open = False
+        self.is_sound = True
+
+    def open(self) -> None:
+        self.is_open, self.is_sound = True, False
+        super().open()
+
+    def close(self) -> bool:
+        self.is_open = False
+        self.is_sound = super().close()
+        return self.is_sound
+
+    def stop(self) -> None:
+        if self.is_open:
+            self.close()
+        if self.is_sound and self.key not in IDLE and MARK not in os.environ:
+            IDLE[self.key] = self
+        else:
+            super().stop()
+
+
+def key_of(thread_environment: Mapping[str, str]) -> Key:
+    """Return what a process takes over from the one that starts it."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return os.getcwd(), *sorted((own | dict(thread_environment)).items())
+
+
+def shared(thread_environment: Mapping[str, str]) -> Shared:
+    """Return a process that is idle, or a new one."""
+    return IDLE.pop(key_of(thread_environment), None) or Shared(thread_environment)
+
+
+@pytest.fixture(scope="module")
+def shared_processes() -> Iterator[None]:
+    """Runners of this module take and leave their processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.runner.MeasuringProcess", shared)
+        yield
+    while len(IDLE) > 1:  # one is enough for the next module
+        MeasuringProcess.stop(IDLE.pop(next(iter(IDLE))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """End what was kept."""
+    yield
+    while IDLE:
+        MeasuringProcess.stop(IDLE.popitem()[1])
