@@ -6,6 +6,7 @@ what a session has started ends with the tuner's own ``stop``, and stays where t
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import multiprocessing
@@ -14,11 +15,11 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from autotune.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
 
-__all__ = ["become_guard", "end_of", "leave", "prepare_session"]
+__all__ = ["become_guard", "end_at_once", "end_of", "leave", "prepare_session"]
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 """Options of Linux's ``prctl``."""
@@ -66,6 +67,15 @@ def end_of(session: int) -> int:
 def leave() -> None:
     """Leave nothing where the tuner has ended without a word."""
     remove_scratch(os.environ.get(MARK))
+
+
+def end_at_once() -> NoReturn:
+    """End this process in order, but for taking apart all that was imported: of a fork that alone takes a second."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(0)
 
 
 def _end_everything(*_: object) -> None:

@@ -23,7 +23,7 @@ from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.failure import classify, user_traceback
-from autotune.measure.guard import become_guard, end_of, leave, prepare_session
+from autotune.measure.guard import become_guard, end_at_once, end_of, leave, prepare_session
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, WorkloadSource
 
@@ -185,7 +185,7 @@ def main() -> None:
         if session == 0:
             prepare_session()
             _serve(requests, replies)
-            return
+            end_at_once()
         _send(replies, {"closed": end_of(session)})
     leave()
 
@@ -272,3 +272,4 @@ def _take_channels() -> tuple[BinaryIO, BinaryIO]:
 
 if __name__ == "__main__":
     main()
+    end_at_once()
