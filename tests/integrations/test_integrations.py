@@ -34,6 +34,22 @@ def told(folder: Path, name: str, act: str) -> Any:
 
 
 @pytest.mark.slow
+def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/integrations/refusals.py"],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_changed_and_training_with_the_answer_is_as_fast_as_promised(tmp_path: Path, name: str) -> None:
     """Two workers that wait read 400 samples in a second, none 200: which it is does not depend on the machine."""

@@ -1,4 +1,7 @@
-"""What cannot be tuned from where a trainer is says so, with the way out, before anything is measured."""
+"""What cannot be tuned from where a trainer is says so, with the way out, before anything is measured.
+
+``test_integrations`` runs these tests in a process of their own: the packages take half a gibibyte when imported.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ with warnings.catch_warnings():
     lightning = pytest.importorskip("lightning")
     transformers = pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.filterwarnings("default")
 LOADER = DataLoader(Squares(8))
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
 
