@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.alone import ROOT, assert_passes
 from tests.integrations.data import BATCH, SAMPLES
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("lightning", "transformers", "accelerate")
 
 
@@ -35,18 +35,7 @@ def told(folder: Path, name: str, act: str) -> Any:
 
 @pytest.mark.slow
 def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/integrations/refusals.py"],
-        cwd=ROOT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout, done.stdout
+    assert_passes("tests/integrations/refusals.py")
 
 
 @pytest.mark.slow

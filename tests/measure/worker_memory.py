@@ -1,0 +1,200 @@
+"""The memory of forked workers, by what they are known to hold.
+
+``test_memory`` runs these tests in a process of their own, whose forks share little else.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from autotune.measure.inventory import BatchStream, CountingCollate
+from autotune.measure.memory import (
+    MemoryGrowth,
+    MemorySample,
+    growth_between,
+    open_segments,
+    peak_host_bytes,
+    reset_peak,
+    sample_memory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+
+MIB = 1 << 20
+WORKERS = 2
+PREFETCH = 4
+
+
+class Images(Dataset[torch.Tensor]):
+    """Items of 4 MiB, each built in a while, so that two workers keep pace."""
+
+    item_bytes = 4 * MIB
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.ones(self.item_bytes // 4)
+
+
+class WithStraggler(Images):
+    """The first worker is slow, so that the batches of the other come out of turn."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        worker = get_worker_info()
+        if worker is not None and worker.id == 0:
+            time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+class Keeping(Images):
+    """Every item leaves 1 MiB behind, on pages of its own: the heap may hold free ones that are shared."""
+
+    def __init__(self, data: torch.Tensor | None = None) -> None:
+        self._data = data
+        self._kept: list[mmap.mmap] = []
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        pages = mmap.mmap(-1, MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.write(b"x" * MIB)
+        self._kept.append(pages)
+        return torch.zeros(1) if self._data is None else self._data.sum().reshape(1)
+
+
+class Named(Images):
+    """Every item looks at the names of a thousand others, which changes their reference counts."""
+
+    def __init__(self) -> None:
+        self.names = [f"{index:040}.jpg" for index in range(300_000)]
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        chosen = torch.randint(len(self.names), (1000,), generator=torch.Generator().manual_seed(index))
+        return torch.tensor([len(self.names[number]) for number in chosen.tolist()]).sum()
+
+
+class InMemory(Images):
+    """Every item reads all of the data."""
+
+    def __init__(self, data: torch.Tensor | np.ndarray) -> None:
+        self._data = data
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(float(self._data[::64].sum()))
+
+
+@contextmanager
+def workers_on(dataset: Images) -> Iterator[tuple[BatchStream, Callable[[], MemorySample]]]:
+    """Two forked workers after their first batch, and how to look at them once the queue is full.
+
+    What this process has imported is frozen: collecting garbage among it would copy its pages.
+    """
+    gc.collect()
+    gc.freeze()
+    known = open_segments(os.getpid())
+    counter = CountingCollate(None, WORKERS)
+    loader = DataLoader(
+        dataset,
+        batch_size=1,
+        num_workers=WORKERS,
+        prefetch_factor=PREFETCH,
+        multiprocessing_context="fork",
+        collate_fn=counter,
+    )
+    stream = BatchStream(loader, counter)
+    try:
+        next(stream)
+        yield stream, lambda: sample_full(stream, known)
+    finally:
+        stream.close()
+        gc.unfreeze()
+
+
+def sample_full(stream: BatchStream, known: Container[int]) -> MemorySample:
+    """Look at the workers when all are idle."""
+    deadline = time.monotonic() + 60
+    while stream.ready < WORKERS * PREFETCH:
+        assert time.monotonic() < deadline, "the queue never filled"
+        time.sleep(0.01)
+    time.sleep(0.2)  # the last batch is on its way
+    return sample_memory(stream.produced, known)
+
+
+def growth_over(dataset: Images, batches: int) -> tuple[MemorySample, MemoryGrowth]:
+    with workers_on(dataset) as (stream, look):
+        begin = look()
+        for _ in range(batches):
+            next(stream)
+        growth = growth_between(begin, look())
+    assert growth is not None
+    return begin, growth
+
+
+def test_a_full_queue_is_in_flight() -> None:
+    with workers_on(Images()) as (_, look):
+        in_flight = look().in_flight
+    queue = WORKERS * PREFETCH
+    assert (queue - 1) * Images.item_bytes <= in_flight <= (queue + 0.1) * Images.item_bytes
+
+
+def test_data_that_workers_share_is_not_in_flight() -> None:
+    data = torch.ones(100 * MIB // 4).share_memory_()
+    with workers_on(InMemory(data)) as (_, look):
+        assert look().in_flight < 10 * MIB
+
+
+def test_what_a_worker_keeps_of_every_batch_is_its_growth() -> None:
+    _, growth = growth_over(Keeping(), 40)
+    assert 0.9 * MIB <= growth.bytes_per_batch <= 1.25 * MIB
+    assert growth.copied_per_batch < 0.1 * MIB
+    assert growth.after(1000) >= 900 * MIB
+
+
+def test_growth_is_seen_in_workers_that_also_map_shared_memory() -> None:
+    _, growth = growth_over(Keeping(torch.ones(100 * MIB // 4).share_memory_()), 40)
+    assert 0.9 * MIB <= growth.bytes_per_batch <= 1.25 * MIB
+
+
+def test_looking_at_objects_copies_their_pages_into_each_worker() -> None:
+    dataset = Named()
+    begin, growth = growth_over(dataset, 40)
+    copied = 40 * growth.copied_per_batch
+    assert copied > 5 * MIB
+    assert copied <= sum(begin.shared.values())
+    assert growth.copied_per_batch > 0.8 * growth.bytes_per_batch
+    own = growth.bytes_per_batch - growth.copied_per_batch
+    assert growth.after(10**6) <= own * 10**6 + growth.copyable + 1
+
+
+@pytest.mark.parametrize("kind", ["private", "shared"])
+def test_data_in_the_memory_of_all_is_counted_once(kind: str) -> None:
+    reset_peak()
+    size = 100 * MIB
+    without = int(psutil.Process().memory_info().rss)
+    data = np.ones(size // 8) if kind == "private" else torch.empty(size // 4).share_memory_().fill_(1.0)
+    with workers_on(InMemory(data)) as (_, look):
+        peak = peak_host_bytes(look())
+        plain_sum = sum(int(process.memory_info().rss) for process in [psutil.Process(), *psutil.Process().children()])
+    assert plain_sum - without > 3 * size
+    assert size * 0.9 <= peak - without <= size * 1.8
+
+
+def test_batches_that_came_out_of_turn_are_counted() -> None:
+    with workers_on(WithStraggler()) as (_, look):
+        reset_peak()
+        own = int(psutil.Process().memory_info().rss)
+        full = look()
+    queued = (peak_host_bytes(full) - own - sum(full.private.values())) / Images.item_bytes
+    assert WORKERS * PREFETCH - 1 <= queued <= WORKERS * PREFETCH + 1
