@@ -112,10 +112,12 @@ def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None
         assert split.forward >= train
         return split
 
-    split = undisturbed(measure, lambda split: split.total <= 1.05 * (load + train))
-    assert split.data_wait <= 1.05 * load
-    assert split.forward <= 1.2 * train
-    assert split.total <= 1.05 * (load + train)
+    def is_exact(split: StepTime) -> bool:
+        is_told_apart = split.data_wait <= 1.05 * load and split.forward <= 1.2 * train
+        return is_told_apart and split.total <= 1.05 * (load + train)
+
+    split = undisturbed(measure, is_exact)
+    assert is_exact(split), split
 
 
 def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> None:
