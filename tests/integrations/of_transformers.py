@@ -76,7 +76,7 @@ def tune() -> None:
         if getattr(arguments, field.name) != getattr(trainer.args, field.name)
     }
     Path("changed.json").write_text(json.dumps(changed))
-    say(same=same, changed=changed)
+    say(same=same, changed=changed, workers=arguments.dataloader_num_workers)
 
 
 def train() -> None:

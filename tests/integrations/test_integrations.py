@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 
 from tests.alone import ROOT, assert_passes
-from tests.integrations.data import BATCH, SAMPLES
+from tests.integrations.data import BATCH, SAMPLES, SECONDS
+from tests.quiet import undisturbed
 
 NAMES = ("lightning", "transformers", "accelerate")
+CHANGED = {"dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"}
+"""What tuning may change of ``TrainingArguments``."""
 
 
 def told(folder: Path, name: str, act: str) -> Any:
@@ -41,19 +45,21 @@ def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_changed_and_training_with_the_answer_is_as_fast_as_promised(tmp_path: Path, name: str) -> None:
-    """Two workers that wait read 400 samples in a second, none 200: which it is does not depend on the machine."""
-    tuned = told(tmp_path, name, "tune")
-    assert tuned["same"] is True
-    if name == "transformers":
-        assert tuned["changed"].keys() <= {
-            "dataloader_num_workers",
-            "dataloader_prefetch_factor",
-            "dataloader_persistent_workers",
-        }
-        assert tuned["changed"]["dataloader_num_workers"] == 2
-    else:
-        assert tuned["workers"] == 2
-    trained = told(tmp_path, name, "train")
-    assert trained["steps"] == SAMPLES / BATCH
-    assert trained["rate"] == pytest.approx(trained["promised"], rel=0.1)
-    assert trained["promised"] == pytest.approx(400, rel=0.1)
+    """Two workers that wait read 200 samples in a second, none 100: which it is does not depend on the machine."""
+    attempts = itertools.count()
+
+    def measure() -> Any:
+        (folder := tmp_path / str(next(attempts))).mkdir()
+        tuned = told(folder, name, "tune")
+        assert tuned["same"] is True
+        assert tuned.get("changed", {}).keys() <= CHANGED
+        trained = told(folder, name, "train")
+        assert trained["steps"] == SAMPLES / BATCH
+        return tuned | trained
+
+    def is_right(found: Any) -> bool:
+        as_promised = found["rate"] == pytest.approx(found["promised"], rel=0.1)
+        return bool(found["workers"] == 2 and as_promised and found["promised"] == pytest.approx(2 / SECONDS, rel=0.1))
+
+    found = undisturbed(measure, is_right)
+    assert is_right(found), found
