@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from autotune.finding import Finding as Finding
     from autotune.records import Measurement as Measurement
     from autotune.records import Outcome as Outcome
-    from autotune.records import Result as Result
     from autotune.records import Trial as Trial
+    from autotune.result import RecordedStudy as RecordedStudy
+    from autotune.result import Result as Result
+    from autotune.search.reading import read_study as read_study
     from autotune.tuning import best_config as best_config
     from autotune.tuning import tune as tune
     from autotune.workload import Workload as Workload
@@ -40,7 +42,8 @@ _HOMES = {
     "GradientAccumulator": "accumulation",
     "Measurement": "records",
     "Outcome": "records",
-    "Result": "records",
+    "RecordedStudy": "result",
+    "Result": "result",
     "Trial": "records",
     "Workload": "workload",
     "best_config": "tuning",
@@ -48,6 +51,7 @@ _HOMES = {
     "diagnose": "diagnosing",
     "export": "exporting",
     "load_config": "config",
+    "read_study": "search.reading",
     "tune": "tuning",
 }
 
@@ -62,6 +66,7 @@ __all__ = [
     "GradientAccumulator",
     "Measurement",
     "Outcome",
+    "RecordedStudy",
     "Result",
     "Trial",
     "Workload",
@@ -70,6 +75,7 @@ __all__ = [
     "diagnose",
     "export",
     "load_config",
+    "read_study",
     "tune",
 ]
 

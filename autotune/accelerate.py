@@ -10,7 +10,7 @@ import torch
 from autotune.config import Amp
 from autotune.errors import UsageError
 from autotune.existing import read_loader, require, tune_existing
-from autotune.records import Result
+from autotune.result import Result
 from autotune.workload import COMPILING
 
 __all__ = ["tune"]

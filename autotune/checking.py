@@ -12,7 +12,8 @@ from autotune.budget import Clock
 from autotune.config import Config, load_config
 from autotune.duration import parse_duration
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
-from autotune.records import Attempt, Control, Progress, Request, Runner, Trial
+from autotune.records import Attempt, Progress, Request, Runner, Trial
+from autotune.result import Control
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, confirm, finalists_for
 from autotune.stats import Interval

@@ -7,7 +7,6 @@ optuna and rich are imported only once the flags are known to be right.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import tempfile
@@ -19,13 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.duration import parse_duration
-from autotune.errors import AutotuneError, ConfigFileError, InterruptedRunError, UserCodeError
+from autotune.errors import (
+    AutotuneError,
+    ConfigFileError,
+    InterruptedRunError,
+    NothingFeasibleError,
+    UsageError,
+    UserCodeError,
+)
 from autotune.flags import (
     KNOBS,
     build_check_parser,
     build_diagnose_parser,
     build_export_parser,
     build_parser,
+    build_report_parser,
     parse_baseline,
 )
 from autotune.interrupts import interruptible, shielded
@@ -36,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from autotune.records import Progress, Result
+    from autotune.records import Progress
+    from autotune.result import RecordedStudy, Result
     from autotune.search.keeping import Keeper
 
 __all__ = ["main"]
@@ -59,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _diagnose(build_diagnose_parser().parse_args(arguments[1:]))
             if arguments[:1] == ["export"]:
                 return _export(build_export_parser().parse_args(arguments[1:]))
+            if arguments[:1] == ["report"]:
+                return _report(build_report_parser().parse_args(arguments[1:]))
             return _run(build_parser().parse_args(arguments))
     except AutotuneError as error:
         _show_error(error)
@@ -71,16 +81,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(flags: argparse.Namespace) -> int:
     arguments = _tune_arguments(flags)
     output = _writable_config_path(flags.output)
+    report = _writable_report_path("--report", flags.report)
     keeper = _keeper(flags.storage, output)
     try:
         with _quiet_warnings(flags.quiet):
             result = _tune({**arguments, "storage": keeper}, flags.quiet)
-        _deliver(result, output, flags)
-        if "interrupted" in result.stop_reason:
-            return InterruptedRunError.exit_code
-        if flags.storage is None:
+        _deliver(result, output, keeper, flags)
+        is_interrupted = "interrupted" in result.stop_reason
+        if flags.storage is None and not is_interrupted:
             keeper.finish()
-        return 0
+        if report:
+            from autotune.result import RecordedStudy
+
+            _write_report(RecordedStudy.of(result, str(output)), report, flags.quiet)
+        return InterruptedRunError.exit_code if is_interrupted else 0
+    except (UserCodeError, NothingFeasibleError):
+        if report and keeper.failed_study:
+            try:
+                _write_report(keeper.failed_study, report, flags.quiet)
+            except AutotuneError as error:  # what follows matters more
+                _show_error(error)
+        raise
     except KeyboardInterrupt:
         if keeper.is_kept:
             _say(f"What was measured is kept in {keeper.location}: the same command continues.")
@@ -141,6 +162,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
     if flags.trace:
         _require_writable("--trace", Path(flags.trace))
     from autotune.diagnosing import diagnose
+    from autotune.encoding import without_nan
     from autotune.report.console import open_console
     from autotune.report.diagnosis import diagnosis_report
 
@@ -150,7 +172,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
         )
     if flags.json:
         content = {"bottleneck": found.bottleneck, **asdict(found), "config": found.config.to_document()}
-        print(json.dumps(_without_nan(content), indent=2, allow_nan=False))
+        print(json.dumps(without_nan(content), indent=2, allow_nan=False))
     else:
         open_console(stderr=False).print(diagnosis_report(found))
     return 0
@@ -158,9 +180,9 @@ def _diagnose(flags: argparse.Namespace) -> int:
 
 def _export(flags: argparse.Namespace) -> int:
     from autotune.config import load_config
-    from autotune.configfile import write_text
     from autotune.exporting import export
     from autotune.exporting.target import remarks_on
+    from autotune.files import write_file
 
     with _quiet_warnings(quiet=True):  # it may be meant for another machine
         config = load_config(flags.file)
@@ -171,10 +193,34 @@ def _export(flags: argparse.Namespace) -> int:
         output = Path(flags.output)
         if output.exists() and (not output.is_file() or output.samefile(flags.file)):
             raise ConfigFileError(f"--output {output}: is the file that is read, or none")
-        write_text(output.resolve(), found.text)
+        write_file(output.resolve(), found.text)
     if not found.has_comments:
         for line in remarks_on(found.gaps, found.notes, flags.to):
             _say(line)
+    return 0
+
+
+def _report(flags: argparse.Namespace) -> int:
+    from autotune.result import TABLES, save_trials
+    from autotune.search.reading import read_study
+
+    output = Path(flags.output)
+    if output.suffix not in TABLES:
+        _writable_report_path("--output", flags.output)
+    else:
+        _require_writable("--output", output)
+    with suppress(OSError):  # one of them is not there, or is no file
+        if output.samefile(flags.source):
+            raise UsageError(f"--output {output}: is the study itself")
+    study = read_study(flags.source, flags.study)
+    if output.suffix in TABLES:
+        save_trials(study.history, output.resolve())
+    else:
+        from autotune.report.html import save_report
+
+        save_report(study, output.resolve())
+    others = f" It also holds {', '.join(study.others)}: --study shows one of them." if study.others else ""
+    _say(f"Written: {output}, of {study.name}.{others}")
     return 0
 
 
@@ -219,28 +265,46 @@ def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] 
     return LiveProgress(console) if moves else PlainProgress(console)
 
 
-def _deliver(result: Result, output: Path, flags: argparse.Namespace) -> None:
+def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
+    from autotune.report.html import save_report
+
+    save_report(study, report.resolve())
+    if not quiet:
+        _say(f"Written: {report}")
+
+
+def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Namespace) -> None:
     """Write and show a result; it is shown even where the file cannot be written after all."""
     from autotune.report.console import open_console
-    from autotune.report.terminal import snippet, summary
+    from autotune.report.terminal import summary
+    from autotune.report.words import snippet
 
-    written = False
+    written = None
     try:
         with shielded():
             result.config.save(output)
-        written = True
+            keeper.delivered(output)
+        written = str(output)
     finally:
         try:
             if not flags.quiet:
                 with suppress(*CLOSED):
-                    open_console().print(summary(result, str(output) if written else None))
+                    open_console().print(summary(result, written, () if flags.report else _seen_with(keeper, flags)))
         finally:
             _print(_json_text(result) if flags.json else snippet(result, str(output)))
 
 
+def _seen_with(keeper: Keeper, flags: argparse.Namespace) -> tuple[str, ...]:
+    """Return the arguments with which ``report`` shows the study; none where it is not kept, or behind a password."""
+    if not keeper.is_kept or flags.storage not in (None, keeper.location):
+        return ()
+    return (keeper.location, *(("--study", keeper.name) if flags.storage else ()))
+
+
 def _json_text(result: Result) -> str:
     """Return a result as one JSON object; ``config`` is the config file's content."""
-    from autotune.records import trial_row
+    from autotune.columns import trial_row
+    from autotune.encoding import without_nan
 
     names = ("verdict", "speedup", "speedup_ci95", "rounds", "stop_reason", "remaining_gain", "notes", "seconds")
     document = result.config.to_document()
@@ -252,16 +316,7 @@ def _json_text(result: Result) -> str:
         "control": asdict(result.control) if result.control else None,
         "trials": [trial_row(trial) for trial in result.history],
     }
-    return json.dumps(_without_nan(content), indent=2, allow_nan=False) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    """Return the value with null for what JSON cannot say: a loss, say, that is not a number."""
-    if isinstance(value, Mapping):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
 
 
 def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:
@@ -277,6 +332,23 @@ def _writable_config_path(text: str) -> Path:
     if path.suffix not in SUFFIXES:
         raise ConfigFileError(f"--output {path}: a config file ends in one of {', '.join(SUFFIXES)}")
     _require_writable("--output", path)
+    return path
+
+
+def _writable_report_path(flag: str, text: str | None) -> Path | None:
+    """Return the path of a report, known to be writable, and that it can be drawn, before anything is measured."""
+    if text is None:
+        return None
+    path = Path(text)
+    if path.suffix != ".html":
+        from autotune.result import TABLES
+
+        also = f"; trials in {' or '.join(TABLES)}" if flag == "--output" else ""
+        raise UsageError(f"{flag} {path}: a report ends in .html{also}")
+    _require_writable(flag, path)
+    from autotune.report.plots import require_vega
+
+    require_vega()
     return path
 
 

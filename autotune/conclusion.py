@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,8 @@ from autotune.diagnosis.limits import find
 from autotune.finding import Finding
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Control, Outcome, Probe, Result, Trial, TriedOption, WorkloadFacts
+from autotune.records import Outcome, Probe, Trial, WorkloadFacts
+from autotune.result import Control, Landscape, Result, TriedOption
 from autotune.search.confirm import Confirmation, Standing
 from autotune.search.space import without_loader
 
@@ -36,6 +37,7 @@ def conclude(
     tried: tuple[TriedOption, ...] = (),
     distrusted: Sequence[str] = (),
     probes: Sequence[Probe] = (),
+    landscape: Callable[[Config], Landscape] | None = None,
 ) -> Result:
     """Return the result of a run: the winner where its gain was proven, the baseline otherwise.
 
@@ -43,7 +45,7 @@ def conclude(
     ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
     were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``tried`` are
     the options that were explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at
-    parts, which tell why the answer is no faster.
+    parts, which tell why the answer is no faster; ``landscape`` tells what is expected of the space around it.
     """
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
@@ -66,11 +68,14 @@ def conclude(
         stop_reason=stop_reason,
         remaining_gain=max(0.0, highest_limit / answer.rate - 1),
         facts=facts,
+        host=host,
         measurement=answer.typical,
         baseline_measurement=before.typical,
         history=history,
         seconds=seconds,
         tried=tried,
+        finalists=confirmation.found if confirmation else (),
+        landscape=landscape(answer.config) if landscape else None,
         notes=(
             *_notes(confirmation, answer, before, confirmations, is_confirmed, facts),
             *(f"{why}: left out" for why in distrusted),

@@ -122,6 +122,11 @@ class Config:
             inter_op_threads=self.inter_op_threads and max(1, self.inter_op_threads // ranks),
         )
 
+    @property
+    def precision(self) -> str:
+        """The precision as people call it: fp32, bf16 or fp16."""
+        return "fp32" if self.amp == "off" else self.amp
+
     def dataloader_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments for ``torch.utils.data.DataLoader`` that this configuration fixes."""
         loader: dict[str, Any] = {

@@ -8,20 +8,18 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import reprlib
-import secrets
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ConfigFileError
+from autotune.files import reason, write_file
 from autotune.schema import allowed, is_valid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["SCHEMA_VERSION", "read_document", "write_document", "write_text"]
+__all__ = ["SCHEMA_VERSION", "document_text", "read_document", "write_document"]
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 100_000
@@ -95,40 +93,16 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigFileError(f"{path}: cannot be written: {_on_one_line(error)}") from None
     _checked(path, plain)
+    write_file(path, document_text(path, plain))
+
+
+def document_text(path: Path, document: Mapping[str, Any]) -> str:
+    """Return the text of a config file at a path: YAML, or JSON for ``.json``; the document is made of plain values."""
     if _is_json(path):
-        text = json.dumps(plain, indent=2) + "\n"
-    else:
-        import yaml
+        return json.dumps(document, indent=2) + "\n"
+    import yaml
 
-        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
-    write_text(path, text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
-
-    Raises ``ConfigFileError`` when it cannot be written.
-    """
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-    try:
-        with _removed_on_failure(temporary):
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    except (OSError, UnicodeError) as error:
-        raise ConfigFileError(f"{path}: cannot be written: {_reason(error)}") from None
-
-
-@contextmanager
-def _removed_on_failure(temporary: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:  # an interrupt too must leave nothing behind
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    return str(yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, width=100))
 
 
 def _read_text(path: Path) -> str:
@@ -141,7 +115,7 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
-        raise ConfigFileError(f"{path}: cannot be read: {_reason(error)}") from None
+        raise ConfigFileError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -273,10 +247,6 @@ def _is_json(path: Path) -> bool:
 
 def _format_name(path: Path) -> str:
     return "JSON" if _is_json(path) else "YAML"
-
-
-def _reason(error: OSError | UnicodeError) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 def _on_one_line(error: BaseException) -> str:

@@ -7,10 +7,11 @@ a surprise.
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 import types
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,26 +19,51 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import Attempt, Measurement, Probe, Trial, WorkloadFacts
+from autotune.result import Result
 
 __all__ = [
     "attempt_from_json",
     "facts_from_json",
     "measurement_from_json",
     "probe_from_json",
+    "result_from_json",
     "to_json",
     "trial_from_json",
+    "without_nan",
 ]
 
 LARGEST = 2**63
 """No count is as large; a larger one could not be turned into a float."""
 
+KEPT_APART = ("history",)
+"""Fields that are not written with their record."""
+
 Record = TypeVar("Record")
 
 
-def to_json(record: Trial | Probe) -> dict[str, Any]:
-    """Return a trial or a look as plain values, its configuration as a document."""
-    values = {**asdict(record), "config": record.config.to_document()}
-    return dict(json.loads(json.dumps(values)))
+def to_json(record: Trial | Probe | Result) -> dict[str, Any]:
+    """Return a record as plain values, configurations as documents; the trials of a result are left out."""
+    return dict(json.loads(json.dumps(_plain_values(record))))
+
+
+def _plain_values(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_document()
+    if is_dataclass(value):
+        names = (field.name for field in fields(value) if field.name not in KEPT_APART)
+        return {name: _plain_values(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_plain_values(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def without_nan(value: Any) -> Any:
+    """Return plain values with ``None`` for what JSON cannot say: a loss, say, that is not a number."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def trial_from_json(values: object) -> Trial:
@@ -48,6 +74,13 @@ def trial_from_json(values: object) -> Trial:
 def probe_from_json(values: object) -> Probe:
     """Rebuild a look from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
     return _record(Probe, values, "look")
+
+
+def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
+    """Rebuild a result from what ``to_json`` made of it, and its trials. Raises ``ValueError``."""
+    if not isinstance(values, Mapping):
+        raise _wrong("result", values, "an object")
+    return replace(_record(Result, {**values, "history": ()}, "result"), history=history)
 
 
 def attempt_from_json(values: object) -> Attempt:

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Result
+from autotune.result import Result
 from autotune.tuning import tune
 from autotune.workload import Workload
 

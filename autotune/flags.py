@@ -19,6 +19,7 @@ __all__ = [
     "build_diagnose_parser",
     "build_export_parser",
     "build_parser",
+    "build_report_parser",
     "parse_baseline",
 ]
 
@@ -52,6 +53,7 @@ other commands:
   check FILE --model MODEL   measure what a config file promises again
   diagnose --model MODEL     what is slow in training as you run it, and what to do about it
   export FILE --to TOOL      a config file as Lightning, Transformers, Accelerate, DeepSpeed or a shell takes it
+  report STUDY               a study as a page of HTML with charts, or its trials as CSV or Parquet
 
 exit codes:
   0    done: the file is written, also where no gain was proven
@@ -133,6 +135,26 @@ def build_export_parser() -> argparse.ArgumentParser:
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     parser.add_argument("--to", metavar="TOOL", required=True, choices=EXPORTS, help=f"one of {', '.join(EXPORTS)}")
     parser.add_argument("--output", metavar="FILE", help="write it there, and not to standard output")
+    return parser
+
+
+def build_report_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``report``."""
+    parser = _Parser(
+        prog="autotune report",
+        usage="python -m autotune report STUDY [--output FILE] [--study NAME]",
+        description="Write what a study holds, also while it goes on: a page of HTML that needs no network, or trials.",
+        epilog="exit codes: 0 done; others as for tuning",
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="STUDY", help="file or URL of the study, such as autotune.study")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        default="report.html",
+        help="file to write: .html for the page, .csv or .parquet for the trials (default: %(default)s)",
+    )
+    parser.add_argument("--study", metavar="NAME", help="which study, where there are several (default: the newest)")
     return parser
 
 
@@ -233,6 +255,11 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         default="autotune.yaml",
         metavar="FILE",
         help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
+    )
+    group.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page of HTML with charts, too, such as report.html; needs pip install 'torch-autotune[report]'",
     )
     _add_printing_flags(group)
 

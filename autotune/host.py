@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.cgroup import amount, cpu_quota, memory_limit, memory_limits, read_fields, within
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "Gpu",

@@ -18,7 +18,7 @@ import torch
 from autotune.config import Amp
 from autotune.errors import UsageError, UserCodeError
 from autotune.existing import read_loader, require, tune_existing, untouched_random_state
-from autotune.records import Result
+from autotune.result import Result
 from autotune.standin import StandInTrainer, overrides
 from autotune.workload import COMPILING
 

@@ -8,21 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
-from autotune.finding import Finding
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = [
     "SCHEMA",
     "Attempt",
     "Conditions",
-    "Control",
     "Kind",
     "Measurement",
     "Outcome",
@@ -31,15 +26,13 @@ __all__ = [
     "Probe",
     "Progress",
     "Request",
-    "Result",
     "Runner",
     "StepTime",
     "Trial",
-    "TriedOption",
     "WorkloadFacts",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of these records: a study that was stored with another one is not continued."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
@@ -219,6 +212,12 @@ class Measurement:
     notes: tuple[str, ...] = ()
     """What a reader must know to trust this number, in plain words."""
 
+    @property
+    def epoch_peak_bytes(self) -> int:
+        """Peak of the memory that limits this run, by the end of an epoch where the workers' memory grows."""
+        by_the_end = self.epoch_host_memory_bytes if self.memory == "host" else None
+        return max(self.peak_memory_bytes, by_the_end or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFacts:
@@ -246,6 +245,10 @@ class WorkloadFacts:
     """torch's own choice of threads inside an operator."""
     inter_op_threads: int
     """torch's own choice of threads between operators."""
+    model_name: str
+    """The class of the model."""
+    dataset_name: str
+    """The class of the dataset."""
     fingerprint: str
     """Hash over model structure, dataset type and length, and the code of both, of the loss and of the training step:
     tells one workload from another."""
@@ -365,52 +368,6 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    """The baseline measured again and again in confirmation: what comes out where nothing differs."""
-
-    ratio: float
-    """Geometric mean of the second rate over the first."""
-    ci99: Interval | None
-    """99 % t-interval of it; ``None`` for a single pair."""
-    pairs: int
-    """How many ratios that is the mean of."""
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the two differ by more than chance: the machine was not the same from minute to minute."""
-        return self.ci99 is not None and not self.ci99[0] <= 1.0 <= self.ci99[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedOption:
-    """What exploring found out about one more option of the training step, beside the step without it."""
-
-    option: str
-    """Its name in ``Config.options``."""
-    kept: bool
-    """Whether the step alone is faster with it, and trains like plain fp32; confirmation may still leave it out."""
-    gain: float | None = None
-    """What it adds to the rate of the step alone, as a share; ``None`` where it could not be timed."""
-    memory_change_bytes: int | None = None
-    """What it adds to the peak of the memory that limits the run; negative where it saves memory."""
-    first_step_seconds: float | None = None
-    """What the first step takes with it: with compilation, where that is the option."""
-    start_seconds: float | None = None
-    """How much longer the first step takes than without it."""
-    message: str = ""
-    """Why it was left out, in one line."""
-    seconds: float = 0.0
-    """Wall time that trying it cost."""
-
-    @property
-    def repaid_seconds(self) -> float | None:
-        """Seconds of training after which the longer first step is repaid; ``None`` where it never is."""
-        if not self.gain or self.gain < 0 or self.start_seconds is None:
-            return None
-        return self.start_seconds / self.gain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """One moment of a run, for whoever shows it."""
 
@@ -437,109 +394,3 @@ class Runner(Protocol):
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What a run of autotune found, with the evidence."""
-
-    config: Config
-    """The answer: the baseline itself where no gain was proven."""
-    baseline: Config
-    """What the user ran before."""
-    samples_per_second: float
-    """Confirmed rate of the answer."""
-    ci95: Interval | None
-    """95 % interval of that rate, over processes."""
-    baseline_samples_per_second: float
-    """Confirmed rate of the baseline."""
-    baseline_ci95: Interval | None
-    """95 % interval of that rate, over processes."""
-    rounds: int
-    """Complete rounds in which answer and baseline were confirmed side by side."""
-    speedup: float
-    """Geometric mean of the paired ratios, answer to baseline; 1 where the baseline is the answer."""
-    speedup_ci95: Interval | None
-    """95 % t-interval of that ratio; ``None`` with a single round."""
-    verdict: Literal["faster", "no proven gain"]
-    """Whether the gain was proven."""
-    control: Control | None
-    """The baseline against itself; ``None`` where it was measured once."""
-    stop_reason: str
-    """Why the search ended."""
-    remaining_gain: float
-    """What the fastest step that fits would still win, as a share, if no loader were ever late: at most its ceiling, or
-    where step and loader share the CPUs what these can bring."""
-    facts: WorkloadFacts
-    """The workload."""
-    measurement: Measurement
-    """The typical one of the answer's confirmed measurements."""
-    baseline_measurement: Measurement
-    """The same for the baseline."""
-    history: tuple[Trial, ...]
-    """Every trial in order, confirmation included."""
-    seconds: float
-    """Wall time of the whole run."""
-    tried: tuple[TriedOption, ...] = ()
-    """What became of each option that was to be explored, in order."""
-    notes: tuple[str, ...] = ()
-    """What the user should know, with advice."""
-    findings: tuple[Finding, ...] = ()
-    """What limits the answer's rate, that which takes the most time first, then what is worth knowing besides."""
-
-    @property
-    def bottleneck(self) -> str | None:
-        """What limits the answer's rate most, as ``Cause`` names it; ``None`` where nothing was found out."""
-        return str(self.findings[0].cause) if self.findings else None
-
-    @property
-    def trials(self) -> pandas.DataFrame:
-        """Every trial as one row of a pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame([trial_row(trial) for trial in self.history])
-
-    @property
-    def pareto(self) -> tuple[Trial, ...]:
-        """Trials that no other beats in both rate and peak memory, fastest first."""
-        return pareto_front(self.history)
-
-
-def trial_row(trial: Trial) -> dict[str, Any]:
-    """Flatten a trial into one row of plain values."""
-    config = trial.config
-    row: dict[str, Any] = {
-        "number": trial.number,
-        "kind": trial.kind,
-        "outcome": str(trial.outcome),
-        **config.dataloader_kwargs(),
-        "amp": config.amp,
-        "accumulation_steps": config.accumulation_steps,
-        "options": ",".join(config.options),
-        "intra_op_threads": config.intra_op_threads,
-        "inter_op_threads": config.inter_op_threads,
-        "trial_seconds": trial.seconds,
-        "message": trial.message,
-    }
-    if trial.measurement:
-        values = asdict(trial.measurement)
-        values.update({f"{name}_seconds": value for name, value in values.pop("step_time").items()})
-        values.update(values.pop("conditions"))
-        row.update(values)
-    return row
-
-
-def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
-    """Return the measured trials that no other beats in both rate and peak memory, fastest first."""
-    measured = [trial for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
-    measured.sort(key=lambda trial: (-_rate_and_peak(trial)[0], _rate_and_peak(trial)[1]))
-    front: list[Trial] = []
-    for trial in measured:
-        if not front or _rate_and_peak(trial)[1] < _rate_and_peak(front[-1])[1]:
-            front.append(trial)
-    return tuple(front)
-
-
-def _rate_and_peak(trial: Trial) -> tuple[float, int]:
-    assert trial.measurement is not None
-    return trial.measurement.samples_per_second, trial.measurement.peak_memory_bytes

@@ -19,7 +19,7 @@ from autotune.config import Amp, Config
 from autotune.errors import UsageError
 from autotune.existing import read_loader, require, tune_existing, untouched_random_state
 from autotune.exporting.transformers import training_arguments
-from autotune.records import Result
+from autotune.result import Result
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -15,7 +15,9 @@ from autotune.duration import parse_duration
 from autotune.errors import InterruptedRunError, UsageError
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import Attempt, Progress, Request, Result, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Progress, Request, Runner, Trial, WorkloadFacts
+from autotune.report.words import verdict_sentence
+from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
@@ -217,7 +219,9 @@ class Run:
             probes=study.probes,
             tried=tuple(explorer.tried) if explorer else (),
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
+            landscape=study.landscape,
         )
+        keeper.result(result, verdict_sentence(result))
         return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
 
     def _search(self, search: Search) -> str:

@@ -9,6 +9,7 @@ from autotune.checking import Check, Promise
 from autotune.config import Amp, Config
 from autotune.diagnosing import Diagnosis
 from autotune.finding import Cause, Finding
+from autotune.host import Host
 from autotune.probes import (
     Anatomy,
     CodeShare,
@@ -19,7 +20,8 @@ from autotune.probes import (
     Trace,
     TracedOperation,
 )
-from autotune.records import Conditions, Control, Measurement, Outcome, Probe, Result, StepTime, Trial, WorkloadFacts
+from autotune.records import Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
+from autotune.result import Control, Result
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(
@@ -232,9 +234,27 @@ def facts(**changes: Any) -> WorkloadFacts:
         amp_modes=("off", "bf16"),
         intra_op_threads=2,
         inter_op_threads=2,
+        model_name="Net",
+        dataset_name="Images",
         fingerprint="0123456789abcdef",
         sample_bytes=49_152,
         versions={"python": "3.11.9", "torch": "2.13.0"},
+    )
+    return replace(example, **changes)
+
+
+def host(**changes: Any) -> Host:
+    """Two CPUs and no GPU."""
+    example = Host(
+        cpus=2,
+        cpu_model="a CPU",
+        affinity_cpus=2,
+        quota_cpus=None,
+        memory_bytes=8 * 2**30,
+        shm_bytes=2**30,
+        gpus=(),
+        versions={"python": "3.11.9", "torch": "2.13.0", "autotune": "0.1.0"},
+        platform="Linux",
     )
     return replace(example, **changes)
 
@@ -253,6 +273,7 @@ def faster_result(**changes: Any) -> Result:
     """A proven gain: three confirmed rounds, one trial out of memory."""
     after = measurement(
         samples_per_second=2853.0,
+        steady_samples_per_second=2900.0,
         step_time=StepTime(
             data_wait=0.001, host_to_device=0.0, forward=0.014, backward=0.026, optimizer=0.003, other=0.001
         ),
@@ -278,6 +299,7 @@ def faster_result(**changes: Any) -> Result:
         stop_reason="the rate is within 3 % of the compute ceiling",
         remaining_gain=0.0375,
         facts=facts(),
+        host=host(),
         measurement=after,
         baseline_measurement=measurement(),
         history=(trial(), failed_trial(), *rounds),

@@ -204,14 +204,4 @@ def space_of(facts: WorkloadFacts, cpus: int = 8, baseline: Config = examples.BA
 
 
 def host(cpus: int = 8) -> Host:
-    return Host(
-        cpus=cpus,
-        cpu_model="a CPU",
-        affinity_cpus=cpus,
-        quota_cpus=None,
-        memory_bytes=8 * 2**30,
-        shm_bytes=2**30,
-        gpus=(),
-        versions={"python": "3.11.9", "torch": "2.13.0", "autotune": "0.1.0"},
-        platform="Linux",
-    )
+    return examples.host(cpus=cpus, affinity_cpus=cpus)

@@ -29,7 +29,7 @@ from tests import examples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.records import Result
+    from autotune.result import Result
     from autotune.search.keeping import Keeper
 
     Tune = Callable[..., Result]
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore", "--global-batch-size",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
-    "--pin-memory", "--prefetch-factor", "--quiet", "--storage", "--threads", "--trials", "--version",
+    "--pin-memory", "--prefetch-factor", "--quiet", "--report", "--storage", "--threads", "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 

@@ -17,8 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.config import AMP_MODES, Config, load_config
-from autotune.configfile import MAX_BYTES, read_document, write_document, write_text
+from autotune.configfile import MAX_BYTES, read_document, write_document
 from autotune.errors import ConfigFileError
+from autotune.files import write_file
 from autotune.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -401,7 +402,7 @@ def test_a_disk_that_fills_up_keeps_the_old_file_whole_and_leaves_nothing(tmp_pa
 
 def test_text_that_is_no_unicode_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError, match=r"cannot be written: .*surrogates not allowed"):
-        write_text(tmp_path / "a.html", "\ud800")
+        write_file(tmp_path / "a.html", "\ud800")
     assert os.listdir(tmp_path) == []
 
 
@@ -411,19 +412,19 @@ def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_text(tmp_path / "a.txt", "text")
+        write_file(tmp_path / "a.txt", "text")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
-    write_text(tmp_path / "a.txt", "text")
+    write_file(tmp_path / "a.txt", "text")
     assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_writing_replaces_the_old_file(tmp_path: Path) -> None:
     for text in ("old and long", "new"):
-        write_text(tmp_path / "a.txt", text)
+        write_file(tmp_path / "a.txt", text)
     assert (tmp_path / "a.txt").read_text() == "new"
 
 

@@ -13,7 +13,8 @@ import pytest
 from autotune.budget import Clock
 from autotune.config import Config, load_config
 from autotune.errors import UsageError
-from autotune.records import Attempt, Progress, Request, Result
+from autotune.records import Attempt, Progress, Request
+from autotune.result import Result
 from autotune.search.explore import EXPLORE_SHARE
 from autotune.search.stages import CONFIRM_MEASUREMENTS, CONFIRM_SHARE
 from autotune.tuning import Run, tune

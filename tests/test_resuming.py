@@ -37,7 +37,7 @@ def kept_trials(folder: Path) -> list[str]:
     """The configurations of the whole lines in the study's file, in order."""
     path = folder / "autotune.study"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    records = [json.loads(line).get("user_attrs", {}).get("record") for line in lines]
+    records = [json.loads(line).get("system_attrs", {}).get("autotune:record") for line in lines]
     return [json.dumps(record["config"]) for record in records if record and record["kind"] != "skipped"]
 
 

@@ -16,7 +16,8 @@ from autotune.config import Config, load_config
 from autotune.configfile import read_document
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Outcome, Progress, Request, Result, WorkloadFacts
+from autotune.records import Attempt, Outcome, Progress, Request, WorkloadFacts
+from autotune.result import Result
 from autotune.room import MemoryRoom
 from autotune.search.space import build_space
 from autotune.tuning import Run, tune

@@ -44,6 +44,8 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         amp_modes=device.amp_modes,
         intra_op_threads=torch.get_num_threads(),
         inter_op_threads=torch.get_num_interop_threads(),
+        model_name=type(workload.model).__qualname__,
+        dataset_name=type(dataset).__qualname__,
         fingerprint=fingerprint(workload, length),
         sample_bytes=tensor_bytes(collate([sample])),
         versions=_versions(device),

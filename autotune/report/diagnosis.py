@@ -8,7 +8,8 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from autotune.report.terminal import cause_text, measured_table
+from autotune.report.terminal import measured_table
+from autotune.report.words import cause_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

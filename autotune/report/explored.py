@@ -8,7 +8,7 @@ from autotune.duration import format_duration
 from autotune.room import format_size
 
 if TYPE_CHECKING:
-    from autotune.records import TriedOption
+    from autotune.result import TriedOption
 
 __all__ = ["tried_line"]
 

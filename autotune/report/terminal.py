@@ -5,10 +5,7 @@ Every function returns text or a rich renderable and prints nothing; rates are s
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
-from dataclasses import asdict
+import shlex
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -20,41 +17,51 @@ from autotune.duration import format_duration
 from autotune.printable import printable
 from autotune.records import Outcome
 from autotune.report.explored import tried_line
+from autotune.report.words import (
+    LEAST_SHARE,
+    TIME_PARTS,
+    TIMES,
+    compared,
+    config_text,
+    counted,
+    finding_text,
+    gibibytes_text,
+    memory_text,
+    outcomes_text,
+    rate_text,
+    remaining_gain_text,
+    sentence,
+    settings_rows,
+    step_text,
+    time_parts,
+    verdict_sentence,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from autotune.checking import Check
     from autotune.config import Config
-    from autotune.finding import Finding
-    from autotune.records import Measurement, Probe, Progress, Result, Trial
+    from autotune.records import Measurement, Probe, Progress, Trial
+    from autotune.result import Result
 
 __all__ = [
     "before_after",
-    "cause_text",
     "check_text",
-    "config_text",
-    "finding_text",
     "measured_table",
     "message_line",
     "probe_line",
-    "snippet",
     "status",
     "summary",
     "trial_line",
-    "verdict_sentence",
 ]
 
-TIMES = "\N{MULTIPLICATION SIGN}"
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
 LEAST_PAIRS = 3
 """A control of fewer pairs has too wide an interval to say anything."""
-LEAST_SHARE = 0.005
-"""Parts of the step below this share in every column are left out: they would read 0 %."""
-
 _PHASES = {
     "inspect": "inspecting",
     "baseline": "baseline",
@@ -63,32 +70,6 @@ _PHASES = {
     "explore": "exploring",
     "confirm": "confirming",
 }
-_STEP_PARTS = {
-    "data_wait": "waiting for data",
-    "host_to_device": "copy to device",
-    "forward": "forward, loss",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
-}
-
-
-def config_text(config: Config) -> str:
-    """Return a configuration in short form; what is left at torch's default is left out."""
-    parts = [f"batch {config.batch_size}", "no workers"]
-    if config.num_workers:
-        parts[1] = f"workers {config.num_workers}{TIMES}{config.prefetch_factor}"
-        if not config.persistent_workers:
-            parts.append("not persistent")
-    if config.pin_memory:
-        parts.append("pin")
-    parts.append("fp32" if config.amp == "off" else config.amp)
-    if config.accumulation_steps > 1:
-        parts.append(f"accumulate {config.accumulation_steps}")
-    parts.extend(config.options)
-    if _threads_text(config):
-        parts.append(f"threads {_threads_text(config)}")
-    return " · ".join(parts)
 
 
 def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
@@ -98,7 +79,7 @@ def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
         line.append(f"{trial.outcome:<26}", style="yellow")
     else:
         line.append(f"{trial.outcome:<7}", style="green" if trial.outcome is Outcome.OK else "yellow")
-        line.append(f" {_rate_text(trial.rate):>8}/s {_ratio_text(trial.rate, baseline_rate):>6} ")
+        line.append(f" {rate_text(trial.rate):>8}/s {_ratio_text(trial.rate, baseline_rate):>6} ")
     line.append(f" {config_text(trial.config)}")
     if trial.kind in ("baseline", "confirm"):
         line.append(f" ({trial.kind})", style="dim")
@@ -114,7 +95,7 @@ def probe_line(probe: Probe) -> Text:
         build = 1000 * fmean(probe.loader.build_seconds)
         line.append(f"loader   {build:>7.3g} ms for one worker to build a batch of {probe.loader.batch_size}")
     elif probe.compute:
-        rate, peak = _rate_text(probe.compute.samples_per_second), _gibibytes_text(probe.compute.peak_memory_bytes)
+        rate, peak = rate_text(probe.compute.samples_per_second), gibibytes_text(probe.compute.peak_memory_bytes)
         line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
     elif probe.numerics:
         found = (
@@ -129,12 +110,12 @@ def probe_line(probe: Probe) -> Text:
 
 def _arithmetic_text(config: Config) -> str:
     """Return what may make the losses differ from those in plain fp32."""
-    return " · ".join(("fp32" if config.amp == "off" else config.amp, *config.options))
+    return " · ".join((config.precision, *config.options))
 
 
 def message_line(message: str) -> Text:
     """Return what the user should know during a run, on one line."""
-    return Text(_sentence(_on_one_line(f"{message[:1].upper()}{message[1:]}")), style="yellow")
+    return Text(sentence(_on_one_line(f"{message[:1].upper()}{message[1:]}")), style="yellow")
 
 
 def _step_text(config: Config) -> str:
@@ -161,46 +142,36 @@ def status(progress: Progress, *, number: int, last_rate: float | None, seconds_
 
 def _standing(progress: Progress, last_rate: float | None) -> Iterator[tuple[str, str]]:
     if last_rate is not None:
-        yield f"last {_rate_text(last_rate)}/s", ""
+        yield f"last {rate_text(last_rate)}/s", ""
     if progress.best_rate is not None:
         ratio = _ratio_text(progress.best_rate, progress.baseline_rate)
         yield (
-            f"best {_rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""),
+            f"best {rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""),
             "green",
         )
 
 
-def summary(result: Result, path: str | None) -> Group:
+def summary(result: Result, path: str | None = None, study: Sequence[str] = ()) -> Group:
     """Return what a run found: table, verdict, why it stopped, what is left to gain, notes, the file written.
 
-    ``path`` is ``None`` where no file was written.
+    ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
     """
     verdict = Text(verdict_sentence(result), style="bold green" if result.verdict == "faster" else "bold")
     facts = [
-        f"Stopped: {_sentence(result.stop_reason)}",
-        f"Largest remaining gain: {_remaining_gain_text(result)}",
+        f"Stopped: {sentence(result.stop_reason)}",
+        f"Largest remaining gain: {remaining_gain_text(result)}",
         *(finding_text(finding) for finding in result.findings if finding.is_limit),
-        f"Trials: {_outcomes_text(result)}, in {format_duration(result.seconds)}.",
+        f"Trials: {outcomes_text(result.history)}, in {format_duration(result.seconds)}.",
     ]
     if result.control and result.control.ci99 and result.control.pairs >= LEAST_PAIRS and not result.control.is_off:
         low, high = result.control.ci99
         facts.insert(0, f"Control: the baseline against itself {result.control.ratio:.2f} ({low:.2f} to {high:.2f}).")
     facts.extend(tried_line(tried, tried.option in result.config.options) for tried in result.tried)
-    notes = [Text(f"Note: {_sentence(note)}", style="yellow") for note in result.notes]
+    notes = [Text(f"Note: {sentence(note)}", style="yellow") for note in result.notes]
     file = [Text(f"Written: {path}", style="bold")] if path else []
+    more = [Text(f"See it: python -m autotune report {shlex.join(study)}", style="bold")] if study else []
     blank = Text()
-    return Group(blank, before_after(result), blank, verdict, *map(Text, facts), *notes, *file, blank)
-
-
-def finding_text(finding: Finding) -> str:
-    """Return what limits training, and what to do about it."""
-    return f"Limited by {cause_text(finding)}. To do: {finding.advice}."
-
-
-def cause_text(finding: Finding) -> str:
-    """Return a cause with what happens, and the time it takes."""
-    share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
-    return f"{finding.cause.replace('_', ' ')}: {finding.what}{share}"
+    return Group(blank, before_after(result), blank, verdict, *map(Text, facts), *notes, *file, *more, blank)
 
 
 def check_text(check: Check, path: str) -> str:
@@ -214,8 +185,8 @@ def check_text(check: Check, path: str) -> str:
     now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
     lines = [
         f"{path} promises {then}.",
-        f"Now it is {now}, in {_counted(check.rounds, 'round')} of fresh processes.",
-        *(f"Note: {_sentence(note)}" for note in check.notes),
+        f"Now it is {now}, in {counted(check.rounds, 'round')} of fresh processes.",
+        *(f"Note: {sentence(note)}" for note in check.notes),
         verdicts[check.verdict],
     ]
     return printable("\n".join(lines))
@@ -223,70 +194,32 @@ def check_text(check: Check, path: str) -> str:
 
 def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:
     limits = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-    at = "" if rate is None else f", {_rate_text(rate)} samples/s"
+    at = "" if rate is None else f", {rate_text(rate)} samples/s"
     return f"{speedup:.2f} times the baseline{limits}{at}"
-
-
-def verdict_sentence(result: Result) -> str:
-    """Return the verdict in one sentence, with its interval and how it was confirmed."""
-    if result.verdict != "faster":
-        return "No proven gain: keep what you have."
-    interval = "no interval"
-    if result.speedup_ci95:
-        low, high = result.speedup_ci95
-        interval = f"95 % interval {low:.2f} to {high:.2f}"
-    confirmed = f", confirmed in {_counted(result.rounds, 'round')} of fresh processes"
-    return f"{result.speedup:.2f} times faster ({interval}){confirmed}."
 
 
 def measured_table(config: Config, measurement: Measurement) -> Table:
     """Return the table of one configuration: settings, rate, memory and step time."""
     table = _settings_table({"your configuration": config})
-    rate = _rate_text(measurement.samples_per_second)
+    rate = rate_text(measurement.samples_per_second)
     if measurement.ci95:
-        rate += " ({} to {})".format(*map(_rate_text, measurement.ci95))
+        rate += " ({} to {})".format(*map(rate_text, measurement.ci95))
     table.add_row("samples/s (95 %)", rate)
-    table.add_row("on a batch that is there", _rate_text(measurement.ceiling_samples_per_second))
-    table.add_row("peak memory", _memory_text(measurement))
+    table.add_row("on a batch that is there", rate_text(measurement.ceiling_samples_per_second))
+    table.add_row("peak memory", memory_text(measurement))
     _add_step_times(table, [measurement])
     return table
 
 
 def before_after(result: Result) -> Table:
     """Return the table of settings, rate, memory and step time; one column where nothing changes."""
-    columns = [("before", result.baseline, result.baseline_measurement)]
-    if result.config == result.baseline:
-        columns = [("your configuration", result.config, result.measurement)]
-    else:
-        columns.append(("after", result.config, result.measurement))
-    table = _settings_table({heading: config for heading, config, _ in columns})
+    columns = compared(result)
+    table = _settings_table({heading: config for heading, (config, _) in columns.items()})
     _add_rates(table, result)
-    measurements = [measurement for _, _, measurement in columns]
-    table.add_row("peak memory", *map(_memory_text, measurements))
+    measurements = [measurement for _, measurement in columns.values()]
+    table.add_row("peak memory", *map(memory_text, measurements))
     _add_step_times(table, measurements)
     return table
-
-
-def snippet(result: Result, path: str) -> str:
-    """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
-    device, steps = result.facts.device, _counted(result.config.accumulation_steps, "batch", "batches")
-    shuffle = "" if result.facts.iterable else ", shuffle=True"
-    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
-    options = ", ".join(result.config.options)
-    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
-    quoted = printable(json.dumps(path, ensure_ascii=False))
-    return f"""\
-import autotune
-
-config = autotune.load_config({quoted})
-config.apply_threads()  # before torch is imported
-{applied}accumulator = config.accumulator(optimizer, "{device}"{reduction})
-for batch in config.dataloader(dataset{shuffle}):
-    with config.autocast("{device}"):  # around forward and loss, never backward
-        loss = training_step(model, batch)
-    accumulator.backward(loss)
-    accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
-"""
 
 
 def _settings_table(columns: Mapping[str, Config]) -> Table:
@@ -294,100 +227,35 @@ def _settings_table(columns: Mapping[str, Config]) -> Table:
     table.add_column("")
     for heading in columns:
         table.add_column(heading, overflow="fold")
-    _add_settings(table, list(columns.values()))
+    for name, cells in settings_rows(list(columns.values())).items():
+        table.add_row(name, *cells)
     return table
 
 
-def _add_settings(table: Table, configs: list[Config]) -> None:
-    rows: dict[str, Callable[[Config], str]] = {
-        "batch size": lambda config: str(config.batch_size),
-        "workers (prefetch)": _workers_text,
-        "pinned memory": lambda config: "yes" if config.pin_memory else "no",
-        "amp": lambda config: config.amp,
-        "threads": lambda config: _threads_text(config) or "torch's own choice",
-    }
-    if any(config.options for config in configs):
-        rows["options"] = lambda config: ", ".join(config.options) or "none"
-    if any(config.accumulation_steps > 1 for config in configs):
-        rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
-    for heading, shown in rows.items():
-        table.add_row(heading, *map(shown, configs))
-
-
 def _add_rates(table: Table, result: Result) -> None:
-    rate = Text(_rate_text(result.samples_per_second), style="bold")
+    rate = Text(rate_text(result.samples_per_second), style="bold")
     if result.ci95:
-        rate.append(" ({} to {})".format(*map(_rate_text, result.ci95)), style="not bold")
-    before = () if result.config == result.baseline else (_rate_text(result.baseline_samples_per_second),)
+        rate.append(" ({} to {})".format(*map(rate_text, result.ci95)), style="not bold")
+    before = () if result.config == result.baseline else (rate_text(result.baseline_samples_per_second),)
     table.add_row("samples/s (95 %)", *before, rate)
 
 
 def _add_step_times(table: Table, measurements: list[Measurement]) -> None:
-    table.add_row("time per step", *(f"{1000 * each.step_time.total:.3g} ms" for each in measurements))
-    for part, heading in _STEP_PARTS.items():
-        shares = [_share(each, part) for each in measurements]
+    table.add_row("time per step", *(step_text(each.step_time.total) for each in measurements))
+    parts = [time_parts(each) for each in measurements]
+    totals = [sum(each.values()) for each in parts]
+    for part, heading in TIME_PARTS.items():
+        shares = [each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True)]
         if max(shares) >= LEAST_SHARE:
             table.add_row(f"  {heading}", *map(_bar, shares))
-
-
-def _share(measurement: Measurement, part: str) -> float:
-    total = measurement.step_time.total
-    return float(asdict(measurement.step_time)[part]) / total if total else 0.0
 
 
 def _bar(share: float) -> RenderableType:
     return Text(f"{100 * share:>3.0f} % ").append("━" * round(BAR_WIDTH * share), style="cyan")
 
 
-def _workers_text(config: Config) -> str:
-    if not config.num_workers:
-        return "none"
-    kept = "" if config.persistent_workers else ", new each epoch"
-    return f"{config.num_workers} ({config.prefetch_factor}){kept}"
-
-
-def _threads_text(config: Config) -> str:
-    """Return ``intra`` or ``intra+inter``; empty where both are torch's own choice."""
-    if config.inter_op_threads is None:
-        return str(config.intra_op_threads or "")
-    return f"{config.intra_op_threads or 'auto'}+{config.inter_op_threads}"
-
-
-def _memory_text(measurement: Measurement) -> str:
-    peak, limit = measurement.peak_memory_bytes, measurement.memory_limit_bytes
-    return f"{_gibibytes_text(peak)} of {_gibibytes_text(limit)} GiB {measurement.memory}"
-
-
-def _gibibytes_text(count: int) -> str:
-    size = count / 2**30
-    return f"{size:.1f}" if size >= 1 else f"{size:.2f}"
-
-
-def _rate_text(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
-
-
 def _ratio_text(rate: float, baseline_rate: float | None) -> str:
     return f"{rate / baseline_rate:.2f}{TIMES}" if baseline_rate else ""
-
-
-def _remaining_gain_text(result: Result) -> str:
-    if not math.isfinite(result.remaining_gain):
-        return "unknown."
-    return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
-
-
-def _outcomes_text(result: Result) -> str:
-    counts = Counter(trial.outcome for trial in result.history)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
-
-
-def _counted(count: int, noun: str, several: str | None = None) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _on_one_line(text: str) -> str:

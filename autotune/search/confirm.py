@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Literal, Protocol
 
 from autotune.config import Config
-from autotune.records import Attempt, Control, Measurement, Outcome, Request, Runner
+from autotune.records import Attempt, Measurement, Outcome, Request, Runner
+from autotune.result import Control, Finalist
 from autotune.search.attempt import measure_undisturbed
 from autotune.stats import Interval, geometric_interval, ratio_interval
 
@@ -133,13 +134,32 @@ class Confirmation:
 
         All finalists' intervals together hold with 95 %; ``None`` after a single round.
         """
-        pairs = [
+        pairs = self._pairs(index)
+        confidence = 1 - (1 - CONFIDENCE) / len(self.finalists)
+        return ratio_interval([pair[0] for pair in pairs], [pair[1] for pair in pairs], confidence)
+
+    def _pairs(self, index: int) -> list[tuple[float, float]]:
+        """Return the rates of a finalist and of the baseline, round by round."""
+        return [
             (measured.samples_per_second, one.baseline_rate)
             for one in self.rounds
             if (measured := one.finalists[index]) is not None
         ]
-        confidence = 1 - (1 - CONFIDENCE) / len(self.finalists)
-        return ratio_interval([pair[0] for pair in pairs], [pair[1] for pair in pairs], confidence)
+
+    @property
+    def found(self) -> tuple[Finalist, ...]:
+        """What was found out about each finalist that was measured in a complete round."""
+        return tuple(
+            Finalist(
+                config=config,
+                speedup=self.speedup(index)[0],
+                interval=self.speedup(index)[1],
+                ratios=tuple(rate / baseline for rate, baseline in self._pairs(index)),
+                has_failed=index in self.failed,
+            )
+            for index, config in enumerate(self.finalists)
+            if self._pairs(index)
+        )
 
     @property
     def control(self) -> Control | None:
@@ -151,7 +171,8 @@ class Confirmation:
             return None
         again, first = ([pair[index].samples_per_second for pair in pairs] for index in (0, 1))
         ratio, interval = ratio_interval(again, first, CONTROL_CONFIDENCE)
-        return Control(ratio=ratio, ci99=interval, pairs=len(pairs))
+        ratios = tuple(one / other for one, other in zip(again, first, strict=True))
+        return Control(ratio=ratio, ci99=interval, pairs=len(pairs), ratios=ratios)
 
     @property
     def verdict(self) -> Literal["faster", "no proven gain"]:

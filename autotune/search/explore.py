@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from autotune.budget import Clock
 from autotune.config import Config
 from autotune.probes import ComputeProbe
-from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner, TriedOption
+from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
+from autotune.result import TriedOption
 from autotune.room import MemoryRoom, format_size
 from autotune.search.attempt import measure_undisturbed
 from autotune.search.soundness import reason_against

@@ -97,5 +97,4 @@ class Fitting:
 
 def exceeds(measured: Measurement, room: MemoryRoom) -> bool:
     """Tell whether a configuration that ran used more memory than it may, or will by the end of an epoch."""
-    peak, by_the_end = measured.peak_memory_bytes, measured.epoch_host_memory_bytes or 0
-    return max(peak, by_the_end if measured.memory == "host" else 0) > room.of(measured.memory_limit_bytes)
+    return measured.epoch_peak_bytes > room.of(measured.memory_limit_bytes)

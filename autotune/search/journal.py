@@ -11,11 +11,12 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 
 from autotune.errors import StorageError
 
@@ -104,6 +105,29 @@ class StudyFile(JournalFileBackend):
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+class RecordedFile(BaseJournalBackend):
+    """A study's file as it was when it was opened, which is neither locked nor changed: a run may be writing it.
+
+    Raises ``StorageError`` when it is no study, ``OSError`` when it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            lines = _read(path, descriptor).rpartition(b"\n")[0].split(b"\n")
+        finally:
+            os.close(descriptor)
+        self._operations = [json.loads(line) for line in lines if _is_operation(line)]
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """Return the operations from a number on."""
+        return iter(self._operations[log_number_from:])
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Refuse: what is read is not changed."""
+        raise StorageError("is only read")
 
 
 def _open_locked(path: Path) -> int:

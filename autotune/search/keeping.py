@@ -7,45 +7,28 @@ on is given up, and the result says so.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
-from autotune.encoding import probe_from_json, to_json, trial_from_json
 from autotune.errors import StorageError
 from autotune.interrupts import shielded
 from autotune.records import Probe, Trial
+from autotune.result import RecordedStudy, Result
+from autotune.search import stored
 from autotune.search.identity import Identity
 from autotune.search.journal import StudyFile
+from autotune.search.stored import FILE, FINISHED, IDENTITY, SEARCH_ENDED, Kept
 
-__all__ = ["Keeper", "Kept"]
-
-IDENTITY, SEARCH_ENDED, FINISHED = "identity", "search_ended", "finished"
-"""Attributes of a study: what it belongs to, why its search ended last, when its answer was delivered."""
-LOOK, CONFIRMATION = "look", "confirmation"
-"""The same, each with a number."""
-MOST = 1e15
-"""No rate, time or memory is as large."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What a study knew when it was opened."""
-
-    trials: tuple[Trial, ...] = ()
-    """The trials of the search, the baseline first."""
-    probes: tuple[Probe, ...] = ()
-    """The short looks."""
-    confirmations: tuple[Trial, ...] = ()
-    """The confirming measurements of earlier runs."""
+__all__ = ["Keeper"]
 
 
 class Keeper:
@@ -60,11 +43,11 @@ class Keeper:
         self._for_one_run = for_one_run
         self._identity = Identity(parts={})
         self._run = 1
-        self._counts = {LOOK: 0, CONFIRMATION: 0}
         self._storage: BaseStorage | None = None
         self._file: StudyFile | None = None
-        self._study: Study | None = None
+        self._study_id: int | None = None
         self._is_replaced = False
+        self._failed: tuple[Trial, ...] = ()
         self.failure: str | None = None
         """Why the study could not be kept, once that is so."""
         self.notes: tuple[str, ...] = ()
@@ -90,42 +73,90 @@ class Keeper:
                 return Kept()
             raise StorageError(f"{self._named}: cannot be opened: {self._reason(error)}{self._way_out}") from error
 
-    def trial(self, frozen: FrozenTrial) -> None:
-        """Keep a trial that has ended, with its record."""
-        self._keep(lambda study: study.add_trial(frozen))
+    def trial(self, frozen: FrozenTrial, note: str = "") -> None:
+        """Keep a trial that has ended, with its record; ``note`` is shown beside it, in Markdown."""
+
+        def write(storage: BaseStorage, study_id: int) -> None:
+            trial_id = storage.create_new_trial(study_id, template_trial=frozen)
+            if note:
+                stored.save_note(storage, study_id, note, trial_id)
+
+        self._keep(write)
+
+    def failed_baseline(self, trial: Trial, frozen: FrozenTrial, note: str) -> None:
+        """Keep a baseline that could not be measured; a file that is made for one run is not made for that."""
+        self._failed += (trial,)
+        if self._study_id is not None or not self._for_one_run:
+            self.trial(frozen, note)
+
+    @property
+    def failed_study(self) -> RecordedStudy | None:
+        """The study where all that was tried is a baseline that could not be measured."""
+        if not self._failed:
+            return None
+        return RecordedStudy(
+            location=self.location,
+            name=self.name,
+            others=(),
+            made_on=self._identity.parts,
+            history=self._failed,
+            result=None,
+        )
 
     def look(self, probe: Probe) -> None:
         """Keep a short look."""
-        self._keep(lambda study: self._append(study, LOOK, to_json(probe)))
+        self._keep(lambda storage, study_id: stored.append(storage, study_id, stored.LOOK, probe))
 
     def confirmation(self, trial: Trial) -> None:
         """Keep a confirming measurement."""
-        self._keep(lambda study: self._append(study, CONFIRMATION, to_json(trial)))
+        self._keep(lambda storage, study_id: stored.append(storage, study_id, stored.CONFIRMATION, trial))
 
     def search_ended(self, reason: str) -> None:
         """Keep why the search has ended."""
-        self._keep(lambda study: study.set_user_attr(SEARCH_ENDED, reason))
+        self._keep(lambda storage, study_id: storage.set_study_user_attr(study_id, SEARCH_ENDED, reason))
+
+    def result(self, result: Result, note: str) -> None:
+        """Keep what the run came to; ``note`` is shown beside the study, in Markdown."""
+
+        def write(storage: BaseStorage, study_id: int) -> None:
+            stored.write_result(storage, study_id, result)
+            stored.save_note(storage, study_id, note)
+
+        self._keep(write)
+
+    def delivered(self, path: Path) -> None:
+        """Keep where the answer was written."""
+        self._keep_there(FILE, str(path))
 
     def finish(self) -> None:
-        """Say that the answer was delivered."""
-        if self._study is not None or self._storage is not None:
-            self._keep(lambda study: study.set_user_attr(FINISHED, _now()))
+        """Say that the run is over: the same command begins another one."""
+        self._keep_there(FINISHED, _now())
+
+    def _keep_there(self, name: str, value: str) -> None:
+        """Keep an attribute of a study that there is already."""
+        if self._study_id is not None or self._storage is not None:
+            self._keep(lambda storage, study_id: storage.set_study_user_attr(study_id, name, value))
 
     def close(self) -> None:
         """Let others have the storage."""
         if self._file is not None:
             self._file.close()
-        self._storage = self._file = self._study = None
+        self._storage = self._file = self._study_id = None
 
     @property
     def is_kept(self) -> bool:
         """Whether there is a study to be continued."""
-        return self._study is not None and self.failure is None
+        return self._study_id is not None and self.failure is None
 
     @property
     def location(self) -> str:
         """Where it is kept, without a password."""
-        return re.sub(r"(://[^/:@]*):[^/]*@", r"\1:***@", self._location or "")
+        return stored.without_password(self._location or "")
+
+    @property
+    def name(self) -> str:
+        """What the study is called there."""
+        return f"{self._identity.name}-{self._run}"
 
     def _open(self) -> Kept:
         self._open_storage()
@@ -179,8 +210,8 @@ class Keeper:
                 f"{self.location} was made with {'; '.join(differences)}: it is not continued, a new study begins",
             )
 
-    def _begin(self) -> Study:
-        """Return the study to write to; it is created where there is none."""
+    def _begin(self) -> int:
+        """Return the study to write to, as the storage numbers it; it is created where there is none."""
         if self._is_replaced:
             self.close()
             Path(str(self._location)).unlink(missing_ok=True)
@@ -188,51 +219,33 @@ class Keeper:
         if self._storage is None:
             self._open_storage()
         assert self._storage is not None
-        name = f"{self._identity.name}-{self._run}"
-        if name in self._studies():
-            self._study = optuna.load_study(study_name=name, storage=self._storage)
+        if self.name in self._studies():
+            self._study_id = self._storage.get_study_id_from_name(self.name)
         else:
-            self._study = optuna.create_study(study_name=name, storage=self._storage, direction="maximize")
-        if IDENTITY not in self._study.user_attrs:
-            self._study.set_user_attr(IDENTITY, dict(self._identity.parts))
-        return self._study
+            self._study_id = _create(self.name, self._storage)
+        if IDENTITY not in self._storage.get_study_user_attrs(self._study_id):
+            self._storage.set_study_user_attr(self._study_id, IDENTITY, dict(self._identity.parts))
+        return self._study_id
 
-    def _read(self, study: Study) -> Kept:
-        frozen = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        records = [trial_from_json(each.user_attrs["record"]) for each in frozen if "record" in each.user_attrs]
-        trials = tuple(record for record in records if record.kind != "baseline" or record.measurement is not None)
-        if trials and trials[0].kind != "baseline":
-            raise ValueError("the baseline's trial is missing")
-        kept = Kept(
-            trials=trials,
-            probes=tuple(map(probe_from_json, self._numbered(study, LOOK))),
-            confirmations=tuple(map(trial_from_json, self._numbered(study, CONFIRMATION))),
-        )
-        _require_plausible(kept)
-        if ran := [trial for trial in trials if trial.kind != "skipped"]:
-            ended = max((each.datetime_complete for each in frozen if each.datetime_complete), default=None)
+    def _read(self, study_id: int) -> Kept:
+        assert self._storage is not None
+        kept = stored.read(self._storage, study_id)
+        if ran := [trial for trial in kept.trials if trial.kind != "skipped"]:
+            ended = stored.ended_at(self._storage, study_id)
             when = f", the last of {ended.astimezone():%Y-%m-%d %H:%M}" if ended else ""
             how = "delete it" if self._for_one_run else "name another --storage"
             count = "1 trial" if len(ran) == 1 else f"{len(ran)} trials"
             self.continues = f"continuing {self.location}: {count}{when}; to start anew, {how}"
         return kept
 
-    def _numbered(self, study: Study, kind: str) -> list[Any]:
-        """Return what was appended of one kind, in order."""
-        found = {key: value for key, value in study.user_attrs.items() if key.startswith(f"{kind}:")}
-        self._counts[kind] = max((int(key.partition(":")[2]) + 1 for key in found), default=0)
-        return [found[key] for key in sorted(found)]
-
-    def _append(self, study: Study, kind: str, values: dict[str, Any]) -> None:
-        study.set_user_attr(f"{kind}:{self._counts[kind]:05d}", values)
-        self._counts[kind] += 1
-
-    def _keep(self, write: Callable[[Study], None]) -> None:
+    def _keep(self, write: Callable[[BaseStorage, int], None]) -> None:
         if self._location is None or self.failure is not None:
             return
         try:
             with shielded(), _quiet_optuna():
-                write(self._study or self._begin())
+                study_id = self._begin() if self._study_id is None else self._study_id
+                assert self._storage is not None
+                write(self._storage, study_id)
         except Exception as error:
             self._give_up(error)
 
@@ -257,6 +270,13 @@ class Keeper:
         return "" if "://" in self.location else "; name another file"
 
 
+def _create(name: str, storage: BaseStorage) -> int:
+    study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+        study.set_metric_names(["samples/s"])
+    return storage.get_study_id_from_name(name)
+
+
 @contextmanager
 def _quiet_optuna() -> Iterator[None]:
     verbosity = optuna.logging.get_verbosity()
@@ -269,26 +289,3 @@ def _quiet_optuna() -> Iterator[None]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _require_plausible(kept: Kept) -> None:
-    """Raise ``ValueError`` where a number is none that can have been measured."""
-    for trial in (*kept.trials, *kept.confirmations):
-        where = f"trial {trial.number}"
-        if measured := trial.measurement:
-            _require(where, 1e-9, measured.samples_per_second, measured.ceiling_samples_per_second)
-            _require(where, 0.0, trial.number, trial.seconds, measured.memory_limit_bytes, measured.peak_memory_bytes)
-            _require(where, -MOST, *(measured.ci95 or ()))
-    for probe in kept.probes:
-        if compute := probe.compute:
-            _require("a look", 1e-9, compute.samples_per_second, compute.memory_limit_bytes)
-            _require("a look", 0.0, compute.host_seconds, compute.cpu_seconds, compute.peak_memory_bytes)
-        if loader := probe.loader:
-            _require("a look", 1, loader.batch_size, len(loader.build_seconds))
-            _require("a look", 0.0, loader.inline_seconds, loader.cpu_seconds, *loader.build_seconds)
-
-
-def _require(where: str, least: float, *values: float) -> None:
-    for value in values:
-        if not least <= value < MOST:  # false for what is not a number
-            raise ValueError(f"{where}: {value} was never measured")

@@ -30,6 +30,17 @@ NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A configuration that did not work."""
+
+    config: Config
+    outcome: Outcome
+    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
+    what: str
+    """What became of it, in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """Every configuration of a space, in the order of ``Space.configs``; the arrays have one entry for each."""
@@ -52,6 +63,8 @@ class Outlook:
     """Logarithm of the rate that is expected of it."""
     last: Config | None
     """The configuration measured last, whose process may still live."""
+    failures: tuple[_Failure, ...] = ()
+    """What failed when it was measured: what is like it is expected to fail, too."""
 
     def proposal(self) -> Config | None:
         """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
@@ -73,6 +86,18 @@ class Outlook:
     def bound(self, config: Config) -> float:
         """Return the samples per second that it cannot exceed."""
         return float(self.prediction.bounds[self.position[config]])
+
+    def refusal(self, config: Config) -> str | None:
+        """Return why a configuration is not worth trying: it would not fit, or one like it has failed."""
+        refused = self.prediction.refusals[self.position[config]]
+        if refused is not None:
+            return refused
+        alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
+        if alike is None:
+            return None
+        count = alike.config.num_workers
+        workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
+        return f"batch {alike.config.batch_size} in {alike.config.precision} with {workers} {alike.what}"
 
     def _is_new_cell(self, config: Config) -> bool:
         return self.last is None or _cell(config) != _cell(self.last)
@@ -150,14 +175,20 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
     closed = {position[trial.config] for trial in knowledge.trials if trial.config in position}
-    failures = [(t.config, t.outcome) for t in knowledge.trials if t.measurement is None]
+    failures = [
+        _Failure(t.config, t.outcome, f"ended as {t.outcome}") for t in knowledge.trials if t.measurement is None
+    ]
     failures += [
-        (t.config, Outcome.DEVICE_OOM if t.measurement.memory == "device" else Outcome.HOST_OOM)
+        _Failure(
+            t.config,
+            Outcome.DEVICE_OOM if t.measurement.memory == "device" else Outcome.HOST_OOM,
+            "takes more memory than it may",
+        )
         for t in knowledge.trials
         if t.measurement is not None and exceeds(t.measurement, knowledge.room)
     ]
     failures += [
-        (_of_loader(probe.config, probe.part), probe.outcome)
+        _Failure(_of_loader(probe.config, probe.part), probe.outcome, f"ended as {probe.outcome} in a short look")
         for probe in knowledge.probes
         if probe.part in ("compute", "loader")
         and not (probe.compute or probe.loader)
@@ -167,7 +198,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         [
             number not in closed
             and prediction.refusals[number] is None
-            and not any(_also_fails(config, failed, outcome) for failed, outcome in failures)
+            and not any(_also_fails(config, failure) for failure in failures)
             for number, config in enumerate(configs)
         ]
     )
@@ -183,6 +214,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         best=best,
         best_log=best_log,
         last=knowledge.trials[-1].config,
+        failures=tuple(failures),
     )
 
 
@@ -201,11 +233,12 @@ def _of_loader(config: Config, part: str) -> Config:
     return replace(config, num_workers=1, prefetch_factor=LOOK_PREFETCH) if part == "loader" else config
 
 
-def _also_fails(config: Config, failed: Config, outcome: Outcome) -> bool:
+def _also_fails(config: Config, failure: _Failure) -> bool:
     """Tell whether a configuration is to be expected to fail where another one did.
 
     What needs more of the same memory is; what failed in another way may have been chance, so only its like are.
     """
+    failed, outcome = failure.config, failure.outcome
     if outcome in (Outcome.SKIPPED, Outcome.SUSPECT):
         return False
     if outcome is Outcome.UNPICKLABLE:

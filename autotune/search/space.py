@@ -21,6 +21,11 @@ __all__ = ["KNOBS", "Point", "Space", "build_space", "parse_knob", "without_load
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads")
 """Every knob that the search varies; ``threads`` is ``Config.intra_op_threads``."""
 
+FOR_WORKERS = ("prefetch_factor", "persistent_workers")
+"""Those that mean nothing without workers."""
+_FIELDS = {"threads": "intra_op_threads"}
+"""The field of ``Config`` of a knob with another name."""
+
 Point = tuple[int, ...]
 """One index into the values of each knob, in the order of ``KNOBS``."""
 
@@ -50,11 +55,20 @@ class Space:
 
     def config(self, point: Point) -> Config:
         """Return the configuration at a point; without workers their knobs are dropped."""
-        chosen = {name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)}
+        return self.at({name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)})
+
+    def at(self, settings: Mapping[str, Any]) -> Config:
+        """Return the configuration with a value for each knob; those of workers may be missing where there are none."""
+        chosen = dict(settings)
         if not chosen["num_workers"]:
             chosen |= {"prefetch_factor": None, "persistent_workers": False}
         steps = self._accumulation(chosen["batch_size"], self.base)
         return replace(self.base, intra_op_threads=chosen.pop("threads"), accumulation_steps=steps, **chosen)
+
+    def settings(self, config: Config) -> dict[str, Any]:
+        """Return the value of each knob that a configuration has."""
+        settings = {name: getattr(config, _FIELDS.get(name, name)) for name in KNOBS}
+        return settings if config.num_workers else {name: settings[name] for name in KNOBS if name not in FOR_WORKERS}
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
@@ -65,10 +79,7 @@ class Space:
 
     def point(self, config: Config) -> Point:
         """Return the point of a configuration; knobs that it drops stand at their first value."""
-        wanted = {name: getattr(config, name) for name in KNOBS if name != "threads"}
-        wanted["threads"] = config.intra_op_threads
-        if not config.num_workers:
-            wanted |= {name: self.values[name][0] for name in ("prefetch_factor", "persistent_workers")}
+        wanted = {name: self.values[name][0] for name in FOR_WORKERS} | self.settings(config)
         return tuple(self.values[name].index(wanted[name]) for name in KNOBS)
 
     def with_persistence(self, trial: Trial) -> Config:
@@ -119,10 +130,9 @@ def build_space(
     threads = facts.intra_op_threads
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
-    present = {knob: getattr(baseline, knob) for knob in KNOBS if knob != "threads"}
-    present["threads"] = baseline.intra_op_threads
+    present = {knob: getattr(baseline, _FIELDS.get(knob, knob)) for knob in KNOBS}
     if not baseline.num_workers:
-        del present["prefetch_factor"], present["persistent_workers"]
+        present = {knob: present[knob] for knob in KNOBS if knob not in FOR_WORKERS}
     values = {knob: _ordered({*allowed[knob], *_present(present, knob)}, threads) for knob in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     return Space(

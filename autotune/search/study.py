@@ -6,35 +6,43 @@ itself is in memory; each trial, look and confirmation goes to the keeper as soo
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
-from autotune.encoding import to_json
 from autotune.errors import StorageError
 from autotune.host import Host
 from autotune.interrupts import shielded
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
+from autotune.result import Landscape
 from autotune.room import DEFAULT_ROOM, MemoryRoom
 from autotune.search.identity import identify
-from autotune.search.keeping import Keeper, Kept
+from autotune.search.keeping import Keeper
 from autotune.search.knowledge import Knowledge
+from autotune.search.landscape import landscape
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.soundness import reason_against
-from autotune.search.space import KNOBS, Space
+from autotune.search.space import Space
 from autotune.search.stopping import GAIN
+from autotune.search.stored import Kept, distribution, frozen_trial
 
 __all__ = ["TuningStudy", "open_study"]
 
 WORTH_CONFIRMING = 0.005
 """Logarithm of the least gain that must be expected of the best for it to be measured again beside the baseline."""
+LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
+"""Bytes, as JSON, of what the user's code says that a record keeps: MySQL takes 64 KiB of text for a whole one."""
+LONGEST_NOTE = 4000
+"""Characters of a message or traceback in a note; its end says most."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
 
@@ -129,8 +137,8 @@ class TuningStudy:
         kind: Kind = "search" if self.trials else "baseline"
         if kind == "search" and self.outlook.proposal() is None:
             raise ValueError("no configuration is left that could win")
-        self._asked = trial = self._study.ask(self._distributions())
-        return self._space.config(tuple(trial.params[knob] for knob in KNOBS)), kind
+        self._asked = trial = self._study.ask(self._distributions(self._next()))
+        return self._space.at(self._with_own_threads(trial.params)), kind
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
         """Record what became of the configuration that was asked for last."""
@@ -140,23 +148,27 @@ class TuningStudy:
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
         with shielded():  # what has ended is known and kept, or neither
-            trial.set_user_attr("record", to_json(record))
-            trial.set_constraint("feasible", self._violation(record))
-            if record.outcome is Outcome.OK and record.rate is not None:
-                frozen = self._study.tell(trial, record.rate)
+            frozen = self._frozen(record)
+            trial.set_constraint("feasible", frozen.constraints["feasible"])
+            self._study.tell(trial, frozen.value, state=frozen.state)
+            if record.kind == "baseline" and record.measurement is None:  # it is measured again until it works
+                self._keeper.failed_baseline(record, frozen, _note(record))
             else:
-                frozen = self._study.tell(trial, state=TrialState.PRUNED)
-            if record.kind != "baseline" or record.measurement is not None:  # it is measured again until it works
                 self._records.append(record)
-                self._keeper.trial(frozen)
+                self._keeper.trial(frozen, _note(record))
         return record
+
+    def _frozen(self, record: Trial) -> FrozenTrial:
+        """Return a trial as it is kept."""
+        settings, distributions = self._settings(record.config), self._distributions(record.config)
+        return frozen_trial(record, settings, distributions, self._violation(record))
 
     def _violation(self, record: Trial) -> float:
         """Return by which share a trial exceeds the memory that may be used; 1 where it gave no number."""
         if record.outcome is not Outcome.OK or record.measurement is None:
             return 1.0
         measured = record.measurement
-        return measured.peak_memory_bytes / self.room.of(measured.memory_limit_bytes) - 1
+        return measured.epoch_peak_bytes / self.room.of(measured.memory_limit_bytes) - 1
 
     def record_skipped(self) -> None:
         """Record what was left out although it might be missed, and why."""
@@ -169,16 +181,9 @@ class TuningStudy:
         attempt = Attempt(outcome=Outcome.SKIPPED, message=message)
         expected = self.outlook.rate_of(config)
         record = replace(_record(len(self.history), "skipped", config, attempt), bound=bound, predicted=expected)
-        frozen = create_trial(
-            state=TrialState.PRUNED,
-            params=dict(zip(KNOBS, self._space.point(config), strict=True)),
-            distributions=self._distributions(),
-            user_attrs={"record": to_json(record)},
-            constraints={"feasible": 1.0},
-        )
         with shielded():
             self._records.append(record)
-            self._keeper.trial(frozen)
+            self._keeper.trial(self._frozen(record))
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a short look beside the study's trials."""
@@ -219,14 +224,36 @@ class TuningStudy:
             self._study.tell(self._asked, state=TrialState.FAIL)
             self._asked = None
 
-    def next_indices(self) -> dict[str, int]:
+    def landscape(self, answer: Config) -> Landscape:
+        """Return the space as it looks now, the loader's settings with the step of ``answer``."""
+        measured = self.trials[0].measurement
+        assert measured is not None
+        return landscape(self.outlook, self._space, answer, int(self.room.of(measured.memory_limit_bytes)))
+
+    def next_settings(self) -> dict[str, Any]:
         """Return the next point to measure: the baseline, then what is likely to win most."""
+        return self._settings(self._next())
+
+    def _next(self) -> Config:
         config = self.outlook.proposal() if self.trials else self._space.base
         assert config is not None
-        return dict(zip(KNOBS, self._space.point(config), strict=True))
+        return config
 
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        return {knob: IntDistribution(0, len(self._space.values[knob]) - 1) for knob in KNOBS}
+    def _distributions(self, config: Config) -> dict[str, BaseDistribution]:
+        """Return the distribution of each knob that a configuration has."""
+        own = self._facts.intra_op_threads
+        values = {knob: self._space.values[knob] for knob in self._space.settings(config)}
+        return {knob: distribution(tuple(own if v is None else v for v in found)) for knob, found in values.items()}
+
+    def _settings(self, config: Config) -> dict[str, Any]:
+        """Return the knobs of a configuration; torch's own number of threads as the number that it is."""
+        settings = self._space.settings(config)
+        return {**settings, "threads": settings["threads"] or self._facts.intra_op_threads}
+
+    def _with_own_threads(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings as the space writes them: torch's own number of threads may be ``None`` there."""
+        threads = settings["threads"]
+        return {**settings, "threads": threads if threads in self._space.values["threads"] else None}
 
 
 class _Sampler(BaseSampler):
@@ -239,20 +266,20 @@ class _Sampler(BaseSampler):
         self._owner = owner
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the whole space: every knob is always suggested."""
-        return self._owner._distributions()
+        """Return the knobs of the next configuration: those of workers only where there are some."""
+        return self._owner._distributions(self._owner._next())
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the indices of the next point."""
-        return dict(self._owner.next_indices())
+        """Return the next point."""
+        return self._owner.next_settings()
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return a knob of the next point; reached only where Optuna asks for one knob alone."""
-        return self._owner.next_indices()[param_name]
+        return self._owner.next_settings()[param_name]
 
 
 def open_study(
@@ -286,6 +313,22 @@ def _reason_against(attempt: Attempt, amp: str) -> str:
     return reason_against(attempt.numerics, amp) or ""
 
 
+def _note(record: Trial) -> str:
+    """Return what is worth reading of a trial that went wrong, in Markdown."""
+    if not record.message:
+        return ""
+    texts = (text.replace("```", "").strip()[-LONGEST_NOTE:] for text in (record.message, record.details))
+    return "\n\n".join([f"**{record.outcome}**", *(f"```\n{text}\n```" for text in texts if text)])
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the end of a text, as much of it as takes so many bytes as JSON."""
+    text = text[-most:]
+    while len(json.dumps(text)) > most:
+        text = text[len(text) // 10 + 1 :]
+    return text
+
+
 def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
     return Trial(
         number=number,
@@ -293,7 +336,7 @@ def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
         config=config,
         outcome=attempt.outcome,
         measurement=attempt.measurement,
-        message=attempt.message,
-        details=attempt.details,
+        message=_cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1],
+        details=_cut(attempt.details, LONGEST_DETAILS),
         seconds=attempt.seconds,
     )

@@ -193,6 +193,8 @@ class Machine:
             loss_reduction="mean",
             device=world.device,
             device_name=f"a simulated machine: {world.family}",
+            model_name="Simulated",
+            dataset_name="Simulated",
             amp_modes=("off", "bf16") if on_cpu else ("off", "bf16", "fp16"),
             intra_op_threads=world.cpus,
             inter_op_threads=world.cpus,

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 
 from autotune.config import load_config
-from autotune.records import Outcome, Progress, Result
+from autotune.records import Outcome, Progress
+from autotune.result import Result
 from autotune.tuning import tune
 from tests.faults.zoo import FAULTS, FLAG, NAME
 

@@ -11,7 +11,8 @@ import pytest
 from autotune.budget import Clock
 from autotune.config import Config
 from autotune.options import OPTIONS
-from autotune.records import Attempt, Outcome, Probe, Request, TriedOption
+from autotune.records import Attempt, Outcome, Probe, Request
+from autotune.result import TriedOption
 from autotune.room import DEFAULT_ROOM, MemoryRoom
 from autotune.search.explore import Explorer
 from tests import examples

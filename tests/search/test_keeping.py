@@ -16,18 +16,18 @@ from typing import Any
 import optuna
 import pytest
 from optuna.distributions import IntDistribution
-from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import FrozenTrial
 
 from autotune.config import Config
-from autotune.encoding import to_json
 from autotune.errors import StorageError
-from autotune.records import Outcome, Probe, Trial
+from autotune.records import SCHEMA, Outcome, Probe, Trial
 from autotune.search.identity import Identity, identify
-from autotune.search.keeping import Keeper, Kept
+from autotune.search.keeping import Keeper
+from autotune.search.stored import RECORD, Kept, frozen_trial
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
 
-PARTS = {"workload": "abc", "torch": "2.13.0", "CPU": "a CPU"}
+PARTS = {"records": str(SCHEMA), "workload": "abc", "torch": "2.13.0", "CPU": "a CPU"}
 HERE = Identity(parts=PARTS)
 PROBE = Probe(part="compute", config=Config(), outcome=Outcome.OK, compute=examples.compute_probe())
 
@@ -38,13 +38,8 @@ def trial(number: int, **changes: Any) -> Trial:
 
 
 def frozen(record: Trial) -> FrozenTrial:
-    return create_trial(
-        value=record.rate,
-        params={"batch_size": 0},
-        distributions={"batch_size": IntDistribution(0, 3)},
-        user_attrs={"record": to_json(record)},
-        constraints={"feasible": -0.5},
-    )
+    settings = {"batch_size": record.config.batch_size}
+    return frozen_trial(record, settings, {"batch_size": IntDistribution(1, 1024)}, -0.5)
 
 
 @contextmanager
@@ -249,7 +244,7 @@ def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(tmp_path: Path)
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the record of the first trial in a journal file."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    record = next(line for line in lines if "user_attrs" in line)["user_attrs"]["record"]
+    record = next(line["system_attrs"][RECORD] for line in lines if RECORD in line.get("system_attrs", {}))
     change(record)
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 

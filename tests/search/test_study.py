@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,9 +12,10 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.config import Config
+from autotune.encoding import to_json
 from autotune.records import Attempt, Outcome, Part, Request, Trial
 from autotune.search.keeping import Keeper
-from autotune.search.space import KNOBS, Space
+from autotune.search.space import Space
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
 from tests.simulated import (
@@ -121,7 +123,7 @@ def test_failures_are_pruned_and_infeasible(outcome: Outcome, journal: Path) -> 
     stored = optuna_trials(journal)
     assert {trial.state for trial in stored} == {TrialState.COMPLETE, TrialState.PRUNED}
     for trial in stored:
-        failed = trial.user_attrs["record"]["outcome"] != "ok"
+        failed = trial.user_attrs["outcome"] != "ok"
         assert (trial.state is TrialState.PRUNED) == failed
         assert (trial.constraints["feasible"] > 0) == failed
 
@@ -136,9 +138,19 @@ def test_every_trial_carries_its_full_record(journal: Path) -> None:
     assert {trial.outcome for trial in told} == {Outcome.OK, Outcome.DEVICE_OOM}
     assert opened(space_of(gpu_facts()), journal).trials == tuple(told)
     stored = optuna_trials(journal)
-    assert [trial.user_attrs["record"]["message"] for trial in stored] == [trial.message for trial in told]
+    assert [trial.user_attrs.get("message", "") for trial in stored] == [trial.message for trial in told]
     assert [trial.value for trial in stored] == [trial.rate for trial in told]
-    assert all(set(trial.params) == set(KNOBS) for trial in stored)
+    for trial, record in zip(stored, told, strict=True):
+        config = record.config
+        workers = {"prefetch_factor": config.prefetch_factor, "persistent_workers": config.persistent_workers}
+        assert trial.params == {
+            "batch_size": config.batch_size,
+            "num_workers": config.num_workers,
+            "pin_memory": config.pin_memory,
+            "amp": config.amp,
+            "threads": config.intra_op_threads or gpu_facts().intra_op_threads,
+            **(workers if config.num_workers else {}),
+        }
 
 
 def test_a_reopened_study_continues(journal: Path) -> None:
@@ -182,6 +194,18 @@ def test_a_baseline_that_failed_is_measured_again(journal: Path) -> None:
     baseline, following = run(reopened, SimulatedMachine(cost=loader_bound), 2)
     assert (baseline.kind, baseline.outcome, baseline.number) == ("baseline", Outcome.OK, 0)
     assert (following.kind, following.number) == ("search", 1)
+
+
+def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() -> None:
+    study = opened(space_of(gpu_facts()))
+    run(study, SimulatedMachine(cost=loader_bound), 1)
+    for letter in ("m", "\u2502", "\U0001f525"):
+        said = 10**6 * letter
+        attempt = Attempt(outcome=Outcome.USER_ERROR, message=f"first{said}", details=f"{said}last")
+        kept = study.tell(attempt, *study.ask())
+        assert kept.message.startswith("first")
+        assert kept.details.endswith("last")
+        assert 30_000 < len(json.dumps(to_json(kept))) < 2**16 - 1
 
 
 def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> None:

@@ -1,0 +1,381 @@
+"""A study as one HTML file that needs no network: the page, its charts and its scripts.
+
+Whatever was measured, and whatever the user's code calls itself, is text: the template escapes it, and a policy in the
+page runs no script but its own two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from autotune.columns import COLUMNS, trial_row
+from autotune.configfile import document_text
+from autotune.duration import format_duration
+from autotune.encoding import without_nan
+from autotune.files import write_file
+from autotune.printable import printable
+from autotune.report.charts import charts_of
+from autotune.report.explored import tried_line
+from autotune.report.plots import vega_script
+from autotune.report.trials import fastest_so_far
+from autotune.report.vega import specification
+from autotune.report.words import (
+    cause_text,
+    compared,
+    config_text,
+    counted,
+    gibibytes_text,
+    memory_text,
+    outcomes_text,
+    rate_text,
+    remaining_gain_text,
+    sentence,
+    settings_rows,
+    snippet,
+    step_text,
+)
+from autotune.result import RecordedStudy
+
+if TYPE_CHECKING:
+    from autotune.records import Trial
+    from autotune.report.chart import Chart
+    from autotune.result import Result
+
+__all__ = ["html_report", "html_summary", "save_report"]
+
+FOLDER = Path(__file__).with_name("page")
+SHOWN = {
+    "number": "trial",
+    "kind": "kind",
+    "outcome": "outcome",
+    "batch_size": "batch",
+    "num_workers": "workers",
+    "prefetch_factor": "prefetch",
+    "pin_memory": "pin",
+    "persistent_workers": "persistent",
+    "amp": "amp",
+    "accumulation_steps": "accumulate",
+    "options": "options",
+    "intra_op_threads": "threads",
+    "samples_per_second": "samples/s",
+    "predicted_samples_per_second": "expected",
+    "bound_samples_per_second": "at most",
+    "peak_memory_bytes": "memory, GiB",
+    "data_wait_seconds": "waiting, %",
+    "trial_seconds": "took, s",
+    "message": "message",
+}
+"""The columns of a trial that the table shows, and their headings there."""
+
+
+class _Tile(NamedTuple):
+    """One of the figures under the heading."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+
+class _Cell(NamedTuple):
+    """One cell of the table of trials; ``key`` is what a number is sorted by."""
+
+    text: str
+    key: float | str | None = None
+    is_number: bool = False
+
+
+def html_report(study: RecordedStudy) -> str:
+    """Return a study as the text of an HTML file.
+
+    Raises ``UsageError`` where what draws its charts is not installed.
+    """
+    charts = {chart.name: _drawn(chart) for chart in charts_of(study)}
+    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+    scripts = {"vega": vega_script() if charts else "", "script": script}
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            **_content(study, charts),
+            **{name: Markup(text) for name, text in scripts.items()},
+            style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+            script_sources=Markup(" ".join(map(_hash, filter(None, scripts.values())))),
+            charts=charts,
+            version=(study.result.host.versions if study.result else study.made_on).get("autotune", ""),
+        )
+    )
+
+
+def save_report(study: RecordedStudy, path: Path) -> None:
+    """Write a study as an HTML file.
+
+    Raises ``UsageError`` where what draws its charts is not installed, ``ConfigFileError`` where the file cannot be
+    written.
+    """
+    write_file(path, html_report(study))
+
+
+def html_summary(result: Result) -> str:
+    """Return a result as a piece of HTML for a notebook: the verdict, before and after, what limits it."""
+    return _environment().get_template("summary.html").render(**_finished(result, RecordedStudy.of(result)))
+
+
+def _environment() -> Environment:
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    environment.finalize = _shown
+    environment.trim_blocks = environment.lstrip_blocks = True
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Return foreign text without what a page cannot show."""
+    return printable(value) if type(value) is str else value
+
+
+def _drawn(chart: Chart) -> dict[str, Any]:
+    return {
+        "name": chart.name,
+        "title": chart.title,
+        "summary": " ".join(filter(None, (_as_sentence(chart.key), chart.summary))),
+        "specification": without_nan({**specification(chart), "title": None}),
+        "headings": (chart.x.title or "of", chart.y.title or "of"),
+        "rows": [
+            {"name": series.name, "x": _figure(x), "y": _figure(y)}
+            for series in chart.series
+            for x, y in zip(series.x, series.y, strict=True)
+        ],
+    }
+
+
+def _figure(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _as_sentence(key: str) -> str:
+    """Return a chart's key as a sentence."""
+    return sentence(key[:1].upper() + key[1:]).replace(" · ", "; ") if key else ""
+
+
+def _hash(script: str) -> str:
+    """Return a script as a policy names it."""
+    return f"'sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page says, chart and scripts apart."""
+    result = study.result
+    content: dict[str, Any] = {
+        "comparison": None,
+        "findings": (),
+        "notes": (),
+        "config": "",
+        "snippet": "",
+        "path": "",
+        "failures": _failures(study.history),
+        "trials": _table(study.history),
+        "machine": _machine(study),
+        **(_unfinished(study) if result is None else _finished(result, study)),
+    }
+    titles = {
+        "comparison": "Before and after",
+        "findings": "What limits it",
+        "use": "Use it",
+        "evidence": "Evidence",
+        "failures": "Failures",
+        "trials": "Trials",
+        "machine": "Machine",
+    }
+    left_out = {
+        "comparison": content["comparison"] is None,
+        "findings": not content["findings"] and not content["notes"],
+        "use": not content["config"],
+        "evidence": not charts,
+        "failures": not content["failures"],
+    }
+    content["sections"] = [{"name": name, "title": titles[name]} for name in titles if not left_out.get(name)]
+    return content
+
+
+def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
+    is_faster = result.verdict == "faster"
+    subject = f"{result.facts.model_name} on {result.facts.dataset_name} · {result.facts.device_name}"
+    stopped = f"Stopped: {result.stop_reason.rstrip('.')}. Trials: {outcomes_text(result.history)}"
+    return {
+        "title": f"{result.speedup:.2f} times faster" if is_faster else "Keep what you have",
+        "lead": f"{_proof(result)} {stopped}, in {format_duration(result.seconds)}.",
+        "tone": "gain" if is_faster else "same",
+        "subject": subject,
+        "tiles": list(_tiles(result)),
+        "comparison": _comparison(result),
+        "findings": [
+            {
+                "title": finding.cause.replace("_", " "),
+                "what": cause_text(finding).partition(": ")[2],
+                "evidence": finding.evidence,
+                "advice": finding.advice.rstrip("."),
+                "is_limit": finding.is_limit,
+            }
+            for finding in result.findings
+        ],
+        "notes": list(_notes(result, study)),
+        "config": document_text(Path(study.path), json.loads(json.dumps(result.config.to_document()))),
+        "snippet": snippet(result, study.path),
+        "path": study.path,
+    }
+
+
+def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
+    if study.since:
+        more = counted(study.since, "measurement")
+        yield f"the study has gone on since, by {more}: this is the earlier answer"
+    for tried in result.tried:
+        yield tried_line(tried, tried.option in result.config.options)
+    yield from result.notes
+
+
+def _proof(result: Result) -> str:
+    """Return how well the verdict is known."""
+    if result.verdict != "faster":
+        return "No gain was proven."
+    interval = "95 % interval {:.2f} to {:.2f}, c".format(*result.speedup_ci95) if result.speedup_ci95 else "C"
+    rounds = counted(result.rounds, "round")
+    return f"{interval}onfirmed in {rounds} of fresh processes."
+
+
+def _unfinished(study: RecordedStudy) -> dict[str, Any]:
+    ran = [trial for trial in study.history if trial.kind != "skipped"]
+    best, first = fastest_so_far(study), next((trial.rate for trial in ran if trial.rate is not None), None)
+    tiles = [_Tile("measurements", str(len(ran)), outcomes_text(study.history))]
+    if best is not None and first is not None:
+        tiles.append(_Tile("fastest so far", rate_text(best), f"{best / first:.2f} times the first, unconfirmed"))
+    if first is not None:
+        lead = "This run goes on, or was cut off: the same command continues it. What was measured so far:"
+    elif ran:
+        lead = "Nothing could be measured so far; what went wrong is below."
+    else:
+        lead = "Nothing was measured so far."
+    return {
+        "title": "No answer yet",
+        "lead": lead,
+        "tone": "open",
+        "subject": study.made_on.get("device", ""),
+        "tiles": tiles,
+    }
+
+
+def _tiles(result: Result) -> Iterator[_Tile]:
+    before, after = result.baseline_measurement, result.measurement
+    changes = result.config != result.baseline
+    interval = "95 %: {} to {}".format(*map(rate_text, result.ci95)) if result.ci95 else ""
+    was = f"was {rate_text(result.baseline_samples_per_second)}" if changes else ""
+    yield _Tile("samples/s", rate_text(result.samples_per_second), _joined(was, interval))
+    if samples := after.epoch_samples:
+        earlier = f"was {_long(samples / result.baseline_samples_per_second)}" if changes else ""
+        yield _Tile("an epoch takes", _long(samples / result.samples_per_second), earlier)
+    used = f"was {gibibytes_text(before.peak_memory_bytes)}" if changes else ""
+    whole = f"of {gibibytes_text(after.memory_limit_bytes)} GiB {after.memory}"
+    yield _Tile("peak memory", f"{gibibytes_text(after.peak_memory_bytes)} GiB", _joined(used, whole))
+    yield _Tile("largest remaining gain", remaining_gain_text(result).rstrip(".").replace(" %", "\N{NO-BREAK SPACE}%"))
+    if after.device_idle_share is not None:
+        was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
+        yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)
+    if result.bottleneck:
+        yield _Tile("limited by", result.bottleneck.replace("_", " "))
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)
+
+
+def _comparison(result: Result) -> dict[str, Any]:
+    columns = compared(result)
+    rates = {"before": result.baseline_samples_per_second}
+    rows = settings_rows([config for config, _ in columns.values()])
+    rows["samples/s"] = tuple(rate_text(rates.get(heading, result.samples_per_second)) for heading in columns)
+    rows["peak memory"] = tuple(memory_text(measured) for _, measured in columns.values())
+    rows["time per step"] = tuple(step_text(measured.step_time.total) for _, measured in columns.values())
+    return {
+        "title": "Before and after" if len(columns) > 1 else "Your configuration",
+        "columns": list(columns),
+        "rows": [{"name": name, "cells": cells, "changes": len(set(cells)) > 1} for name, cells in rows.items()],
+    }
+
+
+def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return what went wrong, alike together, the most frequent first."""
+    alike: dict[tuple[str, str], list[Trial]] = {}
+    for trial in history:
+        if trial.kind != "skipped" and trial.rate is None:
+            alike.setdefault((str(trial.outcome), " ".join(trial.message.split())), []).append(trial)
+    return [
+        {
+            "outcome": outcome,
+            "message": message,
+            "count": "once" if len(trials) == 1 else f"{len(trials)} times",
+            "configurations": [f"trial {trial.number}: {config_text(trial.config)}" for trial in trials],
+            "details": next((trial.details.strip() for trial in trials if trial.details.strip()), ""),
+        }
+        for (outcome, message), trials in sorted(alike.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _table(history: Sequence[Trial]) -> dict[str, Any]:
+    rows = [trial_row(trial) for trial in sorted(history, key=lambda trial: trial.number)]
+    shown = [name for name in SHOWN if any(row[name] not in (None, "") for row in rows)]
+    return {
+        "columns": [{"title": SHOWN[name], "is_number": _is_number(name)} for name in shown],
+        "rows": [{"outcome": row["outcome"], "cells": [_cell(name, row) for name in shown]} for row in rows],
+        "outcomes": sorted({row["outcome"] for row in rows}),
+    }
+
+
+def _is_number(name: str) -> bool:
+    return bool(COLUMNS[name].unit) or name == "number"
+
+
+def _cell(name: str, row: Mapping[str, Any]) -> _Cell:
+    value = row[name]
+    if isinstance(value, bool):
+        return _Cell("yes" if value else "no")
+    if not _is_number(name):
+        return _Cell("" if value is None else str(value))
+    if value is None:
+        return _Cell("", "", is_number=True)
+    if name == "peak_memory_bytes":
+        value = value / 2**30
+    if name == "data_wait_seconds":
+        value = 100 * value / row["step_seconds"] if row["step_seconds"] else 0.0
+    return _Cell(f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:.3g}", value, is_number=True)
+
+
+def _machine(study: RecordedStudy) -> list[tuple[str, str]]:
+    """Return what the study belongs to, in words."""
+    result = study.result
+    if result is None:
+        return list(study.made_on.items())
+    facts = result.facts
+    samples = "unknown" if facts.dataset_length is None else f"{facts.dataset_length:,}"
+    return [
+        ("model", f"{facts.model_name}, {facts.parameters:,} parameters"),
+        ("dataset", f"{facts.dataset_name}, {samples} samples"),
+        ("trained on", f"{facts.device_name} ({facts.device})"),
+        *result.host.traits.items(),
+        ("platform", result.host.platform),
+        *sorted({**result.host.versions, **facts.versions}.items()),
+        ("workload", facts.fingerprint),
+        ("date", str((result.config.made_on or {}).get("date", "unknown"))),
+    ]

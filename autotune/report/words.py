@@ -1,0 +1,214 @@
+"""Results in words and figures, for every page and terminal that shows them. Pure; rates are samples per second."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from autotune.printable import printable
+from autotune.records import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.config import Config
+    from autotune.finding import Finding
+    from autotune.records import Measurement, Trial
+    from autotune.result import Result
+
+__all__ = [
+    "LEAST_SHARE",
+    "TIMES",
+    "TIME_PARTS",
+    "cause_text",
+    "compared",
+    "config_text",
+    "counted",
+    "finding_text",
+    "gibibytes_text",
+    "memory_text",
+    "outcomes_text",
+    "rate_text",
+    "remaining_gain_text",
+    "sentence",
+    "settings_rows",
+    "snippet",
+    "step_text",
+    "time_parts",
+    "verdict_sentence",
+]
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+LEAST_SHARE = 0.005
+"""Parts of the time below this share everywhere are left out: they would read 0 %."""
+TIME_PARTS = {
+    "data_wait": "waiting for data",
+    "host_to_device": "copy to device",
+    "forward": "forward, loss",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
+    "restart": "starting epochs",
+}
+"""The parts of the time that training takes, in order, and what they are called."""
+
+
+def time_parts(measurement: Measurement) -> dict[str, float]:
+    """Return the seconds of each part for one sample; they add up to what a sample takes over whole epochs."""
+    rate, step = measurement.samples_per_second, measurement.step_time
+    steady = 1 / max(rate, measurement.steady_samples_per_second)
+    parts = {part: steady * seconds / (step.total or 1.0) for part, seconds in asdict(step).items()}
+    if not step.total:
+        parts["other"] = steady
+    return {**parts, "restart": 1 / rate - steady}
+
+
+def compared(result: Result) -> dict[str, tuple[Config, Measurement]]:
+    """Return what stands side by side, by heading: before and after, or what stays as it is."""
+    if result.config == result.baseline:
+        return {"your configuration": (result.config, result.measurement)}
+    return {
+        "before": (result.baseline, result.baseline_measurement),
+        "after": (result.config, result.measurement),
+    }
+
+
+def settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
+    """Return the settings of configurations side by side, by name."""
+    rows: dict[str, Callable[[Config], str]] = {
+        "batch size": lambda config: str(config.batch_size),
+        "workers (prefetch)": _workers_text,
+        "pinned memory": lambda config: "yes" if config.pin_memory else "no",
+        "amp": lambda config: config.amp,
+        "threads": lambda config: threads_text(config) or "torch's own choice",
+    }
+    if any(config.options for config in configs):
+        rows["options"] = lambda config: ", ".join(config.options) or "none"
+    if any(config.accumulation_steps > 1 for config in configs):
+        rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
+    return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()}
+
+
+def _workers_text(config: Config) -> str:
+    if not config.num_workers:
+        return "none"
+    kept = "" if config.persistent_workers else ", new each epoch"
+    return f"{config.num_workers} ({config.prefetch_factor}){kept}"
+
+
+def threads_text(config: Config) -> str:
+    """Return ``intra`` or ``intra+inter``; empty where both are torch's own choice."""
+    if config.inter_op_threads is None:
+        return str(config.intra_op_threads or "")
+    return f"{config.intra_op_threads or 'auto'}+{config.inter_op_threads}"
+
+
+def memory_text(measurement: Measurement) -> str:
+    """Return the peak of the memory that limits the run, and how much there is."""
+    peak, limit = measurement.peak_memory_bytes, measurement.memory_limit_bytes
+    return f"{gibibytes_text(peak)} of {gibibytes_text(limit)} GiB {measurement.memory}"
+
+
+def gibibytes_text(count: float) -> str:
+    """Return a size in GiB, without the unit."""
+    size = count / 2**30
+    return f"{size:.1f}" if size >= 1 else f"{size:.2f}"
+
+
+def rate_text(rate: float) -> str:
+    """Return samples per second, without the unit."""
+    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.3g}"
+
+
+def step_text(seconds: float) -> str:
+    """Return the time of a step, with its unit."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def remaining_gain_text(result: Result) -> str:
+    """Return what could be gained at most, as a sentence's end."""
+    if not math.isfinite(result.remaining_gain):
+        return "unknown."
+    return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
+
+
+def outcomes_text(history: Sequence[Trial]) -> str:
+    """Return how many trials came to what."""
+    counts = Counter(trial.outcome for trial in history)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
+
+
+def counted(count: int, noun: str, several: str | None = None) -> str:
+    """Return a number and its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
+
+
+def config_text(config: Config) -> str:
+    """Return a configuration in short form; what is left at torch's default is left out."""
+    parts = [f"batch {config.batch_size}", "no workers"]
+    if config.num_workers:
+        parts[1] = f"workers {config.num_workers}{TIMES}{config.prefetch_factor}"
+        if not config.persistent_workers:
+            parts.append("not persistent")
+    if config.pin_memory:
+        parts.append("pin")
+    parts.append(config.precision)
+    if config.accumulation_steps > 1:
+        parts.append(f"accumulate {config.accumulation_steps}")
+    parts.extend(config.options)
+    if threads_text(config):
+        parts.append(f"threads {threads_text(config)}")
+    return " · ".join(parts)
+
+
+def verdict_sentence(result: Result) -> str:
+    """Return the verdict in one sentence, with its interval and how it was confirmed."""
+    if result.verdict != "faster":
+        return "No proven gain: keep what you have."
+    interval = "no interval"
+    if result.speedup_ci95:
+        low, high = result.speedup_ci95
+        interval = f"95 % interval {low:.2f} to {high:.2f}"
+    confirmed = f", confirmed in {counted(result.rounds, 'round')} of fresh processes"
+    return f"{result.speedup:.2f} times faster ({interval}){confirmed}."
+
+
+def cause_text(finding: Finding) -> str:
+    """Return a cause with what happens, and the time it takes."""
+    share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
+    return f"{finding.cause.replace('_', ' ')}: {finding.what}{share}"
+
+
+def finding_text(finding: Finding) -> str:
+    """Return what limits training, and what to do about it."""
+    return f"Limited by {cause_text(finding)}. To do: {finding.advice}."
+
+
+def snippet(result: Result, path: str) -> str:
+    """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
+    device, steps = result.facts.device, counted(result.config.accumulation_steps, "batch", "batches")
+    shuffle = "" if result.facts.iterable else ", shuffle=True"
+    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    options = ", ".join(result.config.options)
+    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
+    quoted = printable(json.dumps(path, ensure_ascii=False))
+    return f"""\
+import autotune
+
+config = autotune.load_config({quoted})
+config.apply_threads()  # before torch is imported
+{applied}accumulator = config.accumulator(optimizer, "{device}"{reduction})
+for batch in config.dataloader(dataset{shuffle}):
+    with config.autocast("{device}"):  # around forward and loss, never backward
+        loss = training_step(model, batch)
+    accumulator.backward(loss)
+    accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
+"""
+
+
+def sentence(text: str) -> str:
+    """Return a text with a full stop."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,381 @@
+"""What a run of autotune comes to, with the evidence: a record that reports, plots and exports read.
+
+All are frozen and made of plain values, so that a study keeps them as JSON (``autotune.encoding``).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.columns import COLUMNS, trial_row
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.files import write_file
+from autotune.finding import Finding
+from autotune.host import Host
+from autotune.records import Interval, Measurement, Outcome, Trial, WorkloadFacts
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "Backend",
+    "Control",
+    "Finalist",
+    "Importance",
+    "Landscape",
+    "LoaderForecast",
+    "RecordedStudy",
+    "Result",
+    "StepForecast",
+    "TriedOption",
+    "pareto_front",
+    "save_trials",
+    "trials_frame",
+]
+
+
+DEFAULT_PATH = "autotune.yaml"
+"""Where the command line writes its answer unless it is told otherwise."""
+TABLES = (".csv", ".parquet")
+"""What trials are written as."""
+DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
+"""The pandas type of a column by that of its values: all of them know what is missing."""
+Backend = Literal["altair", "matplotlib"]
+"""What draws a plot: Altair for notebooks, Matplotlib for PNG and SVG. Both come with ``torch-autotune[report]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The baseline measured again and again in confirmation: what comes out where nothing differs."""
+
+    ratio: float
+    """Geometric mean of the second rate over the first."""
+    ci99: Interval | None
+    """99 % t-interval of it; ``None`` for a single pair."""
+    pairs: int
+    """How many ratios that is the mean of."""
+    ratios: tuple[float, ...] = ()
+    """Those ratios, in the order of their rounds."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the two differ by more than chance: the machine was not the same from minute to minute."""
+        return self.ci99 is not None and not self.ci99[0] <= 1.0 <= self.ci99[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedOption:
+    """What exploring found out about one more option of the training step, beside the step without it."""
+
+    option: str
+    """Its name in ``Config.options``."""
+    kept: bool
+    """Whether the step alone is faster with it, and trains like plain fp32; confirmation may still leave it out."""
+    gain: float | None = None
+    """What it adds to the rate of the step alone, as a share; ``None`` where it could not be timed."""
+    memory_change_bytes: int | None = None
+    """What it adds to the peak of the memory that limits the run; negative where it saves memory."""
+    first_step_seconds: float | None = None
+    """What the first step takes with it: with compilation, where that is the option."""
+    start_seconds: float | None = None
+    """How much longer the first step takes than without it."""
+    message: str = ""
+    """Why it was left out, in one line."""
+    seconds: float = 0.0
+    """Wall time that trying it cost."""
+
+    @property
+    def repaid_seconds(self) -> float | None:
+        """Seconds of training after which the longer first step is repaid; ``None`` where it never is."""
+        if not self.gain or self.gain < 0 or self.start_seconds is None:
+            return None
+        return self.start_seconds / self.gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """A configuration that was measured side by side with the baseline in fresh processes."""
+
+    config: Config
+    """The configuration."""
+    speedup: float
+    """Geometric mean of its rates over the baseline's, round by round."""
+    interval: Interval | None
+    """t-interval of it; the intervals of all finalists together hold with 95 %. ``None`` after a single round."""
+    ratios: tuple[float, ...]
+    """The ratio of each round, in order."""
+    has_failed: bool
+    """Whether it failed in a fresh process, and so cannot be the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepForecast:
+    """What the search expects, at its end, of a batch size in a precision, with the best number of threads."""
+
+    batch_size: int
+    """Samples in a batch."""
+    amp: str
+    """``off``, ``bf16`` or ``fp16``."""
+    ceiling: float
+    """Samples per second of the step alone."""
+    rate: float
+    """Samples per second with the best loader that fits."""
+    refusal: str | None
+    """Why nothing with this batch size and precision fits or may be used; ``None`` where something does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderForecast:
+    """What the search expects, at its end, of one setting of the loader with the answer's step."""
+
+    num_workers: int
+    """Worker processes."""
+    prefetch_factor: int | None
+    """Batches asked ahead of each; ``None`` without workers."""
+    rate: float
+    """Samples per second, what was measured taken into account."""
+    low: float
+    """One standard deviation below that."""
+    high: float
+    """One standard deviation above it."""
+    refusal: str | None
+    """Why it does not fit; ``None`` where it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importance:
+    """How much one knob matters to the rate, by what the search expects of the whole space."""
+
+    knob: str
+    """Its name, as in ``autotune.search.space.KNOBS``."""
+    share: float
+    """Share of the variance of the logarithm of the rate that its main effect explains, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landscape:
+    """The space as the search sees it at its end."""
+
+    steps: tuple[StepForecast, ...]
+    """One for each batch size and precision, in order."""
+    loaders: tuple[LoaderForecast, ...]
+    """One for each number of workers and prefetch factor, in order."""
+    importances: tuple[Importance, ...]
+    """One for each knob that varies, the most important first."""
+    memory_bytes: int
+    """How much of the memory that limits the run may be used, headroom left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run of autotune found, with the evidence."""
+
+    config: Config
+    """The answer: the baseline itself where no gain was proven."""
+    baseline: Config
+    """What the user ran before."""
+    samples_per_second: float
+    """Confirmed rate of the answer."""
+    ci95: Interval | None
+    """95 % interval of that rate, over processes."""
+    baseline_samples_per_second: float
+    """Confirmed rate of the baseline."""
+    baseline_ci95: Interval | None
+    """95 % interval of that rate, over processes."""
+    rounds: int
+    """Complete rounds in which answer and baseline were confirmed side by side."""
+    speedup: float
+    """Geometric mean of the paired ratios, answer to baseline; 1 where the baseline is the answer."""
+    speedup_ci95: Interval | None
+    """95 % t-interval of that ratio; ``None`` with a single round."""
+    verdict: Literal["faster", "no proven gain"]
+    """Whether the gain was proven."""
+    control: Control | None
+    """The baseline against itself; ``None`` where it was measured once."""
+    stop_reason: str
+    """Why the search ended."""
+    remaining_gain: float
+    """What the fastest step that fits would still win, as a share, if no loader were ever late: at most its ceiling, or
+    where step and loader share the CPUs what these can bring."""
+    facts: WorkloadFacts
+    """The workload."""
+    host: Host
+    """The machine."""
+    measurement: Measurement
+    """The typical one of the answer's confirmed measurements."""
+    baseline_measurement: Measurement
+    """The same for the baseline."""
+    history: tuple[Trial, ...]
+    """Every trial in order, confirmation included."""
+    seconds: float
+    """Wall time of the whole run."""
+    tried: tuple[TriedOption, ...] = ()
+    """What became of each option that was to be explored, in order."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, with advice."""
+    finalists: tuple[Finalist, ...] = ()
+    """What was confirmed beside the baseline, the cheapest first."""
+    landscape: Landscape | None = None
+    """What the search expects of the whole space; ``None`` where there was none."""
+    findings: tuple[Finding, ...] = ()
+    """What limits the answer's rate, that which takes the most time first, then what is worth knowing besides."""
+
+    @property
+    def bottleneck(self) -> str | None:
+        """What limits the answer's rate most, as ``Cause`` names it; ``None`` where nothing was found out."""
+        return str(self.findings[0].cause) if self.findings else None
+
+    @property
+    def trials(self) -> pandas.DataFrame:
+        """Every trial as one row of a pandas DataFrame; ``autotune.columns.COLUMNS`` says what each column holds."""
+        return trials_frame(self.history)
+
+    @property
+    def pareto(self) -> tuple[Trial, ...]:
+        """Trials that no other beats in both rate and peak memory, fastest first."""
+        return pareto_front(self.history)
+
+    def plot_time(self, backend: Backend = "altair") -> Any:
+        """Plot where the time for a sample goes, before and after.
+
+        Plots are charts of Altair or figures of Matplotlib. They raise ``UsageError`` where there is nothing to show,
+        or the package is not installed.
+        """
+        return self._plot("time_chart", backend)
+
+    def plot_confirmation(self, backend: Backend = "altair") -> Any:
+        """Plot the ratios to the baseline in every confirming round, with their intervals."""
+        return self._plot("confirmation_chart", backend)
+
+    def plot_batch_size(self, backend: Backend = "altair") -> Any:
+        """Plot the rate by batch size and precision: expected, measured, and the step alone."""
+        return self._plot("batch_size_chart", backend)
+
+    def plot_loader(self, backend: Backend = "altair") -> Any:
+        """Plot the rate by workers and prefetch factor with the answer's step: expected and measured."""
+        return self._plot("loader_chart", backend)
+
+    def plot_memory(self, backend: Backend = "altair") -> Any:
+        """Plot the rate by peak memory, with the Pareto front."""
+        return self._plot("memory_chart", backend)
+
+    def plot_history(self, backend: Backend = "altair") -> Any:
+        """Plot what became of every trial, in order."""
+        return self._plot("history_chart", backend)
+
+    def plot_importances(self, backend: Backend = "altair") -> Any:
+        """Plot how much each knob matters to the rate."""
+        return self._plot("importance_chart", backend)
+
+    def _plot(self, chart: str, backend: Backend) -> Any:
+        from autotune.report.plots import plot
+
+        return plot(chart, self, backend)
+
+    def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
+        """Write every plot by Matplotlib to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
+        from autotune.report.plots import save_plots
+
+        return save_plots(self, Path(folder), suffix)
+
+    def save_report(self, path: str | Path) -> None:
+        """Write one HTML file that shows all of this, and needs no network.
+
+        Raises ``UsageError`` where what draws its charts is not installed, ``ConfigFileError`` where it cannot be
+        written.
+        """
+        from autotune.report.html import save_report
+
+        save_report(RecordedStudy.of(self), Path(path))
+
+    def save_trials(self, path: str | Path) -> None:
+        """Write ``trials`` to a ``.csv`` or ``.parquet`` file; Parquet needs pyarrow.
+
+        Raises ``UsageError`` for another suffix, ``ConfigFileError`` where the file cannot be written.
+        """
+        save_trials(self.history, Path(path))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from autotune.report.html import html_summary
+
+        return html_summary(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStudy:
+    """A study as it was kept."""
+
+    location: str
+    """The file or URL, without a password."""
+    name: str
+    """Its name there."""
+    others: tuple[str, ...]
+    """The names of autotune's other studies there."""
+    made_on: Mapping[str, str]
+    """What it belongs to: machine, versions, workload."""
+    history: tuple[Trial, ...]
+    """Every trial, confirmations last."""
+    result: Result | None
+    """What the last run that has ended came to; ``None`` where none has."""
+    since: int = 0
+    """Measurements that the result does not know, because the study has gone on."""
+    path: str = DEFAULT_PATH
+    """The config file that the answer was written to."""
+
+    @classmethod
+    def of(cls, result: Result, path: str = DEFAULT_PATH) -> RecordedStudy:
+        """Return a result as a study that is kept nowhere."""
+        return cls(location="", name="", others=(), made_on={}, history=result.history, result=result, path=path)
+
+
+def trials_frame(history: tuple[Trial, ...]) -> pandas.DataFrame:
+    """Return trials as rows of a pandas DataFrame with the columns of ``autotune.columns``; units in its ``attrs``."""
+    import pandas
+
+    frame = pandas.DataFrame([trial_row(trial) for trial in history], columns=list(COLUMNS), dtype=object)
+    for name in COLUMNS:
+        kinds = {type(value) for value in frame[name] if value is not None}
+        if len(kinds) == 1 and (dtype := DTYPES.get(kinds.pop())):
+            frame[name] = pandas.array(frame[name], dtype=dtype)  # type: ignore[call-overload]
+    frame.attrs["units"] = {name: column.unit for name, column in COLUMNS.items()}
+    return frame
+
+
+def save_trials(history: tuple[Trial, ...], path: Path) -> None:
+    """Write trials to a CSV or Parquet file, by its suffix.
+
+    Raises ``UsageError`` for another suffix or without pyarrow, ``ConfigFileError`` where it cannot be written.
+    """
+    if path.suffix not in TABLES:
+        raise UsageError(f"{path}: trials are written as {' or '.join(TABLES)}")
+    frame, content = trials_frame(history), io.BytesIO()
+    if path.suffix == ".csv":
+        frame.to_csv(content, index=False)
+    else:
+        try:
+            frame.to_parquet(content, index=False)
+        except ImportError:
+            raise UsageError(f"{path}: Parquet needs pyarrow: pip install 'torch-autotune[report]'") from None
+    write_file(path, content.getvalue())
+
+
+def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """Return the measured trials that no other beats in both rate and peak memory, fastest first."""
+    measured = [trial for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
+    measured.sort(key=lambda trial: (-_rate_and_peak(trial)[0], _rate_and_peak(trial)[1]))
+    front: list[Trial] = []
+    for trial in measured:
+        if not front or _rate_and_peak(trial)[1] < _rate_and_peak(front[-1])[1]:
+            front.append(trial)
+    return tuple(front)
+
+
+def _rate_and_peak(trial: Trial) -> tuple[float, int]:
+    assert trial.measurement is not None
+    return trial.measurement.samples_per_second, trial.measurement.epoch_peak_bytes

@@ -1,0 +1,254 @@
+"""How a study lies in Optuna's storage: values that people read in Optuna's tools, our own records beside them.
+
+Parameters, values, constraints and user attributes are for people and Optuna; the records, from which a study goes on
+and a report is made, are system attributes, which those tools do not show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from autotune.encoding import probe_from_json, result_from_json, to_json, trial_from_json
+from autotune.records import Outcome, Probe, Trial
+from autotune.result import Result
+
+__all__ = [
+    "FILE",
+    "FINISHED",
+    "IDENTITY",
+    "SEARCH_ENDED",
+    "Kept",
+    "append",
+    "describe_result",
+    "distribution",
+    "ended_at",
+    "failed_baselines",
+    "frozen_trial",
+    "read",
+    "read_result",
+    "save_note",
+    "without_password",
+    "write_result",
+]
+
+IDENTITY, SEARCH_ENDED, FINISHED, FILE = "identity", "search ended", "finished", "config file"
+"""User attributes of a study: what it belongs to, why its search ended last, when its answer was delivered, where."""
+RECORD = "autotune:record"
+"""System attribute of a trial: the whole of it."""
+LOOK, CONFIRMATION, RESULT = "autotune:look", "autotune:confirmation", "autotune:result"
+"""System attributes of a study; the first two with a number."""
+NOTE_VERSION, NOTE_PART, NOTE_LENGTH = "note_ver", "note_str", 2045
+"""Where optuna-dashboard keeps a note, and how many characters it puts into an attribute
+(``optuna_dashboard._note`` of 0.21; a test reads the notes with the package)."""
+MOST = 1e15
+"""No rate, time or memory is as large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a study knows."""
+
+    trials: tuple[Trial, ...] = ()
+    """The trials of the search, the baseline first."""
+    probes: tuple[Probe, ...] = ()
+    """The short looks."""
+    confirmations: tuple[Trial, ...] = ()
+    """The confirming measurements of earlier runs."""
+
+
+def distribution(values: tuple[Any, ...]) -> BaseDistribution:
+    """Return the distribution of a knob with these values."""
+    if isinstance(values[0], int) and not isinstance(values[0], bool):
+        return IntDistribution(min(values), max(values))
+    return CategoricalDistribution(values)
+
+
+def frozen_trial(
+    trial: Trial, settings: Mapping[str, Any], distributions: Mapping[str, BaseDistribution], violation: float
+) -> FrozenTrial:
+    """Return a trial as Optuna keeps it; ``violation`` is positive where it is infeasible."""
+    is_sound = trial.outcome is Outcome.OK and trial.rate is not None
+    frozen = create_trial(
+        state=TrialState.COMPLETE if is_sound else TrialState.PRUNED,
+        value=trial.rate if is_sound else None,
+        params=dict(settings),
+        distributions=dict(distributions),
+        user_attrs=_in_words(trial),
+        system_attrs={RECORD: to_json(trial)},
+        constraints={"feasible": violation},
+    )
+    if frozen.datetime_complete:
+        frozen.datetime_start = frozen.datetime_complete - timedelta(seconds=trial.seconds)
+    return frozen
+
+
+def _in_words(trial: Trial) -> dict[str, Any]:
+    """Return what is worth seeing of a trial beside its parameters."""
+    words: dict[str, Any] = {"trial": trial.number, "outcome": str(trial.outcome), "kind": trial.kind}
+    if trial.message:
+        words["message"] = trial.message
+    if trial.predicted is not None:
+        words["expected samples/s"] = _rounded(trial.predicted)
+    if trial.bound is not None:
+        words["samples/s at most"] = _rounded(trial.bound)
+    if measured := trial.measurement:
+        words["samples/s"] = _rounded(measured.samples_per_second)
+        words["samples/s of the step alone"] = _rounded(measured.ceiling_samples_per_second)
+        words["peak memory in GiB"] = _rounded(measured.peak_memory_bytes / 2**30)
+        step = measured.step_time
+        words["waiting for data in %"] = _rounded(100 * step.data_wait / step.total) if step.total else 0.0
+    return words
+
+
+def describe_result(result: Result) -> dict[str, Any]:
+    """Return what is worth seeing of a result among a study's attributes."""
+    document = result.config.to_document()
+    return {
+        "verdict": result.verdict,
+        "times faster": _rounded(result.speedup),
+        "confirmed samples/s": _rounded(result.samples_per_second),
+        "answer": {name: part for name, part in document.items() if name in ("dataloader", "training", "threads")},
+        "limited by": result.bottleneck or "unknown",
+        "tuned": f"{result.facts.model_name} on {result.facts.dataset_name}",
+    }
+
+
+def read(storage: BaseStorage, study_id: int) -> Kept:
+    """Return what a study knows. Raises ``ValueError`` where it is damaged."""
+    trials = tuple(trial for trial in _trials(storage, study_id) if not _is_failed_baseline(trial))
+    if trials and trials[0].kind != "baseline":
+        raise ValueError("the baseline's trial is missing")
+    attributes = storage.get_study_system_attrs(study_id)
+    kept = Kept(
+        trials=trials,
+        probes=tuple(map(probe_from_json, _numbered(attributes, LOOK))),
+        confirmations=tuple(map(trial_from_json, _numbered(attributes, CONFIRMATION))),
+    )
+    _require_plausible(kept)
+    return kept
+
+
+def failed_baselines(storage: BaseStorage, study_id: int) -> tuple[Trial, ...]:
+    """Return the trials of a baseline that gave no number, counted on. Raises ``ValueError`` where one is damaged."""
+    failed = filter(_is_failed_baseline, _trials(storage, study_id))
+    return tuple(replace(trial, number=number) for number, trial in enumerate(failed))
+
+
+def _is_failed_baseline(trial: Trial) -> bool:
+    return trial.kind == "baseline" and trial.measurement is None
+
+
+def _trials(storage: BaseStorage, study_id: int) -> Iterator[Trial]:
+    """Yield the trials of the search."""
+    for frozen in storage.get_all_trials(study_id, deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+        if RECORD in frozen.system_attrs:
+            yield trial_from_json(frozen.system_attrs[RECORD])
+
+
+def read_result(storage: BaseStorage, study_id: int, history: tuple[Trial, ...]) -> tuple[Result | None, int]:
+    """Return the result of the last run that has ended, and how many measurements there are since.
+
+    Raises ``ValueError`` where it is damaged.
+    """
+    kept = storage.get_study_system_attrs(study_id).get(RESULT)
+    if kept is None:
+        return None, _measurements(history)
+    return result_from_json(kept["result"], history), max(0, _measurements(history) - int(kept["measurements"]))
+
+
+def write_result(storage: BaseStorage, study_id: int, result: Result) -> None:
+    """Keep a result; its trials are there already."""
+    kept: dict[str, Any] = {"measurements": _measurements(result.history), "result": to_json(result)}
+    storage.set_study_system_attr(study_id, RESULT, kept)
+    for name, value in describe_result(result).items():
+        storage.set_study_user_attr(study_id, name, value)
+
+
+def _measurements(history: tuple[Trial, ...]) -> int:
+    return sum(trial.kind != "skipped" for trial in history)
+
+
+def ended_at(storage: BaseStorage, study_id: int) -> datetime | None:
+    """Return when the last trial ended."""
+    trials = storage.get_all_trials(study_id, deepcopy=False)
+    return max((each.datetime_complete for each in trials if each.datetime_complete), default=None)
+
+
+def append(storage: BaseStorage, study_id: int, kind: str, record: Trial | Probe) -> None:
+    """Keep one more look or confirmation."""
+    numbers = _numbers(storage.get_study_system_attrs(study_id), kind)
+    storage.set_study_system_attr(study_id, f"{kind}:{max(numbers, default=-1) + 1:05d}", to_json(record))
+
+
+def save_note(storage: BaseStorage, study_id: int, text: str, trial_id: int | None = None) -> None:
+    """Keep a note, in Markdown, where optuna-dashboard looks for it."""
+    place = "dashboard" if trial_id is None else f"dashboard:{trial_id}"
+    known = storage.get_study_system_attrs(study_id)
+    parts = [text[at : at + NOTE_LENGTH] for at in range(0, len(text), NOTE_LENGTH)]
+    old = sum(key.startswith(f"{place}:{NOTE_PART}:") for key in known)
+    for index, part in enumerate([*parts, *[""] * (old - len(parts))]):
+        storage.set_study_system_attr(study_id, f"{place}:{NOTE_PART}:{index}", part)
+    version = f"{place}:{NOTE_VERSION}"
+    storage.set_study_system_attr(study_id, version, known.get(version, 0) + 1)
+
+
+def _numbers(attributes: Mapping[str, Any], kind: str) -> dict[int, str]:
+    """Return the keys of one kind by their numbers."""
+    found = (re.fullmatch(rf"{kind}:(\d{{1,9}})", key) for key in attributes)
+    return {int(match[1]): match[0] for match in found if match}
+
+
+def _numbered(attributes: Mapping[str, Any], kind: str) -> list[Any]:
+    """Return what was appended of one kind, in order."""
+    return [attributes[key] for _, key in sorted(_numbers(attributes, kind).items())]
+
+
+def without_password(location: str) -> str:
+    """Return a URL that may be shown; a file as it is."""
+    if "://" not in location:
+        return location
+    try:
+        url = make_url(location)
+    except (ArgumentError, ValueError):  # none that can be opened, but it may hold one all the same
+        return re.sub(r"://.*@", "://***@", location)
+    secret = {name: "***" for name in url.query if "pass" in name.lower() or "pwd" in name.lower()}
+    if url.password is None and not secret:
+        return location
+    return url.update_query_dict(secret).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _require_plausible(kept: Kept) -> None:
+    """Raise ``ValueError`` where a number is none that can have been measured."""
+    for trial in (*kept.trials, *kept.confirmations):
+        where = f"trial {trial.number}"
+        if measured := trial.measurement:
+            _require(where, 1e-9, measured.samples_per_second, measured.ceiling_samples_per_second)
+            _require(where, 0.0, trial.number, trial.seconds, measured.memory_limit_bytes, measured.peak_memory_bytes)
+            _require(where, -MOST, *(measured.ci95 or ()))
+    for probe in kept.probes:
+        if compute := probe.compute:
+            _require("a look", 1e-9, compute.samples_per_second, compute.memory_limit_bytes)
+            _require("a look", 0.0, compute.host_seconds, compute.cpu_seconds, compute.peak_memory_bytes)
+        if loader := probe.loader:
+            _require("a look", 1, loader.batch_size, len(loader.build_seconds))
+            _require("a look", 0.0, loader.inline_seconds, loader.cpu_seconds, *loader.build_seconds)
+
+
+def _require(where: str, least: float, *values: float) -> None:
+    for value in values:
+        if not least <= value < MOST:  # false for what is not a number
+            raise ValueError(f"{where}: {value} was never measured")

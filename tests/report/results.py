@@ -1,0 +1,79 @@
+"""Results as the whole program makes them, on a simulated machine with a GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.records import Outcome
+from autotune.result import RecordedStudy, Result
+from autotune.search.keeping import Keeper
+from autotune.search.reading import read_study
+from autotune.tuning import Run
+from tests import examples
+from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, space_of
+
+SPEED = {"off": 1.0, "bf16": 0.55, "fp16": 0.6}
+MEMORY = {"off": 9_000_000, "bf16": 5_200_000, "fp16": 5_200_000}
+"""Bytes for each sample of a batch."""
+
+
+def cost(config: Config) -> StepCost:
+    """Twelve CPUs decode; the device is faster in larger batches and with less precision."""
+    compute = 0.004 + 8e-5 * config.batch_size * SPEED[config.amp]
+    build = 1.2e-3 * config.batch_size
+    if not config.num_workers:
+        return StepCost(wait=build, compute=compute)
+    return StepCost(wait=max(0.0005, build / min(config.num_workers, 12) - compute), compute=compute)
+
+
+def peak(config: Config) -> int:
+    return 600_000_000 + config.batch_size * MEMORY[config.amp] + 30_000_000 * config.num_workers
+
+
+def fails(config: Config) -> Outcome | None:
+    if config.batch_size >= 512 and config.amp == "off":
+        return Outcome.DEVICE_OOM
+    return Outcome.TIMEOUT if config.num_workers == 16 else None
+
+
+def kept_study(path: Path, **facts: Any) -> Result:
+    """Tune the simulated machine, keep the study in a file, and return the result."""
+    machine = SimulatedMachine(cost=cost, peak=peak, fails=fails, noise=0.02, persistence_gain=0.05, seed=3)
+    described = gpu_facts(**{"model_name": "ResNet", "dataset_name": "FolderOfJpegs", **facts})
+    keeper = Keeper(path)
+    try:
+        run = Run(machine, space_of(described), described, host(8), Clock(180, machine.now), lambda progress: None)
+        result = run.result(keeper, None)
+        keeper.finish()
+    finally:
+        keeper.close()
+    return result
+
+
+@cache
+def simulated_result() -> Result:
+    """The result of one such run, which is kept nowhere."""
+    machine = SimulatedMachine(cost=cost, peak=peak, fails=fails, noise=0.02, persistence_gain=0.05, seed=3)
+    facts = gpu_facts(model_name="ResNet", dataset_name="FolderOfJpegs")
+    return Run(machine, space_of(facts), facts, host(8), Clock(180, machine.now), lambda progress: None).result(
+        None, None
+    )
+
+
+def unfinished(path: Path) -> RecordedStudy:
+    """A study whose run was cut off after its baseline and some failures."""
+    with open(path, "rb") as file:
+        lines = file.read().split(b"\n")
+    cut = next(index for index, line in enumerate(lines) if b'"search ended"' in line)
+    path.write_bytes(b"\n".join(lines[:cut]) + b"\n")
+    return read_study(path)
+
+
+def only_failures() -> RecordedStudy:
+    """Trials of which none gave a number."""
+    history = tuple(examples.failed_trial(number=number, details="their traceback") for number in range(3))
+    return RecordedStudy(location="a", name="autotune-a-1", others=(), made_on={}, history=history, result=None)

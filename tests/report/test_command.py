@@ -1,0 +1,244 @@
+"""``--report`` and ``python -m autotune report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from autotune.budget import Clock
+from autotune.cli import main
+from autotune.columns import COLUMNS
+from autotune.errors import NothingFeasibleError, UserCodeError
+from autotune.records import Outcome
+from autotune.result import Result
+from autotune.search.keeping import Keeper
+from autotune.search.reading import read_study
+from autotune.tuning import Run
+from tests import examples
+from tests.report.results import kept_study, simulated_result
+from tests.search.test_keeping import HERE, frozen, opened, trial
+from tests.simulated import SimulatedMachine, equal_everywhere, gpu_facts, host, space_of
+
+TUNE = ("--model", "m:f", "--output", "tuned.yaml")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_study_becomes_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = kept_study(folder / "autotune.study")
+    assert main(["report", "autotune.study"]) == 0
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert f"{result.speedup:.2f} times faster" in page
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_its_trials_become_a_table(suffix: str, folder: Path) -> None:
+    result = kept_study(folder / "autotune.study")
+    assert main(["report", "autotune.study", "--output", f"trials{suffix}"]) == 0
+    read = pandas.read_csv if suffix == ".csv" else pandas.read_parquet
+    table = read(folder / f"trials{suffix}")
+    assert list(table) == list(COLUMNS)
+    assert len(table) == len(result.history)
+
+
+def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept_study(folder / "a.study", fingerprint="another")
+    first = read_study("a.study").name
+    kept_study(folder / "a.study", model_name="Second")
+    assert main(["report", "a.study"]) == 0
+    assert "Second on FolderOfJpegs" in (folder / "report.html").read_text(encoding="utf-8")
+    assert f"It also holds {first}: --study shows one of them." in capsys.readouterr().err
+    assert main(["report", "a.study", "--study", first]) == 0
+    assert "ResNet on FolderOfJpegs" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["absent.study"], 5, "absent.study: cannot be read: No such file or directory"),
+        (["a.study", "--study", "x"], 5, "holds no study x"),
+        (["a.study", "--output", "a.pdf"], 2, "--output a.pdf: a report ends in .html; trials in .csv or .parquet"),
+        (["a.study", "--output", "no/a.html"], 5, "--output no/a.html: cannot be written"),
+        (["a.study", "--output", "no/a.csv"], 5, "--output no/a.csv: cannot be written"),
+        (["notes.csv", "--output", "notes.csv"], 2, "--output notes.csv: is the study itself"),
+        ([300 * "x", "--output", "notes.csv"], 5, "File name too long"),
+        ([], 2, "STUDY"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    arguments: list[str], code: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened(folder / "a.study") as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+    (folder / "notes.csv").write_text("mine\n")
+    assert main(["report", *arguments]) == code
+    assert message in capsys.readouterr().err
+    assert names(folder) == ["a.study", "notes.csv"]
+    assert (folder / "notes.csv").read_text() == "mine\n"
+
+
+def test_a_run_writes_its_page_where_it_is_told_to(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: simulated_result())
+    assert main([*TUNE, "--report", "seen.html"]) == 0
+    assert names(folder) == ["seen.html", "tuned.yaml"]
+    assert "load_config(&#34;tuned.yaml&#34;)" in (folder / "seen.html").read_text(encoding="utf-8")
+    err = capsys.readouterr().err
+    assert "Written: seen.html" in err
+    assert "See it" not in err
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "message"),
+    [
+        ("seen.pdf", 2, "--report seen.pdf: a report ends in .html"),
+        ("no/seen.html", 5, "--report no/seen.html: cannot be written"),
+        (".", 2, "--report .: a report ends in .html"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_the_run(
+    report: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: pytest.fail("the run was started"))
+    assert main([*TUNE, "--report", report]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_what_draws_the_page_is_asked_for_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: pytest.fail("the run was started"))
+    monkeypatch.setattr("autotune.report.plots.find_spec", lambda name: None)
+    assert main([*TUNE, "--report", "seen.html"]) == 2
+    assert "pip install 'torch-autotune[report]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "command"),
+    [
+        ((), "python -m autotune report tuned.study"),
+        (("--storage", "all.study"), f"python -m autotune report all.study --study {HERE.name}-1"),
+    ],
+)
+def test_a_run_that_is_kept_says_how_to_see_it(
+    flags: tuple[str, ...], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+        storage.open(HERE)
+        storage.trial(frozen(trial(0)))
+        return examples.faster_result()
+
+    monkeypatch.setattr("autotune.tuning.tune", tune)
+    assert main([*TUNE, *flags]) == 0
+    assert f"See it: {command}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_link_is_written_through(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_study(folder / "autotune.study")
+    for name in ("report.html", "trials.csv", "seen.html"):
+        (folder / f"real-{name}").write_text("before")
+        (folder / name).symlink_to(f"real-{name}")
+    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: simulated_result())
+    assert main(["report", "autotune.study"]) == 0
+    assert main(["report", "autotune.study", "--output", "trials.csv"]) == 0
+    assert main([*TUNE, "--report", "seen.html"]) == 0
+    for name in ("report.html", "trials.csv", "seen.html"):
+        assert (folder / name).is_symlink()
+        assert len((folder / f"real-{name}").read_text(encoding="utf-8")) > 1000
+
+
+def test_a_password_is_not_part_of_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+        monkeypatch.setattr(Keeper, "is_kept", True)
+        return examples.faster_result()
+
+    monkeypatch.setattr("autotune.tuning.tune", tune)
+    assert main([*TUNE, "--storage", "postgresql://user:secret@host/name"]) == 0
+    out, err = capsys.readouterr()
+    assert "See it" not in err
+    assert "secret" not in out + err
+
+
+# --- a baseline that fails ---
+
+
+def failing_run(keeper: Keeper) -> None:
+    """A run of the whole program on a machine where nothing works."""
+    machine = SimulatedMachine(cost=equal_everywhere, fails=lambda config: Outcome.USER_ERROR)
+    facts = gpu_facts()
+    run = Run(machine, space_of(facts), facts, host(8), Clock(180, machine.now), lambda progress: None)
+    with pytest.raises(UserCodeError):
+        run.result(keeper, None)
+
+
+def test_a_baseline_that_fails_makes_no_file_of_a_run_but_is_there_for_its_page(folder: Path) -> None:
+    keeper = Keeper(folder / "autotune.study", for_one_run=True)
+    failing_run(keeper)
+    keeper.close()
+    assert names(folder) == []
+    study = keeper.failed_study
+    assert study is not None
+    assert [(each.kind, each.outcome) for each in study.history] == [("baseline", Outcome.USER_ERROR)]
+
+
+def test_in_a_storage_it_is_kept_and_shown_and_measured_again(folder: Path) -> None:
+    for count in (1, 2):
+        keeper = Keeper(folder / "a.study")
+        failing_run(keeper)
+        keeper.close()
+        study = read_study(folder / "a.study")
+        assert [each.outcome for each in study.history] == [Outcome.USER_ERROR] * count
+        assert [each.number for each in study.history] == list(range(count))
+    result = kept_study(folder / "a.study", model_name="Net", dataset_name="Data")
+    assert read_study(folder / "a.study").history == result.history
+
+
+@pytest.mark.parametrize("error", [UserCodeError("it fails", "their traceback"), NothingFeasibleError("no room")])
+def test_a_run_that_fails_writes_its_page_too(
+    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+        failed = examples.failed_trial(number=0, kind="baseline", message="no [b]room[/b]", details="in their code")
+        storage.failed_baseline(failed, frozen(trial(0)), "")
+        raise error
+
+    monkeypatch.setattr("autotune.tuning.tune", tune)
+    assert main([*TUNE, "--report", "seen.html"]) == error.exit_code  # type: ignore[attr-defined]
+    assert names(folder) == ["seen.html"]
+    page = (folder / "seen.html").read_text(encoding="utf-8")
+    assert "no [b]room[/b]" in page
+    assert "in their code" in page
+    assert "Written: seen.html" in capsys.readouterr().err
+
+
+def test_why_a_run_failed_is_said_even_where_its_page_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pages").mkdir()
+
+    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+        storage.failed_baseline(examples.failed_trial(number=0, kind="baseline"), frozen(trial(0)), "")
+        (folder / "pages").rmdir()
+        raise UserCodeError("it fails", "their traceback")
+
+    monkeypatch.setattr("autotune.tuning.tune", tune)
+    assert main([*TUNE, "--report", "pages/seen.html"]) == UserCodeError.exit_code
+    err = capsys.readouterr().err
+    assert "seen.html: cannot be written" in err
+    assert err.endswith("their traceback\nautotune: error: it fails\n")

@@ -1,0 +1,264 @@
+"""The report as text: what is in it, and what never is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from autotune.config import load_config
+from autotune.errors import ConfigFileError, UsageError
+from autotune.finding import Cause, Finding
+from autotune.records import Outcome
+from autotune.report.html import html_report
+from autotune.report.words import step_text
+from autotune.result import RecordedStudy, Result
+from autotune.search.reading import read_study
+from tests import examples
+from tests.report.results import kept_study, only_failures, simulated_result, unfinished
+
+EVIL = "</script></style><script>hacked()</script><img src=x onerror=hacked()>\"'{{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """The elements of a page, the text of its scripts and of everything else."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.source = text
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and self.cdata_elem:
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def text_of(self, name: str) -> str:
+        """Return the text of an element that holds nothing else."""
+        found = re.search(rf'id="{name}"[^>]*>([^<]*)<', self.source)
+        assert found is not None
+        return html.unescape(found[1])
+
+    def trials(self) -> list[str]:
+        """Return the first cell of each row of the table of trials."""
+        return re.findall(r"<tr data-outcome[^>]*>\s*<t[dh][^>]*>([^<]*)<", self.source)
+
+
+def page_of(result: Result) -> Page:
+    return Page(html_report(RecordedStudy.of(result)))
+
+
+def evil_result() -> Result:
+    """A result in which every text that comes from elsewhere is markup."""
+    result = simulated_result()
+    finding = Finding(cause=Cause.DECODING, is_limit=True, what=EVIL, evidence=(EVIL,), advice=EVIL)
+    trial = examples.failed_trial(message=EVIL, details=EVIL)
+    return replace(
+        result,
+        facts=replace(result.facts, model_name=EVIL, dataset_name=EVIL, device_name=EVIL, fingerprint=EVIL),
+        host=replace(result.host, cpu_model=EVIL, platform=EVIL, versions={EVIL: EVIL}),
+        stop_reason=EVIL,
+        notes=(EVIL,),
+        findings=(finding,),
+        history=(*result.history, trial),
+        config=replace(result.config, measured={"bottleneck": EVIL}, made_on={"device": EVIL, "date": EVIL}),
+    )
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    page = page_of(simulated_result())
+    assert not [tag for tag, _ in page.tags if tag in ("link", "img", "iframe", "object", "base", "form")]
+    assert not [attributes for _, attributes in page.tags if "src" in attributes or "srcset" in attributes]
+    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
+    assert "@import" not in html_report(RecordedStudy.of(simulated_result())).partition("<body>")[0]
+
+
+def test_without_the_plotting_library_it_is_far_below_a_megabyte() -> None:
+    page = page_of(simulated_result())
+    library = max(page.scripts, key=len)
+    size = len(html_report(RecordedStudy.of(simulated_result())).encode()) - len(library.encode())
+    assert size < 200_000
+
+
+def test_only_the_two_scripts_of_the_page_may_run() -> None:
+    page = page_of(simulated_result())
+    (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    running = [
+        script
+        for script, attributes in zip(page.scripts, page.all("script"), strict=True)
+        if attributes.get("type") != "application/json"
+    ]
+    assert len(running) == 2
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in running]
+    assert policy.startswith("default-src 'none';")
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert "unsafe-eval" not in policy
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+def test_what_the_users_code_calls_itself_is_text() -> None:
+    page = page_of(evil_result())
+    known = page_of(simulated_result())
+    assert len(page.all("script")) == len(known.all("script"))
+    assert not page.all("img")
+    assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
+    assert page.text.count(EVIL) >= 10
+
+
+def test_a_markup_name_is_text_in_a_notebook() -> None:
+    text = evil_result()._repr_html_()
+    assert not Page(text).all("script")
+    assert not Page(text).all("img")
+    assert EVIL in Page(text).text
+
+
+def test_the_page_says_what_was_slow_what_was_gained_and_what_it_costs() -> None:
+    page = page_of(examples.faster_result())
+    for text in (
+        "2.31 times faster",
+        "95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes.",
+        "was 1,234",
+        "2,853",
+        "3.0 GiB",
+        "at most 4\N{NO-BREAK SPACE}%",
+        "the model's own compute",
+        "autotune.load_config",
+        "CUDA out of memory.",
+    ):
+        assert text in page.text
+
+
+def test_every_trial_is_a_row_and_numbers_sort_as_numbers() -> None:
+    result = simulated_result()
+    page = page_of(result)
+    rows = [attributes for tag, attributes in page.tags if tag == "tr" and "data-outcome" in attributes]
+    assert [row["data-outcome"] for row in rows] == [str(trial.outcome) for trial in result.history]
+    keys = [cell["data-key"] for cell in page.all("td") if cell.get("data-key")]
+    assert len(keys) > 5 * len(rows)
+    assert all(re.fullmatch(r"-?[0-9.e+-]+", str(key)) for key in keys)
+
+
+def test_headings_and_charts_are_named_for_those_who_do_not_see_them() -> None:
+    page = page_of(simulated_result())
+    plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
+    assert len(plots) == len(page.all("figure")) == 7
+    assert all(plot["role"] == "img" and len(str(plot["aria-label"])) > 40 for plot in plots)
+    assert page.all("html") == [{"lang": "en"}]
+    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    assert {str(link["href"])[1:] for link in page.all("a")} <= set(ids)
+
+
+def test_keep_what_you_have_is_said_as_plainly() -> None:
+    page = page_of(examples.no_gain_result())
+    assert "Keep what you have" in page.text
+    assert "Your configuration" in page.text
+
+
+def test_a_study_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> None:
+    kept_study(tmp_path / "a.study")
+    study = unfinished(tmp_path / "a.study")
+    assert study.result is None
+    page = Page(html_report(study))
+    assert "No answer yet" in page.text
+    assert "the same command continues it" in page.text
+    assert len(page.all("figure")) == 2
+    assert "a GPU" in page.text
+
+
+def test_a_study_of_failures_alone_says_what_went_wrong() -> None:
+    page = Page(html_report(only_failures()))
+    assert "Nothing could be measured so far; what went wrong is below." in page.text
+    assert re.search(r"device_oom\s*· 3 times", page.text)
+    assert "their traceback" in page.text
+    assert len(page.all("figure")) == 1
+
+
+def test_a_baseline_that_was_only_disturbed_so_far_is_no_failure() -> None:
+    disturbed = examples.trial(number=0, kind="baseline", outcome=Outcome.SUSPECT)
+    text = Page(html_report(replace(only_failures(), history=(disturbed,)))).text
+    assert "What was measured so far:" in text
+    assert "went wrong" not in text
+
+
+def test_the_config_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    for name in ("tuned.yaml", "tuned.json"):
+        result = examples.faster_result()
+        page = Page(html_report(RecordedStudy.of(result, name)))
+        (tmp_path / name).write_text(page.text_of("config"), encoding="utf-8")
+        assert load_config(tmp_path / name) == result.config
+
+
+def test_trials_stand_in_the_order_of_their_numbers() -> None:
+    history = tuple(examples.trial(number=number) for number in (0, 3, 1, 2))
+    page = Page(html_report(replace(only_failures(), history=history)))
+    assert page.trials() == ["0", "1", "2", "3"]
+
+
+def test_long_steps_are_shown_in_seconds() -> None:
+    assert [step_text(seconds) for seconds in (0.0123, 0.5, 1.0, 12.34)] == ["12.3 ms", "500 ms", "1 s", "12.3 s"]
+
+
+def test_a_study_without_a_trial_is_a_page_too() -> None:
+    page = Page(html_report(replace(only_failures(), history=())))
+    assert "There is none yet." in page.text
+    assert not page.all("figure")
+
+
+def test_a_kept_study_gives_the_page_of_its_result(tmp_path: Path) -> None:
+    result = kept_study(tmp_path / "a.study")
+    study = read_study(tmp_path / "a.study")
+    assert study.result == result
+    assert html_report(study) == html_report(RecordedStudy.of(result))
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    result = simulated_result()
+    result.save_report(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html_report(RecordedStudy.of(result))
+    with pytest.raises(ConfigFileError, match="cannot be written: No such file or directory"):
+        result.save_report(tmp_path / "no" / "report.html")
+
+
+def test_without_what_draws_the_charts_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.report.plots.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'torch-autotune\[report\]'"):
+        html_report(RecordedStudy.of(simulated_result()))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_trials_are_written_as_a_table(tmp_path: Path, suffix: str) -> None:
+    import pandas
+
+    result = simulated_result()
+    result.save_trials(tmp_path / f"trials{suffix}")
+    read = pandas.read_csv if suffix == ".csv" else pandas.read_parquet
+    frame = read(tmp_path / f"trials{suffix}")
+    assert list(frame.columns) == list(result.trials.columns)
+    assert list(frame["outcome"]) == [str(trial.outcome) for trial in result.history]
+    measured = [trial.rate for trial in result.history if trial.outcome is Outcome.OK]
+    assert list(frame.loc[frame["outcome"] == "ok", "samples_per_second"]) == pytest.approx(measured)
+
+
+def test_another_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"trials are written as \.csv or \.parquet"):
+        simulated_result().save_trials(tmp_path / "trials.xlsx")

@@ -1,0 +1,103 @@
+"""What is kept of the whole space, on machines where it is known what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autotune.config import Config
+from autotune.records import Outcome
+from autotune.result import Landscape
+from autotune.search.outlook import _Failure
+from autotune.search.study import TuningStudy, open_study
+from tests.search.test_study import run
+from tests.simulated import (
+    SimulatedMachine,
+    StepCost,
+    equal_everywhere,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+    space_of,
+)
+
+
+def explored(cost: Callable[[Config], StepCost], trials: int = 12) -> TuningStudy:
+    study = open_study(space_of(gpu_facts()), gpu_facts(), host())
+    run(study, SimulatedMachine(cost=cost), trials)
+    return study
+
+
+def landscape_of(study: TuningStudy) -> Landscape:
+    assert study.best is not None
+    return study.landscape(study.best.config)
+
+
+def test_the_knob_that_matters_comes_first() -> None:
+    assert landscape_of(explored(larger_batches_pay)).importances[0].knob == "batch_size"
+    assert landscape_of(explored(loader_bound)).importances[0].knob == "num_workers"
+
+
+@pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])
+def test_main_effects_are_shares_of_one_variance(cost: Callable[[Config], StepCost]) -> None:
+    importances = landscape_of(explored(cost)).importances
+    assert all(0 <= each.share <= 1 for each in importances)
+    assert sum(each.share for each in importances) <= 1 + 1e-9
+    assert [each.share for each in importances] == sorted((each.share for each in importances), reverse=True)
+
+
+def test_knobs_that_do_not_vary_are_left_out() -> None:
+    space = space_of(gpu_facts(), amp="off", threads=2, num_workers="0..4")
+    study = open_study(space, gpu_facts(), host())
+    run(study, SimulatedMachine(cost=loader_bound), 6)
+    assert {each.knob for each in landscape_of(study).importances} == {
+        "batch_size",
+        "num_workers",
+        "prefetch_factor",
+        "pin_memory",
+    }
+
+
+def test_every_batch_size_and_precision_is_there_with_the_best_of_its_configurations() -> None:
+    study = explored(larger_batches_pay)
+    found = landscape_of(study)
+    space = space_of(gpu_facts())
+    expected = {(amp, size) for amp in space.allowed["amp"] for size in space.allowed["batch_size"]}
+    assert {(step.amp, step.batch_size) for step in found.steps} == expected
+    for step in found.steps:
+        alike = [c for c in space.configs if (c.amp, c.batch_size) == (step.amp, step.batch_size)]
+        assert step.rate == min(step.ceiling, max(study.outlook.rate_of(config) for config in alike))
+
+
+def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
+    study = explored(loader_bound)
+    assert study.best is not None
+    found = landscape_of(study).loaders
+    assert [(each.num_workers, each.prefetch_factor or 0) for each in found] == sorted(
+        (each.num_workers, each.prefetch_factor or 0) for each in found
+    )
+    assert all(each.low <= each.rate <= each.high for each in found)
+    best = max(found, key=lambda each: each.rate)
+    assert best.num_workers >= 0.5 * study.best.config.num_workers
+    options = replace(study.best.config, options=("channels_last",))
+    assert study.landscape(options).loaders == found  # what is added to the step does not hide its loader
+
+
+def test_the_memory_that_may_be_used_leaves_the_headroom() -> None:
+    study = explored(equal_everywhere, 3)
+    measured = study.trials[0].measurement
+    assert measured is not None
+    assert landscape_of(study).memory_bytes == int(study.room.of(measured.memory_limit_bytes))
+
+
+def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:
+    study = explored(loader_bound, 3)
+    small = Config(batch_size=32, num_workers=1, prefetch_factor=2)
+    larger = next(c for c in study.outlook.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
+    assert study.outlook.refusal(larger) is None
+    failures = (_Failure(small, Outcome.HOST_OOM, "takes more memory than it may"),)
+    refusal = replace(study.outlook, failures=failures).refusal(larger)
+    assert refusal == "batch 32 in fp32 with 1 worker takes more memory than it may"
