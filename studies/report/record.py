@@ -118,6 +118,7 @@ def time_reports(browser: Browser, folder: Path) -> list[dict[str, Any]]:
             begin = time.perf_counter()
             page.goto((folder / f"{row['trials']}.html").as_uri())
             while not page.evaluate(DRAWN):
+                assert time.perf_counter() - begin < 30, "a chart was not drawn"
                 time.sleep(0.01)
             row["seconds"].append(time.perf_counter() - begin)
             page.close()

@@ -55,7 +55,9 @@ def opened(browser: Any, path: Path, width: int = 1400, scheme: str = "light") -
     page.on("pageerror", lambda error: said.append(f"error: {error}"))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
+    end = time.monotonic() + 30
     while not page.evaluate(DRAWN):
+        assert time.monotonic() < end, said
         page.wait_for_timeout(10)
     yield page
     assert said == []

@@ -39,14 +39,21 @@ def shown_by(chart: Chart) -> list[dict[str, Any]]:
     return [row for layer in specification(chart)["layer"] for row in layer["data"]["values"] if row]
 
 
+def placed(values: tuple[float | str, ...], axis: Axis) -> list[float]:
+    """Return where values stand: categories in their order, from 0 on."""
+    return [round(float(axis.categories.index(str(value)) if axis.categories else value), 6) for value in values]
+
+
 def test_every_value_is_in_the_specification_and_in_matplotlibs_figure() -> None:
     for chart in charts_of(RecordedStudy.of(simulated_result())):
         values = {(series.name, x, y) for series in chart.series for x, y in zip(series.x, series.y, strict=True)}
         assert values <= {(row["name"], row["x"], row["y"]) for row in shown_by(chart)}
         axes = matplotlib_figure(chart).axes[0]
-        bars = sum(len(container) for container in axes.containers if hasattr(container, "patches"))
-        drawn = sum(len(line.get_xdata()) for line in axes.get_lines()) + bars
-        assert drawn >= sum(len(series.x) for series in chart.series)
+        points = [(x, y) for line in axes.get_lines() for x, y in line.get_xydata()]
+        points += [(bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in axes.patches]
+        drawn = {(round(float(x), 6), round(float(y), 6)) for x, y in points}
+        for series in chart.series:
+            assert set(zip(placed(series.x, chart.x), placed(series.y, chart.y), strict=True)) <= drawn, series.name
 
 
 def test_the_legend_names_series_in_their_colours_and_no_others() -> None:
