@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.errors import UsageError
 
@@ -20,7 +21,8 @@ class GradientAccumulator:
     The gradients are those of the whole: of a loss that is a mean over samples each batch counts by its samples, of a
     sum all count alike; a short last batch changes nothing in that. A mean over something else, such as tokens that are
     not padding or weighted classes, is that of the whole only where every batch has as much of it. The scaler may be a
-    disabled one.
+    disabled one. In a process group the whole is the batches of all ranks, whose gradients DistributedDataParallel and
+    FSDP average.
 
     Raises ``UsageError`` for a reduction that is neither ``mean`` nor ``sum``.
     """
@@ -45,13 +47,31 @@ class GradientAccumulator:
         self._is_mean = reduction == "mean"
         self._batches = 0
         self._samples = 0
+        self._lacks_others = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next batch is the last before a step of the optimizer."""
+        return self._batches + 1 >= self._steps
+
+    def accumulate(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
+        """Return the context for forward and ``backward`` of a batch, in which ranks synchronise only what they must.
+
+        In all batches but the last before a step it is ``model.no_sync()``, where ``model`` is a
+        DistributedDataParallel; else it does nothing.
+        """
+        self._lacks_others = not self.is_last and _is_replicated(model)
+        leave_out: Any = getattr(model, "no_sync", None)
+        return leave_out() if self._lacks_others else nullcontext()
 
     def backward(self, loss: torch.Tensor, samples: int | None = None) -> None:
         """Add the gradients of a batch's loss; ``samples`` is how many it holds, ``batch_size`` if not said."""
         samples = self._batch_size if samples is None else samples
         self._batches += 1
         self._samples += samples
-        share = samples / (self._batch_size * self._steps) if self._is_mean and self._steps > 1 else 1.0
+        share = 1.0 if self._is_mean else float(_ranks())  # ranks' gradients are averaged, sums are to be added
+        if self._is_mean and self._steps > 1:
+            share = samples / (self._batch_size * self._steps)
         self.scaler.scale(loss if share == 1.0 else loss * share).backward()
 
     def step(self, max_norm: float | None = None) -> bool:
@@ -66,9 +86,10 @@ class GradientAccumulator:
         """Step the optimizer with what is in, as at the end of an epoch; tell whether there was anything."""
         if not self._batches:
             return False
-        expected = self._batch_size * self._steps
-        if self._is_mean and self._steps > 1 and self._samples != expected:
-            self._scale_gradients(expected / self._samples)
+        if self._lacks_others:
+            self._average_over_ranks()
+        if self._is_mean and self._steps > 1:
+            self._count_what_was_there()
         if max_norm is not None:
             from torch.nn.utils import clip_grad_norm_
 
@@ -80,10 +101,47 @@ class GradientAccumulator:
         self._batches = self._samples = 0
         return True
 
-    def _scale_gradients(self, factor: float) -> None:
+    def _average_over_ranks(self) -> None:
+        """Do what the last backward has left out: the epoch ended before the batch that would have done it."""
+        from torch import distributed, zeros_like
+
         for parameter in self._parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+            if parameter.requires_grad:
+                gradient = zeros_like(parameter) if parameter.grad is None else parameter.grad
+                distributed.all_reduce(gradient)  # in every rank for every parameter, also where it was not used
+                if parameter.grad is not None or bool(gradient.any()):
+                    parameter.grad = gradient.div_(_ranks())
+        self._lacks_others = False
+
+    def _count_what_was_there(self) -> None:
+        """Make a mean over full batches one over the samples that there were, in all ranks together."""
+        import torch
+
+        expected = self._batch_size * self._steps
+        gradients = [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
+        if _ranks() == 1:
+            if self._samples != expected:
+                torch._foreach_mul_(gradients, expected / self._samples)
+            return
+        whole = torch.tensor(float(self._samples), device=gradients[0].device if gradients else None)
+        torch.distributed.all_reduce(whole)
+        factor = expected * _ranks() / whole  # stays on the device: reading it would make the host wait in each step
+        if factor.device.type != "cpu" or float(factor) != 1.0:
+            torch._foreach_mul_(gradients, factor)
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_replicated(model: torch.nn.Module) -> bool:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return isinstance(model, DistributedDataParallel)
+
+
+def _ranks() -> int:
+    """Return how many ranks train together; 1 without a process group."""
+    from torch import distributed
+
+    is_group = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_group else 1

@@ -10,33 +10,57 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import WorkloadFacts
 
-__all__ = ["as_baseline", "fitted"]
+__all__ = ["as_baseline", "fitted", "samples_of_rank"]
 
 
-def as_baseline(given: Config | Mapping[str, Any] | None, global_batch_size: int | None = None) -> Config:
+def as_baseline(
+    given: Config | Mapping[str, Any] | None, global_batch_size: int | None = None, ranks: int | None = None
+) -> Config:
     """Return the baseline as a configuration; batch size 32, no workers and fp32 where nothing is said.
 
     Where the samples of one step of the optimizer are fixed, it accumulates as many batches as they take, and without a
-    batch size of its own has the largest up to 32 that divides them. Raises ``UsageError`` for an unknown field, and
-    for a batch size that does not.
+    batch size of its own has the largest up to 32 that divides them. Raises ``UsageError`` for an unknown field, for a
+    batch size that does not, and for other ``ranks`` than are measured.
     """
-    config = given if isinstance(given, Config) else _config_of(given)
+    config = _in_ranks(given if isinstance(given, Config) else _config_of(given), ranks)
     if global_batch_size is None:
         return config
-    if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int) or global_batch_size < 1:
-        raise UsageError(f"--global-batch-size {global_batch_size}: allowed: whole numbers from 1")
+    whole = samples_of_rank(global_batch_size, config.ranks)
     if not isinstance(given, Config) and "batch_size" not in (given or {}):
-        if global_batch_size % config.accumulation_steps == 0 and config.accumulation_steps > 1:
-            return replace(config, batch_size=global_batch_size // config.accumulation_steps)
-        divisors = (size for size in range(config.batch_size, 0, -1) if global_batch_size % size == 0)
+        if whole % config.accumulation_steps == 0 and config.accumulation_steps > 1:
+            return replace(config, batch_size=whole // config.accumulation_steps)
+        divisors = (size for size in range(config.batch_size, 0, -1) if whole % size == 0)
         config = replace(config, batch_size=next(divisors))
-    steps, rest = divmod(global_batch_size, config.batch_size)
+    steps, rest = divmod(whole, config.batch_size)
     if rest or config.accumulation_steps not in (1, steps):
+        of_ranks = f" in each of {config.ranks} ranks" if config.ranks > 1 else ""
         raise UsageError(
             f"--global-batch-size {global_batch_size}: the baseline takes {config.batch_size} samples times "
-            f"{config.accumulation_steps}; pass --baseline batch_size=N with a divisor of {global_batch_size}"
+            f"{config.accumulation_steps}{of_ranks}; pass --baseline batch_size=N with a divisor of {whole}"
         )
     return replace(config, accumulation_steps=steps)
+
+
+def samples_of_rank(global_batch_size: int, ranks: int) -> int:
+    """Return each rank's samples of one step of the optimizer. Raises ``UsageError`` where they are not alike."""
+    is_whole = isinstance(global_batch_size, int) and not isinstance(global_batch_size, bool)
+    if not is_whole or global_batch_size < 1:
+        raise UsageError(f"--global-batch-size {global_batch_size}: allowed: whole numbers from 1")
+    samples, rest = divmod(global_batch_size, ranks)
+    if rest:
+        raise UsageError(f"--global-batch-size {global_batch_size}: no multiple of --ranks {ranks}")
+    return samples
+
+
+def _in_ranks(config: Config, ranks: int | None) -> Config:
+    """Return the baseline in so many ranks; where nothing is said, in its own."""
+    if ranks is None:
+        return config
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise UsageError(f"--ranks {ranks}: allowed: whole numbers from 1")
+    if config.ranks not in (1, ranks):
+        raise UsageError(f"--ranks {ranks}: the baseline has {config.ranks}; both train with as many processes")
+    return replace(config, ranks=ranks)
 
 
 def _config_of(given: Mapping[str, Any] | None) -> Config:
@@ -53,10 +77,13 @@ def _config_of(given: Mapping[str, Any] | None) -> Config:
 
 def fitted(baseline: Config, facts: WorkloadFacts, global_batch_size: int | None) -> Config:
     """Return the baseline with a batch that the dataset can fill."""
-    most = facts.dataset_length
+    if facts.dataset_length is not None and facts.dataset_length < baseline.ranks:
+        raise UsageError(f"--ranks {baseline.ranks}: the dataset has only {facts.dataset_length} samples")
+    most = (facts.dataset_length or 0) // baseline.ranks
     if not most or baseline.batch_size <= most:
         return baseline
     if not global_batch_size:
         return replace(baseline, batch_size=most)
-    size = next(size for size in range(most, 0, -1) if global_batch_size % size == 0)
-    return replace(baseline, batch_size=size, accumulation_steps=global_batch_size // size)
+    whole = samples_of_rank(global_batch_size, baseline.ranks)
+    size = next(size for size in range(most, 0, -1) if whole % size == 0)
+    return replace(baseline, batch_size=size, accumulation_steps=whole // size)

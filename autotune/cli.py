@@ -94,6 +94,9 @@ def _run(flags: argparse.Namespace) -> int:
             from autotune.result import RecordedStudy
 
             _write_report(RecordedStudy.of(result, str(output)), report, flags.quiet)
+        keeper.close()
+        if keeper.failure and keeper.failure not in result.notes:  # the storage was lost after the result was there
+            _say(keeper.failure)
         return InterruptedRunError.exit_code if is_interrupted else 0
     except (UserCodeError, NothingFeasibleError):
         if report and keeper.failed_study:
@@ -103,7 +106,11 @@ def _run(flags: argparse.Namespace) -> int:
                 _show_error(error)
         raise
     except KeyboardInterrupt:
-        if keeper.is_kept:
+        is_kept = keeper.is_kept
+        keeper.close()
+        if keeper.failure:
+            _say(keeper.failure)
+        elif is_kept:
             _say(f"What was measured is kept in {keeper.location}: the same command continues.")
         raise
     finally:
@@ -113,8 +120,10 @@ def _run(flags: argparse.Namespace) -> int:
 def _keeper(storage: str | None, output: Path) -> Keeper:
     """Return what keeps the study: where the user says or, for this command alone, in a file beside the output."""
     from autotune.search.keeping import Keeper
+    from autotune.search.sharing import open_keeper
 
-    return Keeper(storage) if storage else Keeper(output.with_suffix(".study"), for_one_run=True)
+    aside = output.with_suffix(".study")
+    return open_keeper(storage, aside) if storage else Keeper(aside, for_one_run=True)
 
 
 def _show_error(error: AutotuneError) -> None:
@@ -226,7 +235,7 @@ def _report(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
+    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "ranks", "explore")
     names = (*run, *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model

@@ -33,6 +33,7 @@ COLUMNS = {
     "persistent_workers": Column("", "whether workers live on between epochs"),
     "amp": Column("", "automatic mixed precision: off, bf16, fp16"),
     "accumulation_steps": Column("batches", "batches in one step of the optimizer"),
+    "ranks": Column("processes", "that train together; everything but rates is for each of them"),
     "options": Column("", "more of the step, such as channels_last; separated by commas"),
     "intra_op_threads": Column("threads", "inside one operator; empty for torch's own choice"),
     "inter_op_threads": Column("threads", "between operators; empty for torch's own choice"),
@@ -48,8 +49,11 @@ COLUMNS = {
     "host_to_device_seconds": Column("s", "of it: copying the batch to the device"),
     "forward_seconds": Column("s", "of it: model and loss"),
     "backward_seconds": Column("s", "of it: gradients"),
+    "communication_seconds": Column("s", "of it: synchronising the gradients of several ranks"),
     "optimizer_seconds": Column("s", "of it: optimizer, gradient scaling and zeroing"),
     "other_seconds": Column("s", "of it: the loop itself"),
+    "slowest_rank": Column("", "the rank whose step that is, for which the others wait; empty with one process"),
+    "rank_spread": Column("", "by which share of its time the fastest rank's own part of a step is shorter"),
     "device_idle_share": Column("", "share of the window in which the accelerator waited between steps"),
     "first_batch_seconds": Column("s", "from asking a new loader for an iterator to its first batch"),
     "restart_seconds": Column("s", "the same at the start of a later epoch"),
@@ -104,6 +108,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         **config.dataloader_kwargs(),
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
+        "ranks": config.ranks,
         "options": ",".join(config.options),
         "intra_op_threads": config.intra_op_threads,
         "inter_op_threads": config.inter_op_threads,
@@ -121,13 +126,16 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
     values = asdict(measurement)
     step, conditions = values.pop("step_time"), values.pop("conditions")
     low, high = values.pop("ci95") or (None, None)
-    window = values.pop("seconds")
+    window, slowest = values.pop("seconds"), measurement.slowest_rank
+    del values["ranks"]
     return {
         **values,
         **conditions,
         **{f"{part}_seconds": seconds for part, seconds in step.items()},
         "step_seconds": measurement.step_time.total,
         "window_seconds": window,
+        "slowest_rank": slowest and slowest.rank,
+        "rank_spread": measurement.rank_spread,
         "ci95_low": low,
         "ci95_high": high,
         "gpu_slowdowns": "; ".join(conditions["gpu_slowdowns"]),

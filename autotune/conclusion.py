@@ -91,7 +91,7 @@ def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequen
     evidence = Evidence(
         config=config,
         facts=facts,
-        host=host,
+        host=host.for_rank(config.ranks),
         measurement=answer.typical,
         compute=_look_at_step(config, probes),
         loader=_look_at_loader(config, probes),
@@ -181,7 +181,9 @@ def _notes(
     if confirmation and confirmation.control and confirmation.control.is_off:
         yield _off_text(confirmation.control)
     size, old_size = answer.config.batch_size, before.config.batch_size
-    whole, old_whole = size * answer.config.accumulation_steps, old_size * before.config.accumulation_steps
+    whole, old_whole = (
+        config.samples_per_step * config.accumulation_steps for config in (answer.config, before.config)
+    )
     if whole != old_whole:
         yield (
             f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
@@ -211,6 +213,7 @@ def _plain(config: Config) -> dict[str, Any]:
         **config.dataloader_kwargs(),
         "amp": config.amp,
         "accumulation_steps": config.accumulation_steps,
+        **({"ranks": config.ranks} if config.ranks > 1 else {}),
         **({"options": list(config.options)} if config.options else {}),
         "intra_op_threads": config.intra_op_threads,
         "inter_op_threads": config.inter_op_threads,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
-    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     from autotune.accumulation import GradientAccumulator, Reduction
 
@@ -71,6 +71,9 @@ class Config:
     """Automatic mixed precision: off (fp32), bf16, or fp16 with loss scaling."""
     accumulation_steps: int = 1
     """Batches per optimizer step."""
+    ranks: int = 1
+    """Processes that train together on one host, as ``torchrun --nproc-per-node`` starts them; every other field is for
+    each of them."""
     options: tuple[str, ...] = ()
     """More of the step, in the order in which it is applied: names of ``autotune.options.OPTIONS``."""
     intra_op_threads: int | None = None
@@ -85,7 +88,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.num_workers and self.prefetch_factor is None:
             object.__setattr__(self, "prefetch_factor", 2)  # torch's own default
-        for name, least in (("batch_size", 1), ("num_workers", 0), ("accumulation_steps", 1)):
+        for name, least in (("batch_size", 1), ("num_workers", 0), ("accumulation_steps", 1), ("ranks", 1)):
             _require_at_least(name, getattr(self, name), least)
         for name in ("prefetch_factor", "intra_op_threads", "inter_op_threads"):
             if getattr(self, name) is not None:
@@ -104,9 +107,10 @@ class Config:
     def for_rank(self, ranks: int | None = None) -> Config:
         """Return this configuration for one of several ranks on a host, which share its CPUs.
 
-        Workers and threads are divided by ``ranks``, one at least; batch size and accumulation are those of each rank.
-        ``ranks`` is ``LOCAL_WORLD_SIZE`` by default, which ``torchrun`` sets, and 1 without it. Threads that are left
-        to torch stay so: ``torchrun`` gives several ranks one each.
+        What was measured with as many ranks stays as it is. For another number, workers and threads of all ranks
+        together are divided by ``ranks``, one at least; batch size and accumulation are those of each rank. ``ranks``
+        is ``LOCAL_WORLD_SIZE`` by default, which ``torchrun`` sets, and 1 without it. Threads that are left to torch
+        stay so: ``torchrun`` gives several ranks one each.
         """
         if ranks is None:
             text = os.environ.get("LOCAL_WORLD_SIZE", "1")
@@ -114,13 +118,24 @@ class Config:
                 raise UsageError(f"LOCAL_WORLD_SIZE is {text!r}; allowed: whole numbers from 1")
             ranks = int(text)
         _require_at_least("ranks", ranks, 1)
-        threads = self.intra_op_threads
+        if ranks == self.ranks:
+            return self
+
+        def share(count: int) -> int:
+            return max(1, count * self.ranks // ranks)
+
         return replace(
             self,
-            num_workers=max(1, self.num_workers // ranks) if self.num_workers else 0,
-            intra_op_threads=threads and max(1, threads // ranks),
-            inter_op_threads=self.inter_op_threads and max(1, self.inter_op_threads // ranks),
+            ranks=ranks,
+            num_workers=self.num_workers and share(self.num_workers),
+            intra_op_threads=self.intra_op_threads and share(self.intra_op_threads),
+            inter_op_threads=self.inter_op_threads and share(self.inter_op_threads),
         )
+
+    @property
+    def samples_per_step(self) -> int:
+        """The samples of one batch of every rank."""
+        return self.batch_size * self.ranks
 
     @property
     def precision(self) -> str:
@@ -162,6 +177,19 @@ class Config:
         except ValueError as error:
             given = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
             raise UsageError(f"dataloader: {error}; passed were {given or 'no overrides'}") from error
+
+    def distributed_sampler(self, dataset: Dataset[Any], **options: Any) -> DistributedSampler[Any]:
+        """Return the sampler of this rank's share of a map-style dataset; without a process group, of all of it.
+
+        ``options`` are those of torch's ``DistributedSampler`` (``shuffle``, ``seed``, ``drop_last``); it shuffles
+        unless told otherwise, and in each epoch anew once ``set_epoch(epoch)`` was called.
+        """
+        from torch import distributed
+        from torch.utils.data import DistributedSampler
+
+        is_group = distributed.is_available() and distributed.is_initialized()
+        alone = {} if is_group else {"num_replicas": 1, "rank": 0}
+        return DistributedSampler(dataset, **(alone | options))
 
     def autocast(self, device: torch.device | str) -> torch.autocast:
         """Return the context for forward and loss (never backward); does nothing with ``amp: off``."""
@@ -237,11 +265,15 @@ class Config:
 
     def to_document(self) -> dict[str, Any]:
         """Return this configuration as the config file's content (schema version 1)."""
-        options = {"options": list(self.options)} if self.options else {}
+        training: dict[str, Any] = {"amp": self.amp, "accumulation_steps": self.accumulation_steps}
+        if self.ranks > 1:
+            training["ranks"] = self.ranks
+        if self.options:
+            training["options"] = list(self.options)
         document: dict[str, Any] = {
             "autotune": SCHEMA_VERSION,
             "dataloader": self.dataloader_kwargs(),
-            "training": {"amp": self.amp, "accumulation_steps": self.accumulation_steps, **options},
+            "training": training,
             "threads": {"intra_op": self.intra_op_threads, "inter_op": self.inter_op_threads},
         }
         for name in ("measured", "made_on"):

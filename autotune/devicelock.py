@@ -27,7 +27,7 @@ __all__ = ["DeviceLock"]
 POLL_SECONDS = 0.5
 SHARED_FOLDER = Path("/tmp")
 """Where all users of a machine find each other's locks, whatever ``TMPDIR`` says."""
-_CREDENTIALS = re.compile(r"//[^/\s]*@")
+_CREDENTIALS = re.compile(r"(?<=//)\S*@|(?<=password=)[^&\s]*")
 
 
 class DeviceLock:
@@ -100,7 +100,7 @@ def _about_this_process() -> dict[str, Any]:
         "pid": os.getpid(),
         "user": _user(),
         "since": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
-        "command": _CREDENTIALS.sub("//", shlex.join(sys.argv)),
+        "command": _CREDENTIALS.sub("", shlex.join(sys.argv)),
     }
 
 

@@ -11,7 +11,7 @@ from autotune.baseline import as_baseline, fitted
 from autotune.config import Config
 from autotune.diagnosis.evidence import Evidence
 from autotune.diagnosis.limits import find
-from autotune.errors import ConfigFileError
+from autotune.errors import ConfigFileError, UsageError
 from autotune.finding import Cause, Finding
 from autotune.host import inspect_host
 from autotune.probes import Anatomy, Trace
@@ -83,6 +83,11 @@ def diagnose(
 
     with ProcessRunner(describe(workload, dataset), device, on_wait=on_wait) as runner:
         given = as_baseline(config)
+        if given.ranks > 1:
+            raise UsageError(
+                f"the configuration is for {given.ranks} ranks, a diagnosis looks at one process: pass one without "
+                "ranks. What limits several ranks is in the result of tuning them"
+            )
         facts = runner.inspect(given)
         return _Looks(runner, fitted(given, facts, None), facts, tell).diagnosis(trace)
 

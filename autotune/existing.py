@@ -57,6 +57,11 @@ def tune_existing(
     ``settings`` are arguments of ``Config``, ``options`` those of ``autotune.tune``, and win. Raises what that raises,
     and ``UsageError`` for a knob that the loader fixes at another value.
     """
+    if options.get("ranks", 1) != 1:
+        raise UsageError(
+            f"ranks={options['ranks']}: from a trainer one process is measured; for several pass a Workload, or "
+            "--model on the command line, with --ranks"
+        )
     for knob, value in loader.fixed.items():
         if options.get(knob) not in (None, value):
             raise UsageError(f"{knob}={options[knob]!r}: the loader's batch sampler makes batches of {value}")

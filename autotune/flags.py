@@ -95,6 +95,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="samples of one step of the optimizer, such as 256: smaller batches are accumulated",
     )
     knobs.add_argument(
+        "--ranks",
+        type=_whole_from_one,
+        metavar="N",
+        help="processes that train together on this host, as torchrun starts them, each on a GPU of its own where "
+        "there are some, such as 2; all other settings are for each of them",
+    )
+    knobs.add_argument(
         "--explore",
         metavar="OPTIONS",
         help=f"more of the training step to try after the search, such as channels_last,compile; all, or some of "
@@ -219,8 +226,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--storage",
         metavar="FILE|URL",
-        help="keep the study there and always continue it, such as my.study or sqlite:///study.db (default: beside "
-        "the output, continued where a run was cut off)",
+        help="keep the study there and always continue it, such as my.study or sqlite:///study.db; on a server, such "
+        "as postgresql://user@host/database, tuners on several hosts share it (default: beside the output, continued "
+        "where a run was cut off)",
     )
 
 

@@ -11,7 +11,7 @@ import platform
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,27 @@ class Host:
     open_files: int | None = None
     """Files, sockets and shared memory that a process may hold open (``ulimit -n``); ``None`` without a limit."""
 
+    def for_rank(self, ranks: int) -> Host:
+        """Return what one of several ranks on this host may use: a share of its CPUs and its memory."""
+        if ranks == 1:
+            return self
+        return replace(
+            self,
+            cpus=max(1, self.cpus // ranks),
+            affinity_cpus=max(1, self.affinity_cpus // ranks),
+            quota_cpus=None if self.quota_cpus is None else self.quota_cpus / ranks,
+            memory_bytes=self.memory_bytes // ranks,
+            shm_bytes=None if self.shm_bytes is None else self.shm_bytes // ranks,
+        )
+
     @property
     def traits(self) -> dict[str, str]:
-        """What makes measurements on two machines comparable, in words: CPUs, memory in whole GiB, and GPUs."""
-        gpus = sorted(f"{gpu.name} {gpu.uuid}" for gpu in self.gpus)
+        """What makes measurements on two machines comparable, in words: CPUs, GPUs, and their memory in whole GiB."""
+        gpus = sorted(" ".join([gpu.name, *map(_gib, filter(None, [gpu.memory_bytes]))]) for gpu in self.gpus)
         return {
             "CPU": self.cpu_model,
             "CPUs": str(self.cpus),
-            "memory": f"{round(self.memory_bytes / 2**30)} GiB",
+            "memory": _gib(self.memory_bytes),
             "GPUs": ", ".join(gpus) or "none",
         }
 
@@ -176,6 +189,10 @@ def made_elsewhere(made_on: Mapping[str, Any], host: Host | None = None) -> list
         _other("driver", made_on.get("driver"), driver),
     )
     return [difference for difference in found if difference is not None]
+
+
+def _gib(size: int) -> str:
+    return f"{round(size / 2**30)} GiB"
 
 
 def _other(name: str, there: object, here: object) -> str | None:

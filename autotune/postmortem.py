@@ -9,12 +9,15 @@ import sysconfig
 
 from autotune.records import Outcome
 
-__all__ = ["describe_end", "describe_silence", "describe_worker", "has_lost_batch", "last_words"]
+__all__ = ["RANK_FRAME", "describe_end", "describe_silence", "describe_worker", "has_lost_batch", "last_words"]
 
+RANK_FRAME = "rank_"
+"""How the function is called in which a rank runs, its number follows: its frames then say whose they are."""
 TAIL_LENGTH = 4000
 """Characters of a dead process's output that are kept."""
 _NOISE = re.compile(r"^(Extension modules: .*|Fatal Python error: .*|Current thread 0x[0-9a-f]+.*)\n?", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_RANK = re.compile(RANK_FRAME + r"\d+")
 _NO_SHARED_MEMORY = re.compile(r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))")
 _LIBRARIES = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.abspath(__file__)) + os.sep)
 """Where code lies that is not the user's: Python's own and this package's."""
@@ -90,11 +93,14 @@ def _killer(oom_kills: int | None) -> str:
 
 def _place(output: str, before: str = " in ") -> str:
     """Return where a process that crashed or was aborted says that it was, the user's code first; else nothing."""
-    frames = [frame for dump in output.split("Fatal Python error: ")[1:] for frame in _FRAME.finditer(dump)]
+    dumps = [list(_FRAME.finditer(dump)) for dump in output.split("Fatal Python error: ")[1:]]
+    frames = [(frame, dump) for dump in dumps for frame in dump]
     if not frames:
         return ""
-    frame = next((frame for frame in frames if _is_users(frame["path"])), frames[0])
-    return f"{before}{frame['function']}, {os.path.basename(frame['path'])} line {frame['line']}"
+    frame, dump = next((found for found in frames if _is_users(found[0]["path"])), frames[0])
+    functions = (other["function"] for other in dump)
+    rank = next((f" of rank {name.removeprefix(RANK_FRAME)}" for name in functions if _RANK.fullmatch(name)), "")
+    return f"{before}{frame['function']}, {os.path.basename(frame['path'])} line {frame['line']}{rank}"
 
 
 def _is_users(path: str) -> bool:

@@ -7,6 +7,7 @@ state that the imports left, and nothing that an earlier one did is in it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -40,8 +41,8 @@ EXIT_LIMIT = 3.0
 """Seconds in which a session must have ended before it is killed."""
 OUTPUT_BYTES = 64_000
 """How much of a dead process's output is looked at: every worker may say where it was."""
-DUMP_SECONDS = 0.3
-"""Seconds in which a process that is aborted has written its frames."""
+DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
+"""Seconds in which a process that is aborted has written its frames, and all of them have."""
 ROOT = Path("/")
 
 
@@ -88,18 +89,18 @@ class MeasuringProcess:
             remove_scratch(self._mark)
             raise
 
-    def open(self) -> None:
-        """Begin a session. Raises ``ProcessLostError``."""
+    def open(self, ranks: int = 1) -> dict[str, Any]:
+        """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
         self._output_begin = os.fstat(self._output.fileno()).st_size
         self._watchdog = Watchdog(self._members)
-        self.ask({"op": "open"}, START_LIMIT)
+        return self.ask({"op": "open", "ranks": ranks}, START_LIMIT)
 
     def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
         """Send the session a request and wait for its reply, ``limit`` seconds at most.
 
         Raises ``ProcessLostError`` when none comes.
         """
-        kills = oom_kills(ROOT)
+        kills, rank = oom_kills(ROOT), None
         try:
             reply = self._exchange(message, limit, blob)
         except _EndedError as ended:
@@ -107,9 +108,10 @@ class MeasuringProcess:
         else:
             if "closed" not in reply:
                 return reply
-            self._is_busy = True  # what the dead session has started may still run: it is to be killed
-            code = reply["closed"]
-        raise self._lost(*describe_end(code, self._written(), _difference(kills, oom_kills(ROOT))))
+            code, rank = reply["closed"], reply.get("rank")
+            self._is_busy = rank is None  # what a dead session has started may still run: it is to be killed
+        outcome, reason = describe_end(code, self._written(), _difference(kills, oom_kills(ROOT)))
+        raise self._lost(outcome, reason if rank is None else f"rank {rank}: {reason}")
 
     def explain(self, attempt: Attempt) -> Attempt:
         """Return an attempt in which a loader worker died, with what it wrote before it did."""
@@ -122,7 +124,7 @@ class MeasuringProcess:
             return False
         self._watchdog = None
         try:
-            return self._exchange({"op": "close"}, EXIT_LIMIT)["closed"] == 0 and self._process.poll() is None
+            return self._exchange({"op": "close"}, EXIT_LIMIT).get("closed") == 0 and self._process.poll() is None
         except (ProcessLostError, _EndedError):
             return False
 
@@ -175,14 +177,23 @@ class MeasuringProcess:
             self._output.close()
 
     def _make_members_say_where_they_are(self) -> None:
-        """Abort what hangs, and would be killed: Python writes where it was. What cleans up goes on."""
-        for member in self._members():
+        """Abort what hangs, and would be killed: Python writes where it was. What cleans up goes on.
+
+        All stand still meanwhile, so that none answers to the end of another, and one writes at a time, children first:
+        with their parent they would end unheard.
+        """
+        members = [member for member in self._members() if not is_cleaner(member)]
+        for member in members:
+            with suppress(psutil.Error):
+                member.suspend()
+        end = time.monotonic() + ALL_DUMPS_SECONDS
+        for member in reversed(members):
             with suppress(psutil.Error, AttributeError):
-                if not is_cleaner(member):
-                    member.send_signal(signal.SIGABRT)
-        time.sleep(DUMP_SECONDS)
+                _abort(member)
+                _await_end(member, min(end, time.monotonic() + DUMP_SECONDS))
 
     def _members(self) -> list[psutil.Process]:
+        """Return all that runs below, parents first."""
         with suppress(psutil.Error):
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
@@ -209,6 +220,21 @@ class _EndedError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
+
+
+def _abort(process: psutil.Process) -> None:
+    """Abort a process that stands still, in its main thread where the system can tell: in that the user's code runs."""
+    try:
+        ctypes.CDLL(None).tgkill(process.pid, process.pid, signal.SIGABRT)  # glibc 2.30
+    except (AttributeError, TypeError):  # an older one, or another system
+        process.send_signal(signal.SIGABRT)
+    process.resume()
+
+
+def _await_end(process: psutil.Process, deadline: float) -> None:
+    """Wait until a process has ended, which its parent need not have noticed. Raises ``psutil.NoSuchProcess`` then."""
+    while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

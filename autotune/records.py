@@ -25,6 +25,7 @@ __all__ = [
     "Phase",
     "Probe",
     "Progress",
+    "RankShare",
     "Request",
     "Runner",
     "StepTime",
@@ -32,7 +33,7 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of these records: a study that was stored with another one is not continued."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
@@ -88,6 +89,9 @@ class StepTime:
     """Optimizer step, gradient scaling and zeroing."""
     other: float
     """What is left: the loop itself."""
+    communication: float = 0.0
+    """With several ranks: waiting for the others' gradients after the own ones were done; what of it lies behind
+    backward costs nothing."""
 
     @property
     def total(self) -> float:
@@ -149,12 +153,29 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare:
+    """One rank's part in an average step of all."""
+
+    rank: int
+    """Its number, from 0."""
+    own_seconds: float
+    """The step without waiting for others: loading, forward, backward, optimizer."""
+    communication_seconds: float
+    """Synchronising gradients and waiting for slower ranks, as far as backward did not hide it."""
+    data_wait_seconds: float
+    """The part of ``own_seconds`` in which it waited for its batch."""
+    peak_memory_bytes: int
+    """Its own peak, of the memory that limits the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one configuration gave in timed training steps."""
 
     samples_per_second: float
-    """Training rate over whole epochs: samples divided by time, epoch restarts included. What counts is what workers
-    built in the window and training used or, where it waited for data at other times, would have used."""
+    """Training rate, of all ranks together, over whole epochs: samples divided by time, epoch restarts included. What
+    counts is what workers built in the window and training used or, where it waited for data at other times, would have
+    used."""
     ci95: Interval | None
     """95 % t-interval of that rate on block means; ``None`` with fewer than two blocks."""
     steady_samples_per_second: float
@@ -209,6 +230,8 @@ class Measurement:
     """Share of the batches that are not another worker's; below 1 where an iterable dataset is not divided."""
     stopped_early: bool = False
     """Whether the window ended as soon as the rate was sure to lie below what was asked for; it may be lower still."""
+    ranks: tuple[RankShare, ...] = ()
+    """What each of several ranks took; empty with one process."""
     notes: tuple[str, ...] = ()
     """What a reader must know to trust this number, in plain words."""
 
@@ -217,6 +240,17 @@ class Measurement:
         """Peak of the memory that limits this run, by the end of an epoch where the workers' memory grows."""
         by_the_end = self.epoch_host_memory_bytes if self.memory == "host" else None
         return max(self.peak_memory_bytes, by_the_end or 0)
+
+    @property
+    def slowest_rank(self) -> RankShare | None:
+        """The rank that the others wait for most; ``None`` with one process."""
+        return max(self.ranks, key=lambda rank: rank.own_seconds, default=None)
+
+    @property
+    def rank_spread(self) -> float | None:
+        """By which share of its time the fastest rank's own part of a step is shorter than the slowest one's."""
+        own = [rank.own_seconds for rank in self.ranks]
+        return 1 - min(own) / max(own) if own and max(own) > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +292,13 @@ class WorkloadFacts:
     """Versions of Python, torch and the device driver."""
     device_uuid: str | None = None
     """The accelerator's UUID, the same under every number; ``None`` for a CPU, and where it has none."""
+    data_parallel_devices: int | None = None
+    """Devices among which ``nn.DataParallel`` divides a batch, 0 on a CPU; ``None`` for any other model."""
+    other_devices: tuple[str, ...] = ()
+    """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     obtainable_host_bytes: int | None = None
-    """Host memory that a process with this workload could hold: what it held at first, and what was available then."""
+    """Host memory that a process with this workload could hold, each of several ranks its share: what it held at first,
+    and what was available then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

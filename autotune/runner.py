@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -24,6 +26,8 @@ LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
 """After that it hangs once it takes so many seconds, and so many times the longest yet."""
 DEVICE_PATIENCE = 60.0
 """Seconds for which an accelerator is waited for that another tuner holds."""
+OF_ONE_PROCESS = ("numerics", "anatomy", "trace")
+"""What is looked at in one process, also where several ranks train: it is about the model, not about their number."""
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
 WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
@@ -53,7 +57,7 @@ class ProcessRunner:
         self._source = source
         self._patience = patience
         self._on_wait = on_wait
-        self._lock: DeviceLock | None = None
+        self._locks: list[DeviceLock] = []
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
         self._session: MeasuringProcess | None = None
@@ -74,11 +78,16 @@ class ProcessRunner:
         facts = facts_from_json(_unwrap(reply)["facts"])
         self._on_cpu = facts.device == "cpu"
         self._key = self._session_key(baseline)
-        if not self._on_cpu and self._lock is None:
-            lock = DeviceLock(facts.device_uuid or facts.device)
-            lock.take(self._patience, lambda holder: self._on_wait(WAITING.format(holder=holder)))
-            self._lock = lock
+        if not self._on_cpu and not self._locks:
+            self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
+
+    def _take(self, *devices: str) -> None:
+        """Wait until no other tuner uses any of these devices, and keep them; always in the same order."""
+        for device in sorted(devices):
+            lock = DeviceLock(device)
+            lock.take(self._patience, lambda holder: self._on_wait(WAITING.format(holder=holder)))
+            self._locks.append(lock)
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions."""
@@ -109,11 +118,12 @@ class ProcessRunner:
         try:
             self.close()
         finally:
-            if self._lock is not None:
-                self._lock.free()
-                self._lock = None
+            while self._locks:
+                self._locks.pop().free()
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
+        if request.part in OF_ONE_PROCESS:
+            config = replace(config, ranks=1)
         key = self._session_key(config, request)
         if self._session is None or request.fresh or key != self._key:
             self._open(config)
@@ -129,7 +139,7 @@ class ProcessRunner:
 
         A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
         """
-        common = (*_threads(config), config.options, _needs_plain_model(config, request))
+        common = (*_threads(config), config.ranks, config.options, _needs_plain_model(config, request))
         if self._on_cpu:
             return common
         if request is not None and request.part != "training":
@@ -140,11 +150,13 @@ class ProcessRunner:
         """Open a session with the configuration's threads, and load the workload in it."""
         self._end_session()
         threads = _threads(config)
-        process = self._processes.pop(threads, None) or MeasuringProcess(config.thread_environment())
+        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config))
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()
-        process.open()
+        if config.ranks > 1 and sys.platform != "linux":
+            raise UsageError(f"{config.ranks} ranks: several are measured on Linux only; pass --ranks 1")
+        _unwrap(process.open(config.ranks))
         message, blob = _load_message(self._source, self._device, config)
         begin = time.monotonic()
         _unwrap(process.ask(message, self._load_limit, blob))
@@ -166,7 +178,13 @@ class ProcessRunner:
 
 
 def _threads(config: Config) -> tuple[Any, ...]:
-    return config.intra_op_threads, config.inter_op_threads
+    return *_environment(config).items(), config.inter_op_threads
+
+
+def _environment(config: Config) -> dict[str, str]:
+    """Return the environment that a configuration asks for; several ranks have one thread each, as of ``torchrun``."""
+    torchruns = {} if config.ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+    return torchruns | config.thread_environment()
 
 
 def _needs_plain_model(config: Config, request: Request | None) -> bool:

@@ -23,6 +23,7 @@ from autotune.runner import ProcessRunner
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
+from autotune.search.replicas import advice_on_data_parallel
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
 
@@ -58,6 +59,7 @@ def best_config(
     batch_sampler: Callable[[int], Sampler[list[int]]] | None = None,
     loss_reduction: Reduction | None = None,
     max_grad_norm: float | None = None,
+    parallelize: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
     loader_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Config:
@@ -78,6 +80,7 @@ def best_config(
         batch_sampler=batch_sampler,
         loss_reduction=loss_reduction,
         max_grad_norm=max_grad_norm,
+        parallelize=parallelize,
         loader_options=loader_options,
     )
     return tune(workload, **options).config
@@ -93,6 +96,7 @@ def tune(
     baseline: Config | Mapping[str, Any] | None = None,
     batch_size: Any = None,
     global_batch_size: int | None = None,
+    ranks: int | None = None,
     num_workers: Any = None,
     prefetch_factor: Any = None,
     pin_memory: Any = None,
@@ -112,8 +116,11 @@ def tune(
     everything, in seconds or as text (``"3m"``), ``trials`` the most trials of the search. ``baseline`` is what
     runs today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``). Each knob takes a value, a
     sequence of values, or text as on the command line (``"32..512"``). ``global_batch_size`` keeps the samples of one
-    step of the optimizer: smaller batches are accumulated. ``headroom`` is the share of the memory to leave free (0.1
-    or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes or ``"12GiB"``).
+    step of the optimizer, of all ranks together: smaller batches are accumulated. ``ranks`` processes train together on
+    this host, each on an accelerator of its own where there are some, as ``torchrun --nproc-per-node`` starts them:
+    every knob and ``max_memory`` are for each of them, rates are those of all. ``headroom`` is the share of the memory
+    to leave free (0.1 or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes
+    or ``"12GiB"``).
     ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``storage`` is a file
     or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
     continued. ``on_progress`` is called with each ``Progress``.
@@ -136,7 +143,7 @@ def tune(
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
     room = MemoryRoom(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
     options = () if explore is None else parse_options(explore)
-    before = as_baseline(baseline, global_batch_size)
+    before = as_baseline(baseline, global_batch_size, ranks)
     clock = Clock(parse_duration(budget))
     tell = on_progress or (lambda progress: None)
     tell(Progress(phase="inspect", seconds_left=clock.left))
@@ -149,7 +156,7 @@ def tune(
         facts = runner.inspect(before)
         host = inspect_host()
         before = fitted(before, facts, global_batch_size)
-        space = build_space(facts, host.cpus, before, knobs, global_batch_size)
+        space = build_space(facts, host.for_rank(before.ranks).cpus, before, knobs, global_batch_size)
         run = Run(runner, space, facts, host, clock, tell, options)
         return run.result(storage, trials, room)
 
@@ -176,10 +183,11 @@ class Run:
     ) -> Result:
         """Search, confirm and conclude; a storage that is opened here is closed again."""
         from autotune.search.keeping import Keeper
+        from autotune.search.sharing import open_keeper
 
         if isinstance(storage, Keeper):
             return self._result(storage, max_trials, room)
-        keeper = Keeper(storage)
+        keeper = open_keeper(storage)
         try:
             return self._result(keeper, max_trials, room)
         finally:
@@ -190,6 +198,9 @@ class Run:
         from autotune.search.study import open_study
 
         study = open_study(self.space, self.facts, self.host, keeper=keeper, room=room)
+        keeper.tell = lambda message: self.tell(
+            Progress(phase="confirm", seconds_left=self.clock.left, message=message)
+        )
         for message in (*keeper.notes, *filter(None, [keeper.continues])):
             self.tell(Progress(phase="inspect", seconds_left=self.clock.left, message=message))
         search = Search(
@@ -221,8 +232,27 @@ class Run:
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
             landscape=study.landscape,
         )
+        result = replace(result, notes=(*result.notes, *filter(None, [self._advice(search, result)])))
         keeper.result(result, verdict_sentence(result))
         return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
+
+    def _advice(self, search: Search, result: Result) -> str | None:
+        """Return what to do about the way in which the model is made parallel."""
+
+        def has_time(measurements: int) -> bool:
+            return result.stop_reason != INTERRUPTED and self.clock.left + GRACE > measurements * search.fresh_cost
+
+        def advice(has_time: Callable[[int], bool]) -> str | None:
+            seconds = search.longest_window
+            return advice_on_data_parallel(
+                self.runner, result.config, self.facts, self.host, seconds=seconds, has_time=has_time
+            )
+
+        try:
+            return advice(has_time)
+        except KeyboardInterrupt:
+            self._close_runner()
+            return advice(lambda measurements: False)
 
     def _search(self, search: Search) -> str:
         """Run the search; the user may interrupt it once the baseline was measured."""

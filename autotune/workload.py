@@ -59,6 +59,9 @@ class Workload:
     know; by default what ``loss.reduction`` says, else a mean. A mean over tokens counts as one over samples."""
     max_grad_norm: float | None = None
     """Norm that the gradients of a step are clipped to; ``None`` leaves them."""
+    parallelize: Callable[[torch.nn.Module], torch.nn.Module] | None = None
+    """``parallelize(model) -> model`` wraps the model in each of several ranks, for example with FSDP2's
+    ``fully_shard``; by default ``DistributedDataParallel`` does. Not called with one process."""
     loader_options: Mapping[str, Any] | None = None
     """More arguments of every DataLoader, such as ``worker_init_fn`` or ``drop_last``; none that a knob sets."""
 

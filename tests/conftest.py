@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from tests.processes import MARK, marked
+from tests.server import database, server
 from tests.sharing import no_process_is_left, shared_processes
 
-__all__ = ["no_process_is_left", "shared_processes"]
+__all__ = ["database", "no_process_is_left", "server", "shared_processes"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable

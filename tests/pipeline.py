@@ -83,7 +83,7 @@ class SimulatedPipeline:
     def step(self, batch: Any, samples: int | None = None) -> StepMarks:
         there, seconds = self.now, self.compute(len(self._given) - 1)
         self.now += seconds
-        return there, there, there + seconds / 3, self.now, self.now
+        return there, there, there + seconds / 3, self.now, self.now, self.now
 
     @property
     def device(self) -> CpuDevice:
@@ -150,7 +150,7 @@ class SimulatedAccelerator(AcceleratorDevice):
         there = max(self.now, self.done)
         self.done = there + self.step_seconds
         self.furthest = max(self.furthest, self.done - self.now)
-        return there, there, there + self.step_seconds / 3, self.done, self.done
+        return there, there, there + self.step_seconds / 3, self.done, self.done, self.done
 
     def mark(self) -> float:
         return max(self.now, self.done)

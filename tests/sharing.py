@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,9 @@ class Shared(MeasuringProcess):
         self.is_open = False
         self.is_sound = True
 
-    def open(self) -> None:
+    def open(self, ranks: int = 1) -> dict[str, Any]:
         self.is_open, self.is_sound = True, False
-        super().open()
+        return super().open(ranks)
 
     def close(self) -> bool:
         self.is_open = False

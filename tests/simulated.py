@@ -91,7 +91,7 @@ class SimulatedMachine:
 
     def rate(self, config: Config) -> float:
         """The true rate, in samples per second."""
-        return config.batch_size / self.cost(config).total
+        return config.samples_per_step / self.cost(config).total
 
     def best(self, space: Space) -> float:
         """The highest true rate within the bounds among configurations that do not fail."""
@@ -120,7 +120,7 @@ class SimulatedMachine:
             return Attempt(outcome=Outcome.OK, numerics=self.numerics(config.amp), seconds=self.seconds / 4)
         if request.part == "compute":
             compute = examples.compute_probe(
-                samples_per_second=config.batch_size / self.cost(config).compute,
+                samples_per_second=config.samples_per_step / self.cost(config).compute,
                 first_step_seconds=self.cost(config).compute,
                 host_seconds=self.cost(config).compute,
                 cpu_seconds=self.cost(config).compute,
@@ -150,7 +150,7 @@ class SimulatedMachine:
             samples_per_second=rate,
             ci95=(rate * 0.99, rate * 1.01),
             steady_samples_per_second=rate,
-            ceiling_samples_per_second=config.batch_size / cost.compute * factor,
+            ceiling_samples_per_second=config.samples_per_step / cost.compute * factor,
             step_time=split,
             peak_memory_bytes=self.peak(config),
             host_memory_bytes=self.peak(config),

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore", "--global-batch-size",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
-    "--pin-memory", "--prefetch-factor", "--quiet", "--report", "--storage", "--threads", "--trials", "--version",
+    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--storage", "--threads", "--trials",
+    "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 
@@ -191,7 +192,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
     put_tune(tune)
     flags = "--model m:f --dataset m:d --device cpu --budget 1m30s --trials 7 --baseline batch_size=8"
     knobs = "--batch-size 32..512 --num-workers 0,2,4 --amp off --pin-memory true --storage s.db --headroom 20%"
-    knobs += " --global-batch-size 512 --max-memory 12GiB --explore channels_last,compile"
+    knobs += " --ranks 2 --global-batch-size 512 --max-memory 12GiB --explore channels_last,compile"
     assert main([*flags.split(), *knobs.split()]) == 0
     received.pop("on_progress")
     assert received.pop("storage").location == "s.db"
@@ -213,6 +214,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "persistent_workers": None,
         "amp": "off",
         "threads": None,
+        "ranks": 2,
     }
 
 

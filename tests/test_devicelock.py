@@ -88,8 +88,9 @@ def test_every_user_may_take_it(tmp_path: Path) -> None:
     lock.free()
 
 
-def test_what_started_it_is_said_without_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["autotune", "--storage", "mysql://me:secret@host/db"])
+@pytest.mark.parametrize("login", ["me:secret@", "me:sec/secret@secret@"])
+def test_what_started_it_is_said_without_passwords(login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["autotune", "--storage", f"mysql://{login}host/db"])
     lock = DeviceLock(NAME, tmp_path)
     lock.take(0, print)
     about = json.loads(next(tmp_path.iterdir()).read_text())

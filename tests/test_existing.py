@@ -99,6 +99,19 @@ def test_another_batch_sampler_is_kept_and_fixes_the_batch_size() -> None:
     assert numbers(again(loader, batch_size=50), is_counted=True) == [0, 1, 2, 5, 6, 7]
 
 
+def test_several_ranks_are_not_measured_from_a_trainer() -> None:
+    with pytest.raises(UsageError, match="ranks=2: from a trainer one process is measured"):
+        tune_existing(
+            torch.nn.Linear(1, 1),
+            read_loader(DataLoader(Squares(100)), "the loader"),
+            device=torch.device("cpu"),
+            settings={},
+            options={"ranks": 2},
+            optimizer=torch.optim.AdamW,
+            training_step=None,
+        )
+
+
 def test_another_batch_size_than_a_fixed_one_is_refused() -> None:
     found = read_loader(DataLoader(Squares(100), batch_sampler=Buckets()), "the loader")
     with pytest.raises(UsageError, match="batch sampler makes batches of 3"):

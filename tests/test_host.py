@@ -26,6 +26,9 @@ from autotune.host import (
     memory_available,
     usable_cpus,
 )
+from autotune.search.identity import identify
+from tests import examples
+from tests.simulated import space_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -325,6 +328,17 @@ def test_the_traits_do_not_depend_on_the_order_of_gpus_nor_on_the_process() -> N
     assert replace(CPU_HOST, gpus=(H100, other)).traits == replace(CPU_HOST, gpus=(other, H100)).traits
     code = "from autotune.host import inspect_host; print(inspect_host().traits)"
     assert run_python(code) == str(inspect_host().traits)
+
+
+def test_hosts_that_differ_only_in_which_gpus_they_have_share_a_study() -> None:
+    def name(gpu: Gpu) -> str:
+        here = replace(GPU_HOST, gpus=(gpu, H100))
+        return identify(examples.facts(), here, space_of(examples.facts())).name
+
+    assert name(replace(H100, uuid="GPU-2")) == name(H100)
+    assert name(replace(H100, memory_bytes=40 * GIB)) != name(H100)
+    assert name(replace(H100, memory_bytes=None)) != name(H100)
+    assert name(replace(H100, name="NVIDIA A100")) != name(H100)
 
 
 def test_open_files_are_those_that_a_process_may_hold() -> None:

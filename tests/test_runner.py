@@ -15,6 +15,7 @@ import pytest
 
 import autotune
 from autotune.config import Config
+from autotune.descendants import MARK
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.guard import OOM_SCORE
@@ -409,3 +410,23 @@ def test_the_scratch_folder_is_gone_before_the_process_that_would_remove_it(
         assert list(tmp_path.glob("autotune-*"))
         monkeypatch.setattr("subprocess.Popen.kill", kill_and_look)
     assert left == [[]]
+
+
+def test_a_process_whose_tuner_ended_while_it_started_leaves_nothing(tmp_path: Path) -> None:
+    """It has a request by then, and its answer can go nowhere."""
+    scratch = tmp_path / "autotune-scratch"
+    scratch.mkdir()
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune.measure.worker"],
+            input=b'{"op": "open"}\n',
+            stdout=write,
+            stderr=subprocess.PIPE,
+            env={**os.environ, MARK: str(scratch)},
+            timeout=180,
+        )
+    finally:
+        os.close(write)
+    assert list(tmp_path.iterdir()) == [], done.stderr

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from autotune.diagnosis.evidence import Evidence
 from autotune.finding import Cause, Finding
 from autotune.probes import Anatomy
+from autotune.records import Measurement
 
 __all__ = ["habits"]
 
@@ -27,6 +28,8 @@ FEW_BYTES = 4096
 """Bytes of a sample below which fetching samples one at a time costs more than copying them."""
 FELT_SHARE = 0.1
 """Time of fetching a batch, as a share of a step, from which how it is fetched matters."""
+UNEVEN = 0.1
+"""Share of the slowest rank's part of a step by which another is faster, from which it is told."""
 FOREIGN_BYTES = 2**29
 """Bytes that others may hold on an accelerator before it is told: a display takes less."""
 
@@ -34,10 +37,25 @@ FOREIGN_BYTES = 2**29
 def habits(evidence: Evidence) -> Iterator[Finding]:
     """Yield what is worth knowing, the machine first."""
     yield from _of_machine(evidence)
+    yield from _of_ranks(evidence.measurement)
     yield from _of_memory(evidence)
     if evidence.anatomy is not None:
         yield from _of_step(evidence.anatomy)
         yield from _of_dataset(evidence, evidence.anatomy)
+
+
+def _of_ranks(measured: Measurement) -> Iterator[Finding]:
+    slowest = measured.slowest_rank
+    if slowest is None or (measured.rank_spread or 0.0) < UNEVEN:
+        return
+    fastest = min(measured.ranks, key=lambda rank: rank.own_seconds)
+    waits = slowest.data_wait_seconds - fastest.data_wait_seconds > (slowest.own_seconds - fastest.own_seconds) / 2
+    yield _finding(
+        Cause.SLOW_RANK,
+        f"rank {slowest.rank} takes longer than the others, which wait for it in every step",
+        (f"{1000 * slowest.own_seconds:.3g} ms a step, rank {fastest.rank} {1000 * fastest.own_seconds:.3g} ms",),
+        "look at its loader and its share of the data" if waits else "look at its device, and at what only it does",
+    )
 
 
 def _of_machine(evidence: Evidence) -> Iterator[Finding]:

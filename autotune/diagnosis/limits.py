@@ -44,6 +44,7 @@ class _Lost:
 
     wait: float
     copy: float
+    communication: float
     loop: float
     slowed: float
     restarts: float
@@ -60,13 +61,14 @@ def _lost(evidence: Evidence) -> _Lost:
     """
     measured = evidence.measurement
     split, samples = measured.step_time, measured.samples / measured.steps
-    computing = split.forward + split.backward + split.optimizer
+    computing = split.forward + split.backward + split.communication + split.optimizer
     alone = samples / measured.ceiling_samples_per_second
     steady, total = samples / measured.steady_samples_per_second, samples / measured.samples_per_second
     same = total * (1 - measured.unique_share)
     return _Lost(
         wait=max(0.0, split.data_wait + steady - split.total),
         copy=split.host_to_device,
+        communication=split.communication,
         loop=split.other,
         slowed=max(0.0, computing - alone) if evidence.config.num_workers else 0.0,
         restarts=max(0.0, total - same - steady),
@@ -81,6 +83,7 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
     parts: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
         (lost.wait, late_loader),
         (lost.copy, _slow_copy),
+        (lost.communication, _communication),
         (lost.loop, _slow_loop),
         (lost.slowed, _slowed_step),
         (lost.restarts, _restarts),
@@ -122,7 +125,7 @@ def _launch_limit(evidence: Evidence) -> Finding | None:
     compute, utilisation = evidence.compute, evidence.measurement.conditions.gpu_utilisation
     if not evidence.is_asynchronous or compute is None or (utilisation or 0.0) >= BUSY_GPU:
         return None
-    step = evidence.config.batch_size / compute.samples_per_second
+    step = evidence.config.samples_per_step / compute.samples_per_second
     if compute.host_seconds < LAUNCHING * step:
         return None
     figures = [f"the host takes {ms(compute.host_seconds)} to ask for a step of {ms(step)}"]
@@ -167,6 +170,19 @@ def _slow_copy(evidence: Evidence, share: float) -> Finding:
     )
 
 
+def _communication(evidence: Evidence, share: float) -> Finding:
+    measured = evidence.measurement
+    ranks = len(measured.ranks)
+    return limit(
+        Cause.COMMUNICATION,
+        "the ranks spend their time on synchronising gradients, which backward does not hide",
+        (f"{ms(measured.step_time.communication)} a step in the slowest of {ranks} ranks",),
+        "larger batches in each rank, or accumulate several (--global-batch-size): gradients are synchronised once in "
+        "each step of the optimizer",
+        share,
+    )
+
+
 def _slow_loop(evidence: Evidence, share: float) -> Finding:
     return limit(
         Cause.LOOP,
@@ -184,7 +200,7 @@ def _slowed_step(evidence: Evidence, share: float) -> Finding:
         return quota(evidence, share)
     alone = measured.samples / measured.steps / measured.ceiling_samples_per_second
     split = measured.step_time
-    computing = split.forward + split.backward + split.optimizer
+    computing = split.forward + split.backward + split.communication + split.optimizer
     if conditions.gpu_slowdowns or conditions.allocator_retries:
         return _step_limit(evidence)
     return limit(
@@ -217,11 +233,12 @@ def _restarts(evidence: Evidence, share: float) -> Finding:
 
 
 def _same_samples(evidence: Evidence, share: float) -> Finding:
+    ranks, by = ("", "") if evidence.config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
     return limit(
         Cause.SAME_SAMPLES,
-        "the workers of the iterable dataset yield the same samples",
+        f"the {ranks}workers of the iterable dataset yield the same samples",
         (f"only {percent(evidence.measurement.unique_share)} of the samples differ",),
-        "divide the data among the workers with torch.utils.data.get_worker_info()",
+        f"divide the data among the {ranks}workers with {by}torch.utils.data.get_worker_info()",
         share,
     )
 

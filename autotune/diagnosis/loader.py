@@ -80,7 +80,8 @@ def _looks_idle(evidence: Evidence) -> bool:
     threads = 1 if evidence.is_asynchronous else evidence.config.intra_op_threads or evidence.facts.intra_op_threads
     step = threads * (split.total - split.data_wait) / split.total
     builders = evidence.config.num_workers or split.data_wait / split.total
-    return max(0.0, conditions.own_cpus - step) < BLOCKED * builders
+    own = conditions.own_cpus / evidence.config.ranks
+    return max(0.0, own - step) < BLOCKED * builders
 
 
 def _slow_receive(evidence: Evidence, share: float) -> Finding | None:

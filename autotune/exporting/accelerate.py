@@ -30,9 +30,9 @@ def launch_file(config: Config) -> dict[str, Any]:
     """Return the keys of the file that ``accelerate launch --config_file`` reads; it refuses any other."""
     keys: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "NO",
+        "distributed_type": "MULTI_GPU" if _starts_ranks(config) else "NO",
         "num_machines": 1,
-        "num_processes": 1,
+        "num_processes": config.ranks if _starts_ranks(config) else 1,
         "mixed_precision": PRECISION[config.amp],
         "use_cpu": on_cpu(config),
     }
@@ -41,7 +41,14 @@ def launch_file(config: Config) -> dict[str, Any]:
     return keys
 
 
+def _starts_ranks(config: Config) -> bool:
+    """Tell whether ``accelerate launch`` can start the ranks: on CPUs it does so through MPI alone."""
+    return config.ranks > 1 and not on_cpu(config)
+
+
 def _notes(config: Config) -> Iterator[str]:
+    if config.ranks > 1 and on_cpu(config):
+        yield f"On a CPU accelerate launch starts one process: use torchrun --nproc-per-node {config.ranks}."
     if config.amp == "fp16" and on_cpu(config):
         yield "On a CPU Accelerate trains in fp32 where fp16 is asked for."
     if config.amp == "off" and "compile" in config.options and "tf32" not in config.options:
@@ -93,6 +100,7 @@ ACCELERATE = Target(
         "persistent_workers": "`DataLoader(persistent_workers)`",
         "amp": "`mixed_precision`",
         "accumulation_steps": "`gradient_accumulation_steps`",
+        "ranks": "`num_processes`",
         "intra_op_threads": "`launch --num_cpu_threads_per_process`",
         "compile": "`dynamo_backend`",
     },

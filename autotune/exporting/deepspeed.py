@@ -50,6 +50,7 @@ DEEPSPEED = Target(
         "accumulation_steps": "`gradient_accumulation_steps`",
     },
     advice={
+        "ranks": "start the script with deepspeed --num_gpus",
         "num_workers": _BY_LOADER,
         "prefetch_factor": _BY_LOADER,
         "pin_memory": _BY_LOADER,

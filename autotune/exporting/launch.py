@@ -15,8 +15,9 @@ NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in KNOBS}
 
 
 def _torchrun_notes(config: Config) -> Iterator[str]:
-    yield "Each of several ranks has one thread unless OMP_NUM_THREADS is set, and they share the host's CPUs:"
-    yield "config.for_rank() in the script divides workers and threads by their number."
+    if config.ranks == 1:
+        yield "Each of several ranks has one thread unless OMP_NUM_THREADS is set, and they share the host's CPUs:"
+        yield "config.for_rank() in the script divides workers and threads by their number."
 
 
 def _write_torchrun(config: Config, remarks: Sequence[str]) -> Written:
@@ -25,9 +26,9 @@ def _write_torchrun(config: Config, remarks: Sequence[str]) -> Written:
         f"# {headline(config)}",
         *_exports(variables),
         *remarks,
-        "# torchrun --standalone --nproc-per-node 1 train.py",
+        f"# torchrun --standalone --nproc-per-node {config.ranks} train.py",
     ]
-    return {"environment": variables}, "\n".join(lines) + "\n"
+    return {"environment": variables, "torchrun": {"nproc_per_node": config.ranks}}, "\n".join(lines) + "\n"
 
 
 def _write_shell(config: Config, remarks: Sequence[str]) -> Written:
@@ -56,7 +57,7 @@ def _text(value: Any) -> str:
 TORCHRUN = Target(
     name="torchrun",
     title="torchrun",
-    knows={"intra_op_threads": "`OMP_NUM_THREADS`"},
+    knows={"ranks": "`--nproc-per-node`", "intra_op_threads": "`OMP_NUM_THREADS`"},
     advice=dict.fromkeys(KNOBS, "autotune.load_config(FILE) in the script"),
     notes=_torchrun_notes,
     write=_write_torchrun,

@@ -14,10 +14,12 @@ PRECISION = {"off": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def trainer_arguments(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments of ``lightning.Trainer``: one device, as was measured."""
+    """Return the keyword arguments of ``lightning.Trainer``: one device for each rank, as was measured."""
     arguments: dict[str, Any] = {"accelerator": "cpu"} if on_cpu(config) else {}
+    arguments["devices"] = config.ranks
+    if config.ranks > 1:
+        arguments["strategy"] = "ddp"
     arguments |= {
-        "devices": 1,
         "precision": PRECISION[config.amp],
         "accumulate_grad_batches": config.accumulation_steps,
     }
@@ -53,6 +55,7 @@ KNOWS = {
     "persistent_workers": "`DataLoader(persistent_workers)`",
     "amp": "`Trainer(precision)`",
     "accumulation_steps": "`Trainer(accumulate_grad_batches)`",
+    "ranks": "`Trainer(devices)`",
     "cudnn_benchmark": "`Trainer(benchmark)`",
     "compile": "`fit(torch.compile(module))`",
 }

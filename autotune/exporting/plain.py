@@ -64,7 +64,7 @@ def _loop(config: Config) -> Iterator[str]:
 PYTHON = Target(
     name="python",
     title="plain Python",
-    knows={knob: "yes" for knob in KNOBS if knob not in ("fused_optimizer", "checkpointing")},
+    knows={knob: "yes" for knob in KNOBS if knob not in ("ranks", "fused_optimizer", "checkpointing")},
     advice={},
     notes=_notes,
     write=_write,

@@ -33,6 +33,7 @@ KNOBS = (
     "persistent_workers",
     "amp",
     "accumulation_steps",
+    "ranks",
     "intra_op_threads",
     "inter_op_threads",
     *OPTIONS,
@@ -40,6 +41,7 @@ KNOBS = (
 """Everything that a configuration may set."""
 
 OTHERWISE = {
+    "ranks": "torchrun --nproc-per-node, DistributedDataParallel(model) and DistributedSampler(dataset)",
     "intra_op_threads": "set OMP_NUM_THREADS before Python starts, or torch.set_num_threads()",
     "inter_op_threads": "torch.set_num_interop_threads() before the first operator",
     "channels_last": "model.to(memory_format=torch.channels_last) once the model is on its device",
@@ -130,10 +132,10 @@ class Target:
 def settings(config: Config) -> dict[str, Any]:
     """Return what a configuration sets, by knob; what it leaves to torch is not there."""
     found: dict[str, Any] = {**config.dataloader_kwargs(), "amp": config.amp}
-    found["accumulation_steps"] = config.accumulation_steps
+    found |= {"accumulation_steps": config.accumulation_steps, "ranks": config.ranks}
     found |= {"intra_op_threads": config.intra_op_threads, "inter_op_threads": config.inter_op_threads}
     found |= dict.fromkeys(config.options, True)
-    unset = {"amp": "off", "accumulation_steps": 1, "intra_op_threads": None, "inter_op_threads": None}
+    unset = {"amp": "off", "accumulation_steps": 1, "ranks": 1, "intra_op_threads": None, "inter_op_threads": None}
     return {knob: found[knob] for knob in KNOBS if knob in found and not (knob in unset and found[knob] == unset[knob])}
 
 

@@ -43,7 +43,7 @@ def training_arguments(config: Config) -> dict[str, Any]:
 
 def _notes(config: Config) -> Iterator[str]:
     yield "Trainer builds AdamW unless given optimizers=(optimizer, None), and clips gradients unless max_grad_norm=0."
-    if not on_cpu(config):
+    if not on_cpu(config) and config.ranks == 1:
         yield "Of several GPUs it takes all in one process: set CUDA_VISIBLE_DEVICES, or start it with torchrun."
     if "compile" in config.options and "tf32" not in config.options:
         yield 'With torch_compile it allows TF32: torch.set_float32_matmul_precision("highest") after Trainer(...).'
@@ -80,7 +80,7 @@ TRANSFORMERS = Target(
     name="transformers",
     title="Transformers",
     knows=KNOWS,
-    advice={},
+    advice={"ranks": "start the script with torchrun --nproc-per-node"},
     notes=_notes,
     write=_write,
     sets_process=True,

@@ -12,6 +12,7 @@ from autotune.host import inspect_host
 from autotune.measure.cell import Cell
 from autotune.measure.device import Device
 from autotune.measure.epochs import EpochCost
+from autotune.measure.following import FollowingRun
 from autotune.measure.inventory import BatchStream
 from autotune.measure.loading import open_stream
 from autotune.measure.memory import (
@@ -25,6 +26,7 @@ from autotune.measure.memory import (
 from autotune.measure.monitor import conditions_between, snapshot
 from autotune.measure.notes import loader_notes, machine_notes, window_notes
 from autotune.measure.run import TimedRun, Window
+from autotune.measure.team import ALONE, Team
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Conditions, Measurement, Request
 from autotune.workload import Workload
@@ -36,24 +38,32 @@ RELEVANT_GROWTH = 0.02
 LONGER_LOOKS = 2
 
 
-def measure(workload: Workload, config: Config, cell: Cell, device: Device, request: Request) -> Measurement:
-    """Time real training steps of one configuration, loader included."""
+def measure(
+    workload: Workload, config: Config, cell: Cell, device: Device, request: Request, team: Team = ALONE
+) -> Measurement:
+    """Time real training steps of one configuration, loader included; of several ranks each measures itself."""
     stream = open_stream(workload, config)
     known = open_segments(os.getpid())
     cell.step.non_blocking = config.pin_memory  # the cell may have been opened for another loader
-    run = TimedRun(config, cell.step, stream, device, request)
+    run = (TimedRun if team.leads else FollowingRun)(config, cell.step, stream, device, request, team=team)
     try:
         run.advance(1)
-        memory, before, retries = sample_memory(stream.produced, known), snapshot(), device.allocator_retries
+        memory, retries = sample_memory(stream.produced, known), device.allocator_retries
+        before = snapshot(job=team.job)
         run.settle()
         window = run.fill()
         gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
         conditions = replace(
-            conditions_between(before, snapshot(), gpu), allocator_retries=device.allocator_retries - retries
+            conditions_between(before, snapshot(job=team.job), gpu),
+            allocator_retries=device.allocator_retries - retries,
         )
         after = sample_memory(stream.produced, known, stream.workers)
+        everybody = team.gather(stream.digests)
+        stream.digests_of_others = [
+            digest for rank, digests in enumerate(everybody) if rank != team.rank for digest in digests
+        ]
         measurement = _report(run, stream, window, cell, conditions, after)
-        return _with_growth(measurement, growth_between(memory, after), after, run, stream)
+        return _with_growth(measurement, growth_between(memory, after), after, run, stream, team)
     finally:
         stream.close()
 
@@ -66,7 +76,7 @@ def _report(
         run.rows(window), window.ready, window.block, run.config.num_workers, whole_epochs=window.whole_epochs
     )
     samples = _epoch_samples(stream, window, summary)
-    epoch = _epoch_cost(samples, config, stream, window, summary)
+    epoch = _epoch_cost(samples, run, stream, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
     width = summary.relative_half_width
@@ -107,17 +117,25 @@ def _report(
 
 
 def _with_growth(
-    measurement: Measurement, growth: MemoryGrowth | None, memory: MemorySample, run: TimedRun, stream: BatchStream
+    measurement: Measurement,
+    growth: MemoryGrowth | None,
+    memory: MemorySample,
+    run: TimedRun,
+    stream: BatchStream,
+    team: Team,
 ) -> Measurement:
     """Add how the workers' memory grew; where that seems to matter, look again over steps beyond the window.
 
     The first batches allocate what later ones reuse, and memory comes and goes: what grows for good grows each time.
     """
     batches = stream.epoch_batches
-    if growth is None or batches is None:
+    if not all(team.gather(growth is not None and batches is not None)):
         return measurement
+    assert growth is not None
+    assert batches is not None
+    relevant = RELEVANT_GROWTH * inspect_host().memory_bytes / team.size
     for _ in range(LONGER_LOOKS):
-        if growth.after(batches) < RELEVANT_GROWTH * inspect_host().memory_bytes:
+        if not any(team.gather(growth.after(batches) >= relevant)):
             break
         run.advance_for(measurement.seconds / 2)
         before, memory = memory, sample_memory(stream.produced, (), stream.workers)
@@ -137,16 +155,17 @@ def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) 
 
 
 def _epoch_cost(
-    samples: int | None, config: Config, stream: BatchStream, window: Window, summary: WindowSummary
+    samples: int | None, run: TimedRun, stream: BatchStream, window: Window, summary: WindowSummary
 ) -> EpochCost | None:
     """Return what an epoch and its start cost; ``None`` without workers, which start nothing, or without a length.
 
     A restart that was not seen costs, with workers that are kept, building the first batch: one round of all
     workers at most.
     """
+    config = run.config
     if not config.num_workers or samples is None:
         return None
-    first, seen = stream.start_seconds[0], stream.start_seconds[window.epochs :]
+    first, seen = stream.start_seconds[0], stream.start_seconds[window.epochs : run.epochs_at_end]
     inside = summary.seconds - sum(seen)
     start = restart = fmean(seen) if seen else first
     if config.persistent_workers:

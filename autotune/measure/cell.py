@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from statistics import fmean
 from typing import Any
 
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DistributedSampler, IterableDataset, default_collate
 
 from autotune.config import Config
 from autotune.measure.device import Device, Mark
@@ -18,6 +18,7 @@ from autotune.measure.loading import open_stream
 from autotune.measure.memory import MemorySample, open_segments, peak_host_bytes
 from autotune.measure.monitor import conditions_between, snapshot
 from autotune.measure.step import TrainingStep, move, tensor_bytes
+from autotune.measure.team import ALONE, Team
 from autotune.probes import ComputeProbe
 from autotune.stats import mser_truncation
 from autotune.workload import Workload
@@ -58,24 +59,24 @@ class Cell:
         return self.compute.samples_per_second
 
 
-def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
-    """Build the training step, warm it on one resident batch, and measure the ceiling there."""
-    step = TrainingStep(workload, config, device)
+def open_cell(workload: Workload, config: Config, device: Device, team: Team = ALONE) -> Cell:
+    """Build the training step, warm it on one resident batch, and measure the ceiling there, all ranks together."""
+    step = TrainingStep(workload, config, device, team)
     stream = open_stream(workload, Config(batch_size=config.batch_size))
     batch = move(next(stream), device.torch_device, non_blocking=False)
     first_end, first_step_seconds = _take_first_step(step, batch, stream.samples, device)
     ends: list[Mark] = [first_end]
-    before, begin, host_seconds = snapshot(), time.perf_counter(), 0.0
-    while not _is_warm(len(ends), time.perf_counter() - begin):
+    before, begin, host_seconds = snapshot(job=team.job), time.perf_counter(), 0.0
+    for _ in team.together(lambda: _is_warm(len(ends), time.perf_counter() - begin)):
         called = time.perf_counter()
         ends.append(step(batch, stream.samples)[-1])
         host_seconds += time.perf_counter() - called
         device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
     device.synchronize()
-    conditions = conditions_between(before, after := snapshot())
+    conditions = conditions_between(before, after := snapshot(job=team.job))
     times = [device.seconds(a, b) for a, b in pairwise(ends)]
     settled = times[min(mser_truncation(times), len(times) // 2) :]
-    _take_the_largest(workload, config, step, device)
+    _take_the_largest(workload, config, step, device, batch, team)
     if "compile" in config.options:
         _take_the_last(workload, config, step, device)
     peaks, host = device.peaks(), _own_peak()
@@ -83,7 +84,7 @@ def open_cell(workload: Workload, config: Config, device: Device) -> Cell:
         samples_per_second=stream.samples / fmean(settled),
         first_step_seconds=first_step_seconds,
         host_seconds=host_seconds / (len(ends) - 1),
-        cpu_seconds=(after.own - before.own) / (len(ends) - 1),
+        cpu_seconds=(after.own - before.own) / (len(ends) - 1) / team.size,
         peak_memory_bytes=peaks[1] if peaks else host,
         memory="device" if peaks else "host",
         memory_limit_bytes=device.memory_limit,
@@ -114,12 +115,18 @@ def _own_peak() -> int:
     return peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held))
 
 
-def _take_the_largest(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
-    """Where samples differ in size, train on a batch with the largest of those seen: that peak counts."""
+def _take_the_largest(
+    workload: Workload, config: Config, step: TrainingStep, device: Device, batch: Any, team: Team
+) -> None:
+    """Where samples differ in size, train on a batch with the largest of those seen: that peak counts.
+
+    Ranks look at samples of their own; one that has found none takes the resident ``batch`` meanwhile.
+    """
     largest = _largest_batch(workload, config.batch_size)
-    if largest is None:
+    if not any(team.gather(largest is not None)):
         return
-    batch = move(largest, device.torch_device, non_blocking=False)
+    if largest is not None:
+        batch = move(largest, device.torch_device, non_blocking=False)
     for _ in range(LARGEST_STEPS):
         step(batch)
     device.synchronize()
@@ -128,10 +135,13 @@ def _take_the_largest(workload: Workload, config: Config, step: TrainingStep, de
 def _take_the_last(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
     """Train on a batch as short as an epoch's last: a compiled model compiles once more for it, and not in a window."""
     dataset: Any = workload.dataset
-    if isinstance(dataset, IterableDataset) or workload.sampler is not None or workload.batch_sampler is not None:
+    share = workload.sampler if isinstance(workload.sampler, DistributedSampler) else None
+    is_chosen = workload.sampler is not share or workload.batch_sampler is not None
+    if isinstance(dataset, IterableDataset) or is_chosen:
         return
-    rest = len(dataset) % config.batch_size
-    if len(dataset) < config.batch_size or rest < LEAST_REST:
+    samples = len(dataset) if share is None else len(share)
+    rest = samples % config.batch_size
+    if samples < config.batch_size or rest < LEAST_REST:
         return
     collate = workload.collate_fn or default_collate
     step(move(collate([dataset[index] for index in range(rest)]), device.torch_device, non_blocking=False), rest)

@@ -11,8 +11,9 @@ from autotune.errors import UsageError
 from autotune.host import inspect_host
 from autotune.measure.gpu import NvmlGpu, open_gpu
 from autotune.measure.memory import reset_peak
+from autotune.measure.team import ALONE, Team
 
-__all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device"]
+__all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device", "uuid_of"]
 
 Mark = Any
 """A point in a device's time: seconds on CPU, an event on an accelerator."""
@@ -137,7 +138,7 @@ class AcceleratorDevice:
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
         self._module = torch.get_device_module(device)
-        self.uuid = _uuid(device)
+        self.uuid = uuid_of(device)
         self.gpu: NvmlGpu | None = open_gpu(self.uuid)
 
     @property
@@ -205,13 +206,15 @@ class AcceleratorDevice:
         return int(get_stats().get("num_alloc_retries", 0)) if get_stats else 0
 
 
-def open_device(name: str) -> Device:
-    """Open the device called ``auto``, ``cpu``, ``cuda:0`` and the like.
+def open_device(name: str, team: Team = ALONE) -> Device:
+    """Open the device called ``auto``, ``cpu``, ``cuda:0`` and the like; of several ranks each has one of its own.
 
     Raises ``UsageError`` when this machine or this build of torch does not have it.
     """
     if name == "auto":
         name = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
+    if team.size > 1:
+        name = _name_for(name, team)
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -227,7 +230,22 @@ def open_device(name: str) -> Device:
     return AcceleratorDevice(device)
 
 
-def _uuid(device: torch.device) -> str | None:
+def _name_for(name: str, team: Team) -> str:
+    """Return the name of a rank's own device."""
+    if name == "cpu":
+        return name
+    if ":" in name:
+        raise UsageError(
+            f"--device {name}: each of {team.size} ranks has a device of its own: pass {name.split(':')[0]}"
+        )
+    count = torch.accelerator.device_count()
+    if 0 < count < team.size:
+        raise UsageError(f"--ranks {team.size}: this machine has {count} accelerators; pass --ranks {count}")
+    return f"{name}:{team.rank}"
+
+
+def uuid_of(device: torch.device) -> str | None:
+    """Return what tells an accelerator from all others, where it has it."""
     if device.type != "cuda":
         return None
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)

@@ -66,6 +66,8 @@ def _parts(workload: Workload) -> Iterator[Any]:
     yield from _datasets(workload.dataset)
     yield from (workload.loss, workload.optimizer, workload.collate_fn, workload.training_step)
     yield from (workload.sampler, workload.batch_sampler)
+    if workload.parallelize is not None:
+        yield workload.parallelize
     if workload.max_grad_norm is not None or workload.loader_options:
         yield (workload.max_grad_norm, sorted((workload.loader_options or {}).items()))
     if settings := differing_settings():

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from autotune.errors import UserCodeError
 from autotune.host import inspect_host, memory_available
-from autotune.measure.device import Device
+from autotune.measure.device import Device, uuid_of
 from autotune.measure.fingerprint import fingerprint
 from autotune.measure.step import loss_reduction, tensor_bytes
 from autotune.records import WorkloadFacts
@@ -23,14 +23,17 @@ __all__ = ["inspect"]
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
 
-def inspect(workload: Workload, device: Device) -> WorkloadFacts:
-    """Look at model, dataset and device; builds one sample.
+def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts:
+    """Look at model, dataset and device; builds one sample. Each of several ``ranks`` has its share of free memory.
 
     Raises ``UserCodeError`` when the dataset gives no sample; what the sample's own code raises passes through.
     """
     dataset = workload.dataset
     length = len(dataset) if isinstance(dataset, Sized) else None
     sample = _first_sample(workload)
+    devices: list[int] | None = None
+    if isinstance(workload.model, torch.nn.DataParallel):
+        devices = list(workload.model.device_ids)
     collate = workload.collate_fn or default_collate
     return WorkloadFacts(
         dataset_length=length,
@@ -50,7 +53,9 @@ def inspect(workload: Workload, device: Device) -> WorkloadFacts:
         sample_bytes=tensor_bytes(collate([sample])),
         versions=_versions(device),
         device_uuid=device.uuid,
-        obtainable_host_bytes=memory_available() + psutil.Process().memory_info().rss,
+        data_parallel_devices=len(devices) if devices is not None else None,
+        other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
+        obtainable_host_bytes=memory_available() // ranks + psutil.Process().memory_info().rss,
     )
 
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from autotune.descendants import note_workers
 from autotune.errors import UserCodeError
 from autotune.measure.step import tensor_bytes, tensors_in
 
-__all__ = ["BatchStream", "CountingCollate"]
+__all__ = ["BatchStream", "CountingCollate", "unique_share"]
 
 
 class CountingCollate:
@@ -77,10 +77,15 @@ class CountingCollate:
         return int((self._slots == 0).sum())
 
     @property
-    def unique_share(self) -> float:
-        """Share of the workers whose first batches differ; 1 where the batches' content tells nothing."""
-        firsts = [first for first, second in self._digests.tolist() if first and second and first != second]
-        return len(set(firsts)) / len(firsts) if firsts else 1.0
+    def digests(self) -> list[tuple[int, int]]:
+        """What tells each worker's first batch from others, and something that differs from it."""
+        return [(first, second) for first, second in self._digests.tolist()]
+
+
+def unique_share(digests: Iterable[tuple[int, int]]) -> float:
+    """Return the share of the workers whose first batches differ; 1 where the batches' content tells nothing."""
+    firsts = [first for first, second in digests if first and second and first != second]
+    return len(set(firsts)) / len(firsts) if firsts else 1.0
 
 
 def _length(sized: Any) -> int | None:
@@ -122,6 +127,8 @@ class BatchStream:
         """Epochs begun so far."""
         self.epoch_batches: int | None = None
         """Batches in an epoch: known for a map-style dataset, learnt at the first epoch's end for an iterable one."""
+        self.digests_of_others: list[tuple[int, int]] = []
+        """What other ranks know of the first batches of their workers."""
         self.start_seconds: list[float] = []
         """Seconds to the first batch of each epoch, from asking for an iterator or from the end of the epoch before."""
         if not isinstance(loader.dataset, IterableDataset):
@@ -139,6 +146,9 @@ class BatchStream:
         return self._start_epoch(begin)
 
     def _start_epoch(self, begin: float) -> Any:
+        set_epoch = getattr(self._loader.sampler, "set_epoch", None)
+        if set_epoch:
+            set_epoch(self.epochs)  # as training has to, for another order in each
         self._iterator = iter(self._loader)
         self._note_workers()
         try:
@@ -205,7 +215,12 @@ class BatchStream:
     @property
     def unique_share(self) -> float:
         """Share of the batches that are not the same ones from another worker; 1 for a map-style dataset."""
-        return self._counter.unique_share if isinstance(self._loader.dataset, IterableDataset) else 1.0
+        return unique_share(self.digests + self.digests_of_others)
+
+    @property
+    def digests(self) -> list[tuple[int, int]]:
+        """What tells the first batches of an iterable dataset's workers from each other; else empty."""
+        return self._counter.digests if isinstance(self._loader.dataset, IterableDataset) else []
 
     def close(self) -> None:
         """Let the workers go.

@@ -37,6 +37,6 @@ def _applicable(workload: Workload, config: Config) -> dict[str, Any]:
 def open_stream(workload: Workload, config: Config) -> BatchStream:
     """Return batches without end from such a loader; its workers start with the first."""
     is_iterable = isinstance(workload.dataset, IterableDataset)
-    compares_workers = is_iterable and config.num_workers > 1
+    compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
     counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
     return BatchStream(open_loader(workload, config, counter), counter)

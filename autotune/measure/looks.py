@@ -39,10 +39,13 @@ COPIES = 3
 POLL_SECONDS = 0.0005
 
 
-def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds: float) -> LoaderTrace:
-    """Trace the loader for about so many seconds: without workers, then with one that nothing holds up."""
+def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds: float, ranks: int = 1) -> LoaderTrace:
+    """Trace the loader for about so many seconds: without workers, then with one that nothing holds up.
+
+    Of several ``ranks`` each does so at the same time, and takes its share of the shared memory.
+    """
     inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds)
-    prefetch = _prefetch(tensor_bytes(batch))
+    prefetch = _prefetch(ranks * tensor_bytes(batch))
     config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=prefetch, persistent_workers=True)
     stream = open_stream(workload, config)
     known = open_segments(os.getpid())

@@ -125,13 +125,12 @@ def reset_peak() -> None:
         file.write("5")
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds used so far by this process, its live workers and those that have ended."""
-    own = os.times()
-    total = own.user + own.system + own.children_user + own.children_system
-    for child in psutil.Process().children(recursive=True):
+def cpu_seconds(pid: int | None = None) -> float:
+    """Return the CPU seconds used so far by a process, this one by default, its live workers and those that ended."""
+    root, total = psutil.Process(pid), 0.0
+    for process in (root, *root.children(recursive=True)):
         with contextlib.suppress(*_GONE):
-            times = child.cpu_times()
+            times = process.cpu_times()
             total += times.user + times.system  # and those it has started itself, such as a fork server's
             total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     return total

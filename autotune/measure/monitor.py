@@ -35,7 +35,7 @@ class Snapshot:
     clock: float
     """Seconds."""
     own: float
-    """CPU seconds used by this process tree."""
+    """CPU seconds used by this process tree, or by that of all ranks."""
     busy: float
     """CPU seconds used by everybody on this process's CPUs."""
     waiting: float | None
@@ -50,11 +50,14 @@ class Snapshot:
     """Per loader worker: CPU seconds of each of its threads."""
 
 
-def snapshot(root: Path = Path("/")) -> Snapshot:
-    """Read the counters; takes a few milliseconds, so only at the ends of a window."""
+def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
+    """Read the counters; takes a few milliseconds, so only at the ends of a window.
+
+    ``job`` is the process that has started this one as a rank among others: none of them is a neighbour.
+    """
     times = psutil.cpu_times(percpu=True)
     return Snapshot(
-        own=cpu_seconds(),
+        own=cpu_seconds(job),
         busy=sum(_busy(times[cpu]) for cpu in _cpus() if cpu < len(times)),
         waiting=_run_queue_seconds(root),
         throttled=throttled_seconds(root),

@@ -64,9 +64,10 @@ def loader_notes(loader: LoaderFacts, config: Config, in_flight: int) -> Iterato
     if loader.freezes_epoch:
         yield "the dataset's set_epoch does not reach workers that live on: each keeps its own copy of it"
     if loader.unique_share < 1:
+        ranks, by = ("", "") if config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
         yield (
-            f"only {loader.unique_share:.0%} of the samples are counted: the workers yield the same ones; "
-            "divide the dataset among them with torch.utils.data.get_worker_info()"
+            f"only {loader.unique_share:.0%} of the samples are counted: the {ranks}workers yield the same ones; "
+            f"divide the dataset among them with {by}torch.utils.data.get_worker_info()"
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from autotune.config import Config
 from autotune.measure.device import Device, Mark
 from autotune.measure.step import StepMarks
+from autotune.measure.team import ALONE, Team
 from autotune.measure.window import (
     MIN_BLOCKS,
     MIN_STEPS,
@@ -26,7 +27,7 @@ from autotune.measure.window import (
 )
 from autotune.records import Request
 
-__all__ = ["Batches", "TimedRun", "Window"]
+__all__ = ["Batches", "Opening", "TimedRun", "Window"]
 
 MIN_WINDOW_SECONDS = 1.0
 MIN_WINDOW_STEPS = 60
@@ -85,6 +86,18 @@ class StepLog:
     """Samples in each batch."""
     ready: list[int] = field(default_factory=list)
     """Inventory after each step."""
+    epochs: list[int] = field(default_factory=list)
+    """Epochs begun, at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the leader of several ranks says when a window opens."""
+
+    whole_epochs: bool
+    """Whether it consists of whole epochs."""
+    block: int
+    """Steps in a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +133,10 @@ class TimedRun:
         device: Device,
         request: Request,
         clock: Callable[[], float] = time.perf_counter,
+        team: Team = ALONE,
     ) -> None:
         self.config = config
+        self._team = team
         self._step = step
         self.batches = batches
         self.device = device
@@ -129,13 +144,16 @@ class TimedRun:
         self._clock = clock
         self._block, self._ahead = MIN_STEPS, min(device.steps_ahead, LEAST_AHEAD)
         self._waited = 0.0
-        self._next_look = self._next_hopeless_look = 0.0
+        self._next_look = self._next_hopeless_look = self._next_pace = 0.0
         self._extended_until: float | None = None
         self.stopped_early = False
         """Whether the window ended because its rate was sure to lie below ``request.least_rate``."""
         self._origin = device.mark()
         self.log = StepLog()
         """Every step so far."""
+        self.last = 0
+        """Steps by the end of the window."""
+        team.post(False)
 
     def advance(self, steps: int) -> None:
         """Train on the next ``steps`` batches."""
@@ -148,21 +166,23 @@ class TimedRun:
             log.marks.append(self._step(batch, batches.samples))
             log.samples.append(batches.samples)
             log.ready.append(batches.ready)
+            log.epochs.append(batches.epochs)
+            self._team.made_step()
             self._note_ends(self._ahead)
 
     def advance_for(self, seconds: float) -> None:
         """Train for so long, one burst at least."""
         limit = self._clock() + seconds
-        self.advance(self._burst)
+        self._lead(self._burst)
         while self._clock() < limit:
-            self.advance(1)
+            self._lead(1)
+        self._meet(len(self.log.marks))
 
     def settle(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
         limit = self._clock() + self.request.seconds
-        turnover = 2 * (self.in_flight + self.config.num_workers)
-        while not self._is_settled(turnover) and self._clock() <= limit:
-            self.advance(1)
+        while not self._all_settled() and self._clock() <= limit:
+            self._lead(1)
         self._note_ends(0)
         self._pace()
 
@@ -177,12 +197,19 @@ class TimedRun:
                 self._finish_epoch()
                 continue
             epochs = self.batches.epochs
-            self.advance(1)
+            self._lead(1)
             if self.batches.epochs > epochs or self._has_too_few_steps_left(window):
                 window = self._reopen(window)
+        self.last = len(self.log.marks)
+        self._meet(self.last)
         self.device.synchronize()
         self._note_ends(0)
         return window
+
+    @property
+    def epochs_at_end(self) -> int:
+        """Epochs begun by the end of the window."""
+        return self.log.epochs[self.last - 1]
 
     def rows(self, window: Window) -> list[StepRow]:
         """Return the steps of a window on the device's time line; only after the device was synchronised."""
@@ -191,13 +218,25 @@ class TimedRun:
         drains = left is not None and left < self.in_flight  # nothing is left to ask the workers for
         rows: list[StepRow] = []
         end = 0.0
-        for index in range(window.first, len(log.marks)):
-            there, moved, forwarded, differentiated, ended = (seconds(window.mark, m) for m in log.marks[index])
+        for index in range(window.first, self.last):
+            there, moved, forwarded, own, synchronised, ended = (seconds(window.mark, m) for m in log.marks[index])
             begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
             end = ended
             ready = round(window.ready) if drains and not window.whole_epochs else log.ready[index]
-            rows.append(StepRow(begin, there, moved, forwarded, differentiated, end, log.samples[index], ready))
+            samples = log.samples[index]
+            rows.append(StepRow(begin, there, moved, forwarded, own, synchronised, end, samples, ready))
         return rows
+
+    def _lead(self, steps: int, *, exactly: bool = False) -> None:
+        """Train on the next batches, and let the other ranks do the same."""
+        self._team.allow(steps, exactly=exactly)
+        self.advance(steps)
+
+    def _meet(self, word: Opening | int) -> None:
+        """Make the steps that the other ranks have been allowed, and tell them what is next."""
+        self.advance(self._team.left)
+        self._team.end()
+        self._team.tell(word)
 
     def _note_ends(self, ahead: int) -> None:
         """Note when steps ended, and wait for those that the host is further than ``ahead`` steps ahead of.
@@ -243,7 +282,7 @@ class TimedRun:
             return False
         self._next_hopeless_look = CHECK_GROWTH * ended
         start, ends = self.device.seconds(self._origin, window.mark), log.ends[first:]
-        rate = sum(log.samples[first : first + ended]) / (ends[-1] - start)
+        rate = self._team.size * sum(log.samples[first : first + ended]) / (ends[-1] - start)
         return rate * (1 + relative_half_width(ends, start, window.block, self.config.num_workers)) < least
 
     def _is_long_enough(self, window: Window) -> bool:
@@ -272,7 +311,13 @@ class TimedRun:
     def _open(self, *, whole_epochs: bool) -> Window:
         self._next_look = self._next_hopeless_look = 0.0
         self._extended_until = None
+        self._meet(Opening(whole_epochs, self._block))
+        return self._open_here(whole_epochs=whole_epochs)
+
+    def _open_here(self, *, whole_epochs: bool) -> Window:
+        """Open a window once every rank is here and its device has nothing left to do."""
         self.device.synchronize()
+        self._team.barrier()
         built_meanwhile = self.batches.ready - self.log.ready[-1]
         ready = self._ready + built_meanwhile
         mark = self.device.mark()
@@ -288,6 +333,7 @@ class TimedRun:
         )
 
     def _open_at_epoch(self) -> Window:
+        self.advance(self._team.left)
         if self.batches.steps_left != 0:
             self._finish_epoch()
         return self._open(whole_epochs=True)
@@ -304,11 +350,18 @@ class TimedRun:
     def _finish_epoch(self) -> None:
         """Run to the end of the current epoch, or through the next where one has just ended."""
         left = max(0, self.batches.steps_left or 0)  # an epoch can be longer than the one before
-        self.advance(left or self.batches.epoch_batches or 1)
+        self._lead(left or self.batches.epoch_batches or 1, exactly=True)
 
-    def _is_settled(self, turnover: int) -> bool:
-        steps = len(self.log.ready)
-        self._pace()
+    def _all_settled(self) -> bool:
+        """Tell whether no rank's inventory changes any more."""
+        self._team.post(self._is_settled())
+        return self._team.all_ready
+
+    def _is_settled(self) -> bool:
+        steps, turnover = len(self.log.ready), 2 * (self.in_flight + self.config.num_workers)
+        if steps >= self._next_pace:  # what it looks at grows with every step
+            self._next_pace = CHECK_GROWTH * steps
+            self._pace()
         if steps < max(self._block, MIN_STEPS):
             return False
         return steps >= turnover + self._block or is_stationary(self.log.ready, self._block, self.config.num_workers)

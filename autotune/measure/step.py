@@ -13,12 +13,15 @@ from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
+from autotune.measure.parallel import in_parallel, require_own, watch_of
+from autotune.measure.team import ALONE, Team
 from autotune.workload import Workload
 
 __all__ = ["StepMarks", "TrainingStep", "leaves_in", "move", "tensor_bytes", "tensors_in"]
 
-StepMarks = tuple[Mark, Mark, Mark, Mark, Mark]
-"""When the batch was there, on the device, after forward, after backward, after the optimizer."""
+StepMarks = tuple[Mark, Mark, Mark, Mark, Mark, Mark]
+"""When the batch was there, on the device, after forward, after this process's own gradients, after those of all ranks
+were synchronised, after the optimizer."""
 
 
 class TrainingStep:
@@ -26,16 +29,18 @@ class TrainingStep:
 
     Autocast covers forward and loss only; fp16 scales its loss; gradients are accumulated over
     ``config.accumulation_steps`` batches and set to ``None`` after each step of the optimizer. The configuration's
-    options stay on the workload's model.
+    options stay on the workload's model. In a team of several ranks their gradients are averaged in each step.
     """
 
-    def __init__(self, workload: Workload, config: Config, device: Device) -> None:
+    def __init__(self, workload: Workload, config: Config, device: Device, team: Team = ALONE) -> None:
         self._device = device
         self._config = config
-        self._model = workload.model.to(device.torch_device).train()
-        self._forward = workload.training_step or _default_forward(workload.loss)
-        optimizer = make_optimizer(workload, self._model)
-        config.apply_options(self._model, optimizer)
+        model = workload.model.to(device.torch_device).train()
+        forward = workload.training_step or _default_forward(workload.loss)
+        optimizer = make_optimizer(workload, model)
+        config.apply_options(model, optimizer)
+        self._model, self._forward = in_parallel(workload, model, forward, team)
+        self._watch = watch_of(self._model, device.mark)
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         """Turns losses into steps of the optimizer."""
         self.max_grad_norm = workload.max_grad_norm
@@ -51,14 +56,29 @@ class TrainingStep:
         there = mark()
         batch = move(batch, device, non_blocking=self.non_blocking)
         moved = mark()
-        with self._config.autocast(device):
-            loss = self._forward(self._model, batch)
-        forwarded = mark()
-        self.accumulator.backward(loss, samples)
-        differentiated = mark()
+        with self.accumulator.accumulate(self._model):
+            with self._config.autocast(device):
+                loss = self._forward(self._model, batch)
+            forwarded = mark()
+            own = self._backward(loss, samples)
+        synchronised = mark()
         self.accumulator.step(self.max_grad_norm)
         self.loss = loss.detach()
-        return there, moved, forwarded, differentiated, mark()
+        return there, moved, forwarded, synchronised if own is None else own, synchronised, mark()
+
+    def close(self) -> None:
+        """Leave nothing on the model but its options."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _backward(self, loss: torch.Tensor, samples: int | None) -> Mark | None:
+        """Differentiate; return the mark at which this rank had its own gradients, where it waits for others then."""
+        if self._watch is None or not self.accumulator.is_last:
+            self.accumulator.backward(loss, samples)
+            return None
+        with self._watch.watching():
+            self.accumulator.backward(loss, samples)
+        return self._watch.at
 
 
 def loss_reduction(workload: Workload) -> Reduction:
@@ -83,6 +103,7 @@ def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Op
 def _make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
     given = workload.optimizer
     if isinstance(given, torch.optim.Optimizer):
+        require_own(given, model)
         return given
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:

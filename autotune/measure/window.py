@@ -55,7 +55,9 @@ class StepRow:
     forwarded: float
     """Model and loss are done."""
     differentiated: float
-    """Gradients are done."""
+    """This process's own gradients are done."""
+    synchronised: float
+    """Those of all ranks are."""
     end: float
     """The optimizer is done."""
     samples: int
@@ -188,7 +190,8 @@ def _split(rows: Sequence[StepRow], start: float) -> StepTime:
         host_to_device=fmean(row.moved - row.there for row in rows),
         forward=fmean(row.forwarded - row.moved for row in rows),
         backward=fmean(row.differentiated - row.forwarded for row in rows),
-        optimizer=fmean(row.end - row.differentiated for row in rows),
+        communication=fmean(row.synchronised - row.differentiated for row in rows),
+        optimizer=fmean(row.end - row.synchronised for row in rows),
         other=fmean(row.begin - end for row, end in zip(rows, previous, strict=True)),
     )
 

@@ -30,6 +30,7 @@ PART_COLOURS: dict[str, Colour] = {
     "host_to_device": "purple",
     "forward": "blue",
     "backward": "teal",
+    "communication": "red",
     "optimizer": "green",
     "other": "grey",
     "restart": "brown",

@@ -39,6 +39,7 @@ from autotune.report.words import (
     remaining_gain_text,
     sentence,
     settings_rows,
+    slowest_rank_rows,
     snippet,
     step_text,
 )
@@ -306,7 +307,9 @@ def _comparison(result: Result) -> dict[str, Any]:
     rates = {"before": result.baseline_samples_per_second}
     rows = settings_rows([config for config, _ in columns.values()])
     rows["samples/s"] = tuple(rate_text(rates.get(heading, result.samples_per_second)) for heading in columns)
-    rows["peak memory"] = tuple(memory_text(measured) for _, measured in columns.values())
+    measurements = [measured for _, measured in columns.values()]
+    rows["peak memory"] = tuple(map(memory_text, measurements))
+    rows |= slowest_rank_rows(measurements)
     rows["time per step"] = tuple(step_text(measured.step_time.total) for _, measured in columns.values())
     return {
         "title": "Before and after" if len(columns) > 1 else "Your configuration",

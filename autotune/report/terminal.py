@@ -32,6 +32,7 @@ from autotune.report.words import (
     remaining_gain_text,
     sentence,
     settings_rows,
+    slowest_rank_rows,
     step_text,
     time_parts,
     verdict_sentence,
@@ -207,6 +208,7 @@ def measured_table(config: Config, measurement: Measurement) -> Table:
     table.add_row("samples/s (95 %)", rate)
     table.add_row("on a batch that is there", rate_text(measurement.ceiling_samples_per_second))
     table.add_row("peak memory", memory_text(measurement))
+    _add_ranks(table, [measurement])
     _add_step_times(table, [measurement])
     return table
 
@@ -218,6 +220,7 @@ def before_after(result: Result) -> Table:
     _add_rates(table, result)
     measurements = [measurement for _, measurement in columns.values()]
     table.add_row("peak memory", *map(memory_text, measurements))
+    _add_ranks(table, measurements)
     _add_step_times(table, measurements)
     return table
 
@@ -238,6 +241,11 @@ def _add_rates(table: Table, result: Result) -> None:
         rate.append(" ({} to {})".format(*map(rate_text, result.ci95)), style="not bold")
     before = () if result.config == result.baseline else (rate_text(result.baseline_samples_per_second),)
     table.add_row("samples/s (95 %)", *before, rate)
+
+
+def _add_ranks(table: Table, measurements: list[Measurement]) -> None:
+    for name, cells in slowest_rank_rows(measurements).items():
+        table.add_row(name, *cells)
 
 
 def _add_step_times(table: Table, measurements: list[Measurement]) -> None:

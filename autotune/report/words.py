@@ -35,6 +35,7 @@ __all__ = [
     "remaining_gain_text",
     "sentence",
     "settings_rows",
+    "slowest_rank_rows",
     "snippet",
     "step_text",
     "time_parts",
@@ -49,6 +50,7 @@ TIME_PARTS = {
     "host_to_device": "copy to device",
     "forward": "forward, loss",
     "backward": "backward",
+    "communication": "synchronising ranks",
     "optimizer": "optimizer",
     "other": "other",
     "restart": "starting epochs",
@@ -87,6 +89,8 @@ def settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
     }
     if any(config.options for config in configs):
         rows["options"] = lambda config: ", ".join(config.options) or "none"
+    if any(config.ranks > 1 for config in configs):
+        rows = {"ranks": lambda config: str(config.ranks), **rows}
     if any(config.accumulation_steps > 1 for config in configs):
         rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
     return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()}
@@ -107,9 +111,23 @@ def threads_text(config: Config) -> str:
 
 
 def memory_text(measurement: Measurement) -> str:
-    """Return the peak of the memory that limits the run, and how much there is."""
+    """Return the peak of the memory that limits the run, and how much there is; of several ranks, for the fullest."""
     peak, limit = measurement.peak_memory_bytes, measurement.memory_limit_bytes
-    return f"{gibibytes_text(peak)} of {gibibytes_text(limit)} GiB {measurement.memory}"
+    each = ", each rank" if measurement.ranks else ""
+    return f"{gibibytes_text(peak)} of {gibibytes_text(limit)} GiB {measurement.memory}{each}"
+
+
+def slowest_rank_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+    """Return which rank the others wait for, side by side; nothing with one process."""
+    texts = tuple(map(_slowest_rank_text, measurements))
+    return {"slowest rank": texts} if any(texts) else {}
+
+
+def _slowest_rank_text(measurement: Measurement) -> str:
+    slowest = measurement.slowest_rank
+    if slowest is None:
+        return ""
+    return f"{slowest.rank} of {len(measurement.ranks)}, spread {100 * (measurement.rank_spread or 0.0):.0f} %"
 
 
 def gibibytes_text(count: float) -> str:
@@ -148,7 +166,8 @@ def counted(count: int, noun: str, several: str | None = None) -> str:
 
 def config_text(config: Config) -> str:
     """Return a configuration in short form; what is left at torch's default is left out."""
-    parts = [f"batch {config.batch_size}", "no workers"]
+    ranks = f"{config.ranks} ranks{TIMES}" if config.ranks > 1 else ""
+    parts = [f"{ranks}batch {config.batch_size}", "no workers"]
     if config.num_workers:
         parts[1] = f"workers {config.num_workers}{TIMES}{config.prefetch_factor}"
         if not config.persistent_workers:
@@ -189,6 +208,8 @@ def finding_text(finding: Finding) -> str:
 
 def snippet(result: Result, path: str) -> str:
     """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
+    if result.config.ranks > 1:
+        return _snippet_of_ranks(result, path)
     device, steps = result.facts.device, counted(result.config.accumulation_steps, "batch", "batches")
     shuffle = "" if result.facts.iterable else ", shuffle=True"
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
@@ -206,6 +227,42 @@ for batch in config.dataloader(dataset{shuffle}):
         loss = training_step(model, batch)
     accumulator.backward(loss)
     accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
+"""
+
+
+def _snippet_of_ranks(result: Result, path: str) -> str:
+    config = result.config
+    steps = counted(config.accumulation_steps, "batch", "batches")
+    has_gpus = result.facts.device.startswith("cuda")
+    device = '"cuda"' if has_gpus else f'"{result.facts.device}"'
+    own = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own\n' if has_gpus else ""
+    imported = "import os\n\n" if has_gpus else ""
+    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    applied = f"config.apply_options(model, optimizer)  # {', '.join(config.options)}\n" if config.options else ""
+    order = "" if result.facts.iterable else "    sampler.set_epoch(epoch)\n"
+    sampler = "" if result.facts.iterable else "sampler = config.distributed_sampler(dataset)\n"
+    given = "" if result.facts.iterable else ", sampler=sampler"
+    quoted = printable(json.dumps(path, ensure_ascii=False))
+    return f"""\
+{imported}import autotune
+
+config = autotune.load_config({quoted}).for_rank()
+config.apply_threads()  # before torch is imported
+import torch
+
+device = {device}
+{own}torch.distributed.init_process_group()  # start it with: torchrun --nproc-per-node {config.ranks} train.py
+{applied}model = torch.nn.parallel.DistributedDataParallel(model)  # on its device; or as your Workload.parallelize does
+accumulator = config.accumulator(optimizer, device{reduction})
+{sampler}loader = config.dataloader(dataset{given})
+for epoch in range(epochs):
+{order}    for batch in loader:
+        with accumulator.accumulate(model):  # ranks synchronise once in {steps}
+            with config.autocast(device):  # around forward and loss, never backward
+                loss = training_step(model, batch)
+            accumulator.backward(loss)
+        accumulator.step()
+    accumulator.flush()
 """
 
 

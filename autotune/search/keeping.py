@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.trial import FrozenTrial
 
+from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.interrupts import shielded
-from autotune.records import Probe, Trial
+from autotune.records import Kind, Probe, Trial
 from autotune.result import RecordedStudy, Result
 from autotune.search import stored
+from autotune.search.claims import Claimed
 from autotune.search.identity import Identity
 from autotune.search.journal import StudyFile
 from autotune.search.stored import FILE, FINISHED, IDENTITY, SEARCH_ENDED, Kept
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "Write", "quiet_optuna"]
+
+Write = Callable[[BaseStorage, int], None]
+"""What writes to a study of a storage, by the number that it has there."""
 
 
 class Keeper:
@@ -43,17 +49,22 @@ class Keeper:
         self._for_one_run = for_one_run
         self._identity = Identity(parts={})
         self._run = 1
+        self._tuner = ""
         self._storage: BaseStorage | None = None
         self._file: StudyFile | None = None
         self._study_id: int | None = None
         self._is_replaced = False
         self._failed: tuple[Trial, ...] = ()
+        self.tell: Callable[[str], object] = lambda message: None
+        """Hears what cannot wait for ``news`` to be asked for."""
         self.failure: str | None = None
         """Why the study could not be kept, once that is so."""
         self.notes: tuple[str, ...] = ()
         """What the user should know of the storage as it was found."""
         self.continues: str | None = None
         """Which study goes on, once there is one."""
+        self.claims: tuple[Claimed, ...] = ()
+        """What other tuners are measuring now, where several share the study."""
 
     def open(self, identity: Identity) -> Kept:
         """Open the storage and return what it knows of a study with this identity.
@@ -64,7 +75,7 @@ class Keeper:
         if self._location is None or (self._for_one_run and not Path(self._location).exists()):
             return Kept()
         try:
-            with _quiet_optuna():
+            with quiet_optuna():
                 return self._open()
         except Exception as error:
             self.close()
@@ -73,15 +84,36 @@ class Keeper:
                 return Kept()
             raise StorageError(f"{self._named}: cannot be opened: {self._reason(error)}{self._way_out}") from error
 
+    def refresh(self) -> Kept | None:
+        """Return what the study knows now; ``None`` where no other tuner can have added anything."""
+        return None
+
+    def news(self) -> tuple[str, ...]:
+        """Return what the user should know and was not told yet."""
+        return ()
+
+    def claim(
+        self,
+        config: Config,
+        kind: Kind,
+        settings: Mapping[str, Any],
+        distributions: Mapping[str, BaseDistribution],
+        most: int | None = None,
+    ) -> bool:
+        """Claim a configuration before it is measured; tell whether no other tuner has it, or the last of ``most``."""
+        return True
+
+    def withdraw(self) -> None:
+        """Give the last claim back: nothing came of it."""
+
+    @property
+    def number(self) -> int | None:
+        """The number of the trial that was claimed last; ``None`` where the search counts by itself."""
+        return None
+
     def trial(self, frozen: FrozenTrial, note: str = "") -> None:
         """Keep a trial that has ended, with its record; ``note`` is shown beside it, in Markdown."""
-
-        def write(storage: BaseStorage, study_id: int) -> None:
-            trial_id = storage.create_new_trial(study_id, template_trial=frozen)
-            if note:
-                stored.save_note(storage, study_id, note, trial_id)
-
-        self._keep(write)
+        self.keep(lambda storage, study_id: stored.write_trial(storage, study_id, frozen, note))
 
     def failed_baseline(self, trial: Trial, frozen: FrozenTrial, note: str) -> None:
         """Keep a baseline that could not be measured; a file that is made for one run is not made for that."""
@@ -105,24 +137,24 @@ class Keeper:
 
     def look(self, probe: Probe) -> None:
         """Keep a short look."""
-        self._keep(lambda storage, study_id: stored.append(storage, study_id, stored.LOOK, probe))
+        self.keep(lambda storage, study_id: stored.append(storage, study_id, stored.LOOK, probe))
 
     def confirmation(self, trial: Trial) -> None:
         """Keep a confirming measurement."""
-        self._keep(lambda storage, study_id: stored.append(storage, study_id, stored.CONFIRMATION, trial))
+        self.keep(lambda storage, study_id: stored.append(storage, study_id, stored.CONFIRMATION, trial))
 
     def search_ended(self, reason: str) -> None:
         """Keep why the search has ended."""
-        self._keep(lambda storage, study_id: storage.set_study_user_attr(study_id, SEARCH_ENDED, reason))
+        self.keep(lambda storage, study_id: storage.set_study_user_attr(study_id, SEARCH_ENDED, reason))
 
     def result(self, result: Result, note: str) -> None:
         """Keep what the run came to; ``note`` is shown beside the study, in Markdown."""
 
         def write(storage: BaseStorage, study_id: int) -> None:
-            stored.write_result(storage, study_id, result)
+            stored.write_result(storage, study_id, result, self._tuner)
             stored.save_note(storage, study_id, note)
 
-        self._keep(write)
+        self.keep(write)
 
     def delivered(self, path: Path) -> None:
         """Keep where the answer was written."""
@@ -135,7 +167,7 @@ class Keeper:
     def _keep_there(self, name: str, value: str) -> None:
         """Keep an attribute of a study that there is already."""
         if self._study_id is not None or self._storage is not None:
-            self._keep(lambda storage, study_id: storage.set_study_user_attr(study_id, name, value))
+            self.keep(lambda storage, study_id: storage.set_study_user_attr(study_id, name, value))
 
     def close(self) -> None:
         """Let others have the storage."""
@@ -204,11 +236,16 @@ class Keeper:
 
     def _say_what_differs(self) -> None:
         """Say why the newest study in the storage is not continued."""
-        others = [attrs[IDENTITY] for attrs in self._studies().values() if isinstance(attrs.get(IDENTITY), dict)]
+        found = [attrs[IDENTITY] for attrs in self._studies().values() if isinstance(attrs.get(IDENTITY), dict)]
+        others = [parts for parts in found if self._is_comparable(parts)]
         if others and (differences := self._identity.differences(others[-1])):
             self.notes += (
                 f"{self.location} was made with {'; '.join(differences)}: it is not continued, a new study begins",
             )
+
+    def _is_comparable(self, parts: Mapping[str, object]) -> bool:
+        """Tell whether it is worth saying in what the parts of another study's identity differ."""
+        return True
 
     def _begin(self) -> int:
         """Return the study to write to, as the storage numbers it; it is created where there is none."""
@@ -219,10 +256,10 @@ class Keeper:
         if self._storage is None:
             self._open_storage()
         assert self._storage is not None
-        if self.name in self._studies():
-            self._study_id = self._storage.get_study_id_from_name(self.name)
-        else:
-            self._study_id = _create(self.name, self._storage)
+        if self.name not in self._studies():
+            with suppress(DuplicatedStudyError):  # another tuner has just done the same
+                _create(self.name, self._storage)
+        self._study_id = self._storage.get_study_id_from_name(self.name)
         if IDENTITY not in self._storage.get_study_user_attrs(self._study_id):
             self._storage.set_study_user_attr(self._study_id, IDENTITY, dict(self._identity.parts))
         return self._study_id
@@ -238,11 +275,12 @@ class Keeper:
             self.continues = f"continuing {self.location}: {count}{when}; to start anew, {how}"
         return kept
 
-    def _keep(self, write: Callable[[BaseStorage, int], None]) -> None:
+    def keep(self, write: Write) -> None:
+        """Write to the study; a storage that fails is given up."""
         if self._location is None or self.failure is not None:
             return
         try:
-            with shielded(), _quiet_optuna():
+            with shielded(), quiet_optuna():
                 study_id = self._begin() if self._study_id is None else self._study_id
                 assert self._storage is not None
                 write(self._storage, study_id)
@@ -270,17 +308,17 @@ class Keeper:
         return "" if "://" in self.location else "; name another file"
 
 
-def _create(name: str, storage: BaseStorage) -> int:
+def _create(name: str, storage: BaseStorage) -> None:
     study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         study.set_metric_names(["samples/s"])
-    return storage.get_study_id_from_name(name)
 
 
 @contextmanager
-def _quiet_optuna() -> Iterator[None]:
+def quiet_optuna(level: int = optuna.logging.WARNING) -> Iterator[None]:
+    """Let Optuna say nothing below a level meanwhile."""
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(level)
     try:
         yield
     finally:

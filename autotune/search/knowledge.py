@@ -30,6 +30,10 @@ class Knowledge:
     """Measured configurations, the baseline first."""
     probes: tuple[Probe, ...] = ()
     """Short looks at steps and at the loader."""
+    claimed: tuple[Config, ...] = ()
+    """Configurations that other tuners of a shared study are measuring now."""
+    last: Config | None = None
+    """What was measured here last; ``None`` where nothing was."""
 
     @property
     def on_cpu(self) -> bool:

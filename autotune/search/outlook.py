@@ -54,7 +54,7 @@ class Outlook:
     posterior: Posterior
     """What is expected now."""
     is_open: NDArray[np.bool_]
-    """Whether measuring one could still pay: not measured, fits, and its bound is not below the best."""
+    """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
     base: Config
     """What the user runs now."""
     best: Trial
@@ -65,6 +65,8 @@ class Outlook:
     """The configuration measured last, whose process may still live."""
     failures: tuple[_Failure, ...] = ()
     """What failed when it was measured: what is like it is expected to fail, too."""
+    promised: Posterior | None = None
+    """What is expected if what other tuners are measuring now gives what is expected of it; ``None`` where none is."""
 
     def proposal(self) -> Config | None:
         """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
@@ -107,7 +109,7 @@ class Outlook:
         """How much faster than the best another one may be, as a share, ``HOPE`` deviations included."""
         if not self.is_open.any():
             return 0.0
-        hopes = np.minimum(self.posterior.means + HOPE * self.posterior.errors, np.log(self.prediction.ceilings))
+        hopes = np.minimum(self._expected.means + HOPE * self._expected.errors, np.log(self.prediction.ceilings))
         return float(np.exp(hopes[self.is_open].max() - self.best_log) - 1)
 
     @property
@@ -156,9 +158,13 @@ class Outlook:
         fits = np.array([refusal is None for refusal in self.prediction.refusals])
         return values[fits] if fits.any() else values
 
+    @property
+    def _expected(self) -> Posterior:
+        return self.promised or self.posterior
+
     def _gains(self) -> NDArray[np.float64]:
-        means = np.minimum(self.posterior.means, np.log(self.prediction.bounds))
-        return expected_gain(means, self.posterior.errors, self.best_log)
+        means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
+        return expected_gain(means, self._expected.errors, self.best_log)
 
 
 def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
@@ -171,10 +177,16 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
     counted = [trial for trial in feasible(knowledge) if trial.config in position]
     rates = np.array([trial.rate for trial in counted], dtype=float)
     index = [position[trial.config] for trial in counted]
-    after = posterior(configs, prediction, index, rates, knowledge.facts.intra_op_threads)
+    own_threads = knowledge.facts.intra_op_threads
+    after, promised = posterior(configs, prediction, index, rates, own_threads), None
+    claimed = [position[config] for config in knowledge.claimed if config in position]
+    if claimed:  # "kriging believer": others look elsewhere, and nobody counts on it
+        promised = posterior(
+            configs, prediction, index + claimed, np.append(rates, np.exp(after.means[claimed])), own_threads
+        )
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
-    closed = {position[trial.config] for trial in knowledge.trials if trial.config in position}
+    closed = {position[trial.config] for trial in knowledge.trials if trial.config in position} | set(claimed)
     failures = [
         _Failure(t.config, t.outcome, f"ended as {t.outcome}") for t in knowledge.trials if t.measurement is None
     ]
@@ -209,11 +221,12 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         position=position,
         prediction=prediction,
         posterior=after,
+        promised=promised,
         is_open=is_open,
         base=space.base,
         best=best,
         best_log=best_log,
-        last=knowledge.trials[-1].config,
+        last=knowledge.last or knowledge.trials[-1].config,
         failures=tuple(failures),
     )
 
@@ -224,7 +237,9 @@ def feasible(knowledge: Knowledge) -> list[Trial]:
         trial
         for trial in knowledge.trials
         if trial.measurement is not None
-        and (trial.number == 0 or (trial.outcome is Outcome.OK and not exceeds(trial.measurement, knowledge.room)))
+        and (
+            trial.kind == "baseline" or (trial.outcome is Outcome.OK and not exceeds(trial.measurement, knowledge.room))
+        )
     ]
 
 

@@ -67,7 +67,7 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
         raise ValueError("the baseline was not measured")
     steps, loader = _Steps(knowledge), _loader_model(knowledge)
     cells = [steps.at(config) for config in configs]
-    batch = np.array([config.batch_size for config in configs], dtype=float)
+    batch = np.array([config.samples_per_step for config in configs], dtype=float)
     seconds = np.array([cell.seconds for cell in cells])
     errors = np.array([cell.error for cell in cells])
     capacity = _for_each(
@@ -105,7 +105,7 @@ class _Steps:
         self._known: dict[tuple[int, str, int], Estimate] = {}
         used: dict[int, list[float]] = defaultdict(list)
         for config, look in knowledge.looks:
-            seconds = config.batch_size / look.samples_per_second
+            seconds = config.samples_per_step / look.samples_per_second
             used[knowledge.threads(config)].append(look.cpu_seconds / seconds)
         self._cpus_in_use = {threads: fmean(values) for threads, values in used.items()}
 
@@ -131,7 +131,7 @@ def _step_points(knowledge: Knowledge) -> list[StepPoint]:
     ]
     sound = {knowledge.cell(config) for config, _, outcome in found if outcome is Outcome.OK}
     return [
-        StepPoint(*knowledge.cell(config), config.batch_size / rate)
+        StepPoint(*knowledge.cell(config), config.samples_per_step / rate)
         for config, rate, outcome in found
         if outcome is Outcome.OK or knowledge.cell(config) not in sound
     ]

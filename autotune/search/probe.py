@@ -190,7 +190,7 @@ def _second_trace(knowledge: Knowledge, space: Space, start: Config) -> Config |
     if tried != 1 or not knowledge.traces or not knowledge.looks or len(space.allowed["batch_size"]) == 1:
         return None
     trace = knowledge.traces[0]
-    build = fmean(trace.build_seconds) / trace.batch_size
+    build = fmean(trace.build_seconds) / (trace.batch_size * start.ranks)
     if build * max(look.samples_per_second for _, look in knowledge.looks) < RELEVANT_BUILD:
         return None
     largest = max(start.batch_size, *(config.batch_size for config, _ in knowledge.looks))

@@ -12,6 +12,7 @@ from autotune.errors import StorageError
 from autotune.records import SCHEMA
 from autotune.result import DEFAULT_PATH, RecordedStudy
 from autotune.search import stored
+from autotune.search.database import is_shared, read_database, reason_of
 from autotune.search.journal import RecordedFile
 
 __all__ = ["read_study"]
@@ -20,9 +21,10 @@ __all__ = ["read_study"]
 def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
     """Return the study in a file or behind an Optuna URL in which something was measured last, or the one of this name.
 
-    Raises ``StorageError`` when there is none or it cannot be read.
+    Raises ``StorageError`` when there is none or it cannot be read, ``UsageError`` for a URL that cannot.
     """
     text = str(location)
+    stored.require_url(text)
     shown = stored.without_password(text)
     try:
         return _read(_open(text), shown, name)
@@ -33,9 +35,7 @@ def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError, RecursionError) as error:
         raise StorageError(f"{shown}: is damaged: {' '.join(str(error).split())[:300]}") from None
     except Exception as error:  # whatever a database's driver raises
-        cause = error.__cause__ or error  # Optuna says that something was raised, and nothing else
-        said = " ".join(str(cause).replace(text, shown).split())[:300]
-        raise StorageError(f"{shown}: cannot be read: {said}") from None
+        raise StorageError(f"{shown}: cannot be read: {reason_of(error, text)}") from None
 
 
 def _open(location: str) -> BaseStorage:
@@ -46,7 +46,7 @@ def _open(location: str) -> BaseStorage:
     url = make_url(location)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
         raise FileNotFoundError(2, "there is no such file")  # connecting would create it
-    return RDBStorage(location, skip_table_creation=True)
+    return read_database(location) if is_shared(location) else RDBStorage(location, skip_table_creation=True)
 
 
 def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStudy:

@@ -75,7 +75,8 @@ class Space:
         return replace(config, batch_size=batch_size, accumulation_steps=self._accumulation(batch_size, config))
 
     def _accumulation(self, batch_size: int, config: Config) -> int:
-        return self.global_batch_size // batch_size if self.global_batch_size else config.accumulation_steps
+        whole = self.global_batch_size
+        return whole // (batch_size * self.base.ranks) if whole else config.accumulation_steps
 
     def point(self, config: Config) -> Point:
         """Return the point of a configuration; knobs that it drops stand at their first value."""
@@ -118,15 +119,17 @@ def build_space(
     given: Mapping[str, Any],
     global_batch_size: int | None = None,
 ) -> Space:
-    """Build the space for a workload on a machine with so many usable CPUs.
+    """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
     ``given`` maps knobs to what the user fixed, bounded or listed; of the batch sizes those count that divide
     ``global_batch_size``. Raises ``UsageError`` naming the flag.
     """
     defaults = _defaults(facts, cpus, baseline)
-    allowed = {knob: parse_knob(knob, given.get(knob), facts) or defaults[knob] for knob in KNOBS}
+    share = replace(facts, dataset_length=facts.dataset_length and facts.dataset_length // baseline.ranks)
+    allowed = {knob: parse_knob(knob, given.get(knob), share) or defaults[knob] for knob in KNOBS}
     if global_batch_size:
-        allowed["batch_size"] = _divisors(global_batch_size, allowed["batch_size"], given.get("batch_size"))
+        whole = global_batch_size // baseline.ranks
+        allowed["batch_size"] = _divisors(whole, allowed["batch_size"], given.get("batch_size"))
     threads = facts.intra_op_threads
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
@@ -166,7 +169,8 @@ def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
 
 def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tuple[Any, ...]]:
     on_cpu = facts.device == "cpu"
-    most = min(MAX_BATCH_SIZE, facts.dataset_length // 2 if facts.dataset_length else MAX_BATCH_SIZE)
+    samples = facts.dataset_length and facts.dataset_length // baseline.ranks
+    most = min(MAX_BATCH_SIZE, samples // 2 if samples else MAX_BATCH_SIZE)
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
     return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
 from autotune.budget import Clock
 from autotune.config import Config
-from autotune.errors import UsageError
+from autotune.errors import NothingFeasibleError, UsageError
 from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.room import MemoryRoom, format_size
 from autotune.search.attempt import measure_undisturbed, require_numbers
@@ -39,6 +40,8 @@ LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
+POLL = 1.0
+"""Seconds after which what other tuners do is looked at again."""
 GRACE = 5.0
 """Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
 
@@ -61,9 +64,13 @@ class Search:
     """Most trials, where the user gave a number."""
     reserved: float = 0.0
     """Seconds that are set aside for exploring what comes after the search."""
+    sleep: Callable[[float], object] = time.sleep
+    """Waits for other tuners of a shared study, so many seconds."""
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
     _opening: float = field(default=0.0, init=False)
+    _waits_for: str | None = field(default=None, init=False)
+    _was_too_late: bool = field(default=False, init=False)
 
     def run(self) -> str:
         """Measure until a stopping rule holds, and return which.
@@ -72,17 +79,47 @@ class Search:
         it takes more memory than training may.
         """
         self._opening = self.clock.spent  # loading the workload is most of it
-        for baseline in self.study.trials[:1]:
-            _require_baseline(baseline, self.study.room)
         while True:
+            self._refresh()
             if self.study.trials and self._looks_again():
                 continue
             reason = self._reason_to_stop()
+            if self._waits_for_others(reason):
+                continue
             if reason is None:
                 self._run_trial()
             elif not self._doubts():
                 self.study.record_skipped()
                 return reason
+
+    def _refresh(self) -> None:
+        """Take in what others have found; one of them may have measured the baseline."""
+        for message in self.study.refresh():
+            self.report("search" if self.study.trials else "baseline", message=message)
+        for baseline in self.study.trials[:1]:
+            _require_baseline(baseline, self.study.room)
+
+    def _waits_for_others(self, reason: str | None) -> bool:
+        """Wait a moment where all depends on what other tuners are measuring now; tell whether that was so.
+
+        That is the baseline, and what could still give a reason to go on.
+        """
+        claims, done = self.study.claims, self.study.trials
+        if not claims or (done and (reason is None or self.left < _typical_cost(done))):
+            self._waits_for = None
+            return False
+        what = "what may be faster" if done else "the baseline"
+        who = "; ".join(sorted({claim.by for claim in claims}))
+        if not done and self.clock.left <= 0:
+            raise NothingFeasibleError(
+                f"the budget is spent, and the baseline is still being measured by {who}; pass a larger --budget"
+            )
+        message = f"{who}: measuring {what}; waiting for it"
+        if message != self._waits_for:
+            self.report("search" if done else "baseline", message=message)
+        self._waits_for = message
+        self.sleep(POLL)
+        return True
 
     def _looks_again(self) -> bool:
         """Take the next short look; tell whether there was one."""
@@ -125,7 +162,14 @@ class Search:
         return "the budget is spent" if self.left < _typical_cost(done) else None
 
     def _run_trial(self) -> None:
-        config, kind = self.study.ask()
+        asked = self.study.ask(self.max_trials)
+        if asked is None:
+            if self._was_too_late:  # what is known of the others does not tell why
+                self.sleep(POLL)
+            self._was_too_late = True
+            return
+        self._was_too_late = False
+        config, kind = asked
         first = not self.study.trials
         self.report("baseline" if first else "search", running=config)
         request = self._request()
@@ -155,7 +199,8 @@ class Search:
 
     @property
     def _has_all_trials(self) -> bool:
-        return self.max_trials is not None and len(self.study.trials) >= self.max_trials
+        begun = len(self.study.trials) + len(self.study.claims)
+        return self.max_trials is not None and begun >= self.max_trials
 
     @property
     def longest_window(self) -> float:
@@ -188,6 +233,7 @@ class Search:
         running: Config | None = None,
         finished: Trial | None = None,
         looked: Probe | None = None,
+        message: str | None = None,
     ) -> None:
         """Tell how things stand, and what is running or has just ended."""
         done, best = self.study.trials, self.study.best
@@ -199,8 +245,11 @@ class Search:
             looked=looked,
             best_rate=best.rate if best else None,
             baseline_rate=done[0].rate if done else None,
+            message=message,
         )
         self.tell(progress)
+        for news in self.study.news():
+            self.report(phase, message=news)
 
 
 def _typical_cost(trials: tuple[Trial, ...]) -> float:

@@ -6,19 +6,22 @@ and a report is made, are system attributes, which those tools do not show.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from autotune.encoding import probe_from_json, result_from_json, to_json, trial_from_json
+from autotune.errors import UsageError
 from autotune.records import Outcome, Probe, Trial
 from autotune.result import Result
 
@@ -34,22 +37,34 @@ __all__ = [
     "ended_at",
     "failed_baselines",
     "frozen_trial",
+    "key_of",
+    "numbered_apart",
+    "parse_url",
     "read",
     "read_result",
+    "require_url",
     "save_note",
     "without_password",
     "write_result",
+    "write_trial",
 ]
 
 IDENTITY, SEARCH_ENDED, FINISHED, FILE = "identity", "search ended", "finished", "config file"
 """User attributes of a study: what it belongs to, why its search ended last, when its answer was delivered, where."""
 RECORD = "autotune:record"
 """System attribute of a trial: the whole of it."""
+ENDED = "autotune:ended"
+"""System attribute of a trial: when it ended, in UTC. Optuna's own times are the local ones of each host."""
 LOOK, CONFIRMATION, RESULT = "autotune:look", "autotune:confirmation", "autotune:result"
-"""System attributes of a study; the first two with a number."""
+"""System attributes of a study; the first two with a number. In a shared study the tuner's own name follows."""
 NOTE_VERSION, NOTE_PART, NOTE_LENGTH = "note_ver", "note_str", 2045
 """Where optuna-dashboard keeps a note, and how many characters it puts into an attribute
 (``optuna_dashboard._note`` of 0.21; a test reads the notes with the package)."""
+UNREADABLE = (
+    "the URL of the study cannot be read; it is made like postgresql://user@host:5432/database, and in a name or "
+    "password @ is written as %40, / as %2F and : as %3A"
+)
+"""What is said of a URL that may hold a password anywhere."""
 MOST = 1e15
 """No rate, time or memory is as large."""
 
@@ -84,7 +99,7 @@ def frozen_trial(
         params=dict(settings),
         distributions=dict(distributions),
         user_attrs=_in_words(trial),
-        system_attrs={RECORD: to_json(trial)},
+        system_attrs={RECORD: to_json(trial), ENDED: datetime.now(UTC).isoformat()},
         constraints={"feasible": violation},
     )
     if frozen.datetime_complete:
@@ -123,24 +138,48 @@ def describe_result(result: Result) -> dict[str, Any]:
     }
 
 
-def read(storage: BaseStorage, study_id: int) -> Kept:
-    """Return what a study knows. Raises ``ValueError`` where it is damaged."""
-    trials = tuple(trial for trial in _trials(storage, study_id) if not _is_failed_baseline(trial))
+def read(
+    storage: BaseStorage,
+    study_id: int,
+    parsed: dict[object, Trial] | None = None,
+    frozen: Iterable[FrozenTrial] | None = None,
+) -> Kept:
+    """Return what a study knows. Raises ``ValueError`` where it is damaged.
+
+    For whoever reads often ``parsed`` holds what was read before, which never changes, and ``frozen`` are all its
+    trials as the storage has them now.
+    """
+    parsed = {} if parsed is None else parsed
+    frozen = storage.get_all_trials(study_id, deepcopy=False) if frozen is None else frozen
+    trials = tuple(trial for trial in _trials(frozen, parsed) if not _is_failed_baseline(trial))
     if trials and trials[0].kind != "baseline":
         raise ValueError("the baseline's trial is missing")
     attributes = storage.get_study_system_attrs(study_id)
+    confirmations = [_parsed(parsed, key, attributes[key]) for key in _keys(attributes, CONFIRMATION)]
     kept = Kept(
         trials=trials,
-        probes=tuple(map(probe_from_json, _numbered(attributes, LOOK))),
-        confirmations=tuple(map(trial_from_json, _numbered(attributes, CONFIRMATION))),
+        probes=tuple(probe_from_json(attributes[key]) for key in _keys(attributes, LOOK)),
+        confirmations=numbered_apart(trials, confirmations),
     )
     _require_plausible(kept)
     return kept
 
 
+def numbered_apart(trials: Iterable[Trial], confirmations: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return confirmations with numbers of their own: where several tuners count, a trial may have the same one."""
+    confirmations, taken = tuple(confirmations), {trial.number for trial in trials}
+    free = itertools.count(max((*taken, *(trial.number for trial in confirmations)), default=0) + 1)
+    found = []
+    for trial in confirmations:
+        number = next(free) if trial.number in taken else trial.number
+        taken.add(number)
+        found.append(replace(trial, number=number))
+    return tuple(found)
+
+
 def failed_baselines(storage: BaseStorage, study_id: int) -> tuple[Trial, ...]:
     """Return the trials of a baseline that gave no number, counted on. Raises ``ValueError`` where one is damaged."""
-    failed = filter(_is_failed_baseline, _trials(storage, study_id))
+    failed = filter(_is_failed_baseline, _trials(storage.get_all_trials(study_id, deepcopy=False), {}))
     return tuple(replace(trial, number=number) for number, trial in enumerate(failed))
 
 
@@ -148,11 +187,24 @@ def _is_failed_baseline(trial: Trial) -> bool:
     return trial.kind == "baseline" and trial.measurement is None
 
 
-def _trials(storage: BaseStorage, study_id: int) -> Iterator[Trial]:
-    """Yield the trials of the search."""
-    for frozen in storage.get_all_trials(study_id, deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-        if RECORD in frozen.system_attrs:
-            yield trial_from_json(frozen.system_attrs[RECORD])
+def _trials(frozen: Iterable[FrozenTrial], parsed: dict[object, Trial]) -> Iterator[Trial]:
+    """Yield the trials of the search that have ended."""
+    for each in frozen:
+        if each.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in each.system_attrs:
+            yield _parsed(parsed, each.number, each.system_attrs[RECORD])
+
+
+def _parsed(parsed: dict[object, Trial], key: object, values: object) -> Trial:
+    if key not in parsed:
+        parsed[key] = trial_from_json(values)
+    return parsed[key]
+
+
+def write_trial(storage: BaseStorage, study_id: int, frozen: FrozenTrial, note: str = "") -> None:
+    """Keep a trial that has ended, with its record; ``note`` is shown beside it, in Markdown."""
+    trial_id = storage.create_new_trial(study_id, template_trial=frozen)
+    if note:
+        save_note(storage, study_id, note, trial_id)
 
 
 def read_result(storage: BaseStorage, study_id: int, history: tuple[Trial, ...]) -> tuple[Result | None, int]:
@@ -160,16 +212,20 @@ def read_result(storage: BaseStorage, study_id: int, history: tuple[Trial, ...])
 
     Raises ``ValueError`` where it is damaged.
     """
-    kept = storage.get_study_system_attrs(study_id).get(RESULT)
-    if kept is None:
+    attributes = storage.get_study_system_attrs(study_id)
+    results = [value for key, value in attributes.items() if key == RESULT or key.startswith(f"{RESULT}:")]
+    if not results:
         return None, _measurements(history)
+    kept = max(results, key=lambda result: str(result.get("at", "")))
     return result_from_json(kept["result"], history), max(0, _measurements(history) - int(kept["measurements"]))
 
 
-def write_result(storage: BaseStorage, study_id: int, result: Result) -> None:
-    """Keep a result; its trials are there already."""
+def write_result(storage: BaseStorage, study_id: int, result: Result, tuner: str = "") -> None:
+    """Keep a result; its trials are there already. In a shared study each tuner has its own, and the latest counts."""
     kept: dict[str, Any] = {"measurements": _measurements(result.history), "result": to_json(result)}
-    storage.set_study_system_attr(study_id, RESULT, kept)
+    if tuner:
+        kept["at"] = datetime.now(UTC).isoformat()
+    storage.set_study_system_attr(study_id, f"{RESULT}:{tuner}" if tuner else RESULT, kept)
     for name, value in describe_result(result).items():
         storage.set_study_user_attr(study_id, name, value)
 
@@ -179,15 +235,26 @@ def _measurements(history: tuple[Trial, ...]) -> int:
 
 
 def ended_at(storage: BaseStorage, study_id: int) -> datetime | None:
-    """Return when the last trial ended."""
+    """Return when the last trial ended of which there is a record, in UTC."""
     trials = storage.get_all_trials(study_id, deepcopy=False)
-    return max((each.datetime_complete for each in trials if each.datetime_complete), default=None)
+    return max(filter(None, (_ended(trial) for trial in trials if RECORD in trial.system_attrs)), default=None)
+
+
+def _ended(trial: FrozenTrial) -> datetime | None:
+    with suppress(KeyError, TypeError, ValueError):
+        return datetime.fromisoformat(trial.system_attrs[ENDED]).astimezone(UTC)
+    return trial.datetime_complete.astimezone(UTC) if trial.datetime_complete else None
 
 
 def append(storage: BaseStorage, study_id: int, kind: str, record: Trial | Probe) -> None:
     """Keep one more look or confirmation."""
-    numbers = _numbers(storage.get_study_system_attrs(study_id), kind)
-    storage.set_study_system_attr(study_id, f"{kind}:{max(numbers, default=-1) + 1:05d}", to_json(record))
+    numbers = [number for number, _ in _numbers(storage.get_study_system_attrs(study_id), kind)]
+    storage.set_study_system_attr(study_id, key_of(kind, max(numbers, default=-1) + 1), to_json(record))
+
+
+def key_of(kind: str, number: int, tuner: str = "") -> str:
+    """Return where a look or a confirmation lies."""
+    return f"{kind}:{number:05d}:{tuner}" if tuner else f"{kind}:{number:05d}"
 
 
 def save_note(storage: BaseStorage, study_id: int, text: str, trial_id: int | None = None) -> None:
@@ -202,25 +269,42 @@ def save_note(storage: BaseStorage, study_id: int, text: str, trial_id: int | No
     storage.set_study_system_attr(study_id, version, known.get(version, 0) + 1)
 
 
-def _numbers(attributes: Mapping[str, Any], kind: str) -> dict[int, str]:
-    """Return the keys of one kind by their numbers."""
-    found = (re.fullmatch(rf"{kind}:(\d{{1,9}})", key) for key in attributes)
-    return {int(match[1]): match[0] for match in found if match}
+def _numbers(attributes: Mapping[str, Any], kind: str) -> list[tuple[int, str]]:
+    """Return the keys of one kind with their numbers."""
+    found = (re.fullmatch(rf"{kind}:(\d{{1,9}})(:\w+)?", key) for key in attributes)
+    return [(int(match[1]), match[0]) for match in found if match]
 
 
-def _numbered(attributes: Mapping[str, Any], kind: str) -> list[Any]:
-    """Return what was appended of one kind, in order."""
-    return [attributes[key] for _, key in sorted(_numbers(attributes, kind).items())]
+def _keys(attributes: Mapping[str, Any], kind: str) -> list[str]:
+    """Return where lies what was appended of one kind, in order."""
+    return [key for _, key in sorted(_numbers(attributes, kind))]
+
+
+def parse_url(location: str) -> URL | None:
+    """Return the parts of a URL; ``None`` where they cannot be told apart, as with an @ in a password."""
+    userinfo_and_place = re.sub(r"\?[\w.]+=.*", "", location.partition("://")[2], flags=re.DOTALL)
+    if "://" not in location or userinfo_and_place.count("@") > 1:
+        return None
+    try:
+        return make_url(location)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def require_url(location: str) -> None:
+    """Raise ``UsageError`` where the parts of a URL cannot be told apart; the message shows none of them."""
+    if "://" in location and parse_url(location) is None:
+        raise UsageError(UNREADABLE)
 
 
 def without_password(location: str) -> str:
     """Return a URL that may be shown; a file as it is."""
     if "://" not in location:
         return location
-    try:
-        url = make_url(location)
-    except (ArgumentError, ValueError):  # none that can be opened, but it may hold one all the same
-        return re.sub(r"://.*@", "://***@", location)
+    url = parse_url(location)
+    if url is None:  # it cannot be opened, but it may hold a password all the same
+        masked = re.sub(r"://.*@", "://***@", location, flags=re.DOTALL)
+        return re.sub(r"((?:pass|pwd)\w*=)[^&]*", r"\1***", masked, flags=re.IGNORECASE)
     secret = {name: "***" for name in url.query if "pass" in name.lower() or "pwd" in name.lower()}
     if url.password is None and not secret:
         return location

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from autotune.interrupts import shielded
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.result import Landscape
 from autotune.room import DEFAULT_ROOM, MemoryRoom
+from autotune.search.claims import Claimed
 from autotune.search.identity import identify
 from autotune.search.keeping import Keeper
 from autotune.search.knowledge import Knowledge
@@ -33,7 +34,7 @@ from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.soundness import reason_against
 from autotune.search.space import Space
 from autotune.search.stopping import GAIN
-from autotune.search.stored import Kept, distribution, frozen_trial
+from autotune.search.stored import Kept, distribution, frozen_trial, numbered_apart
 
 __all__ = ["TuningStudy", "open_study"]
 
@@ -60,7 +61,8 @@ class TuningStudy:
         self._keeper = keeper
         self._records, self._probes = list(kept.trials), list(kept.probes)
         self._confirmations = list(kept.confirmations)
-        self._outlook: tuple[int, Outlook] | None = None
+        self._last: Config | None = None
+        self._outlook: tuple[object, Outlook] | None = None
         self._study = optuna.create_study(direction="maximize", sampler=_Sampler(self))
         self._asked: optuna.Trial | None = None
 
@@ -82,12 +84,25 @@ class TuningStudy:
     @property
     def knowledge(self) -> Knowledge:
         """All that was found out so far."""
-        return Knowledge(facts=self._facts, host=self._host, room=self.room, trials=self.trials, probes=self.probes)
+        return Knowledge(
+            facts=self._facts,
+            host=self._host.for_rank(self._space.base.ranks),
+            room=self.room,
+            trials=self.trials,
+            probes=self.probes,
+            claimed=tuple(claim.config for claim in self.claims),
+            last=self._last,
+        )
+
+    @property
+    def claims(self) -> tuple[Claimed, ...]:
+        """What other tuners of the same study are measuring now."""
+        return self._keeper.claims
 
     @property
     def outlook(self) -> Outlook:
         """The whole space as it looks now; only after the baseline was measured."""
-        version = len(self._records) + len(self._probes)
+        version = tuple(record.number for record in self._records), len(self._probes), self.claims
         if self._outlook is None or self._outlook[0] != version:
             self._outlook = version, look_ahead(self.knowledge, self._space)
         return self._outlook[1]
@@ -121,7 +136,7 @@ class TuningStudy:
     def _rivals(self) -> list[Trial]:
         """What the baseline is compared with: a study that goes on may hold what is not allowed any more."""
         known, position = self.knowledge, self.outlook.position
-        trials = [trial for trial in feasible(known) if trial.number and trial.config in position]
+        trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
         return [trial for trial in trials if known.distrust(trial.config.amp) is None]
 
     def _cost(self, trial: Trial) -> tuple[Any, ...]:
@@ -129,22 +144,41 @@ class TuningStudy:
         peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
         return (*cost(trial.config, self._space.base), peak)
 
-    def ask(self) -> tuple[Config, Kind]:
+    def refresh(self) -> tuple[str, ...]:
+        """Take in what other tuners of a shared study have found; return what the user should know of it."""
+        found = self._keeper.refresh()
+        if found is not None:
+            self._records, self._probes = list(found.trials), list(_without_repetitions(found.probes))
+        return self.news()
+
+    def news(self) -> tuple[str, ...]:
+        """Return what the user should know of a shared study and was not told yet."""
+        return self._keeper.news()
+
+    def ask(self, most: int | None = None) -> tuple[Config, Kind] | None:
         """Return the next configuration to measure, never one that was measured before.
 
-        Raises ``ValueError`` when none is left that could win.
+        ``None`` where another tuner of a shared study has just taken it, or the last of ``most`` trials: ``refresh``
+        tells what is next then. Raises ``ValueError`` when none is left that could win.
         """
         kind: Kind = "search" if self.trials else "baseline"
         if kind == "search" and self.outlook.proposal() is None:
             raise ValueError("no configuration is left that could win")
         self._asked = trial = self._study.ask(self._distributions(self._next()))
-        return self._space.at(self._with_own_threads(trial.params)), kind
+        config = self._space.at(self._with_own_threads(trial.params))
+        if not self._claim(config, kind, most):
+            self.abandon()
+            return None
+        return config, kind
+
+    def _claim(self, config: Config, kind: Kind, most: int | None = None) -> bool:
+        return self._keeper.claim(config, kind, self._settings(config), self._distributions(config), most)
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
         """Record what became of the configuration that was asked for last."""
         assert self._asked is not None
-        trial, self._asked = self._asked, None
-        record = _record(len(self.history), kind, config, attempt)
+        trial, self._asked, self._last = self._asked, None, config
+        record = _record(self._number, kind, config, attempt)
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
         with shielded():  # what has ended is known and kept, or neither
@@ -157,6 +191,13 @@ class TuningStudy:
                 self._records.append(record)
                 self._keeper.trial(frozen, _note(record))
         return record
+
+    @property
+    def _number(self) -> int:
+        """The next trial's number: in a shared study what was claimed has one already."""
+        if self._keeper.number is not None:
+            return self._keeper.number
+        return max((trial.number for trial in self.history), default=-1) + 1
 
     def _frozen(self, record: Trial) -> FrozenTrial:
         """Return a trial as it is kept."""
@@ -178,9 +219,11 @@ class TuningStudy:
                 self._skip(config, message, bound)
 
     def _skip(self, config: Config, message: str, bound: float) -> None:
+        if not self._claim(config, "skipped"):
+            return
         attempt = Attempt(outcome=Outcome.SKIPPED, message=message)
         expected = self.outlook.rate_of(config)
-        record = replace(_record(len(self.history), "skipped", config, attempt), bound=bound, predicted=expected)
+        record = replace(_record(self._number, "skipped", config, attempt), bound=bound, predicted=expected)
         with shielded():
             self._records.append(record)
             self._keeper.trial(self._frozen(record))
@@ -207,7 +250,7 @@ class TuningStudy:
 
     def confirmed(self, attempt: Attempt, config: Config) -> Trial:
         """Record a confirmation beside the study's trials, out of the sampler's sight."""
-        record = _record(len(self.history), "confirm", config, attempt)
+        record = _record(self._number, "confirm", config, attempt)
         with shielded():
             self._confirmations.append(record)
             self._keeper.confirmation(record)
@@ -216,13 +259,14 @@ class TuningStudy:
     @property
     def history(self) -> tuple[Trial, ...]:
         """Every trial, confirmations last."""
-        return (*self._records, *self._confirmations)
+        return (*self._records, *numbered_apart(self._records, self._confirmations))
 
     def abandon(self) -> None:
         """Give up the trial that was asked for, as when the user interrupts it."""
         if self._asked is not None:
             self._study.tell(self._asked, state=TrialState.FAIL)
             self._asked = None
+        self._keeper.withdraw()
 
     def landscape(self, answer: Config) -> Landscape:
         """Return the space as it looks now, the loader's settings with the step of ``answer``."""
@@ -305,6 +349,16 @@ def open_study(
         return TuningStudy(space, facts, host, room, keeper, kept)
     finally:
         optuna.logging.set_verbosity(verbosity)
+
+
+def _without_repetitions(probes: Iterable[Probe]) -> Iterator[Probe]:
+    """Yield looks, but none that another tuner has taken just as well at the same time."""
+    found: set[tuple[Part, Config]] = set()
+    for probe in probes:
+        if (probe.part, probe.config) not in found:
+            yield probe
+        if probe.compute or probe.loader or probe.numerics:
+            found.add((probe.part, probe.config))
 
 
 def _reason_against(attempt: Attempt, amp: str) -> str:

@@ -33,6 +33,7 @@ FULL = Config(
     persistent_workers=True,
     amp="fp16",
     accumulation_steps=2,
+    ranks=2,
     options=tuple(OPTIONS),
     intra_op_threads=3,
     inter_op_threads=2,
@@ -48,6 +49,7 @@ CONFIGS = st.builds(
     amp=st.sampled_from(AMP_MODES),
     pin_memory=st.booleans(),
     accumulation_steps=st.integers(1, 8),
+    ranks=st.integers(1, 8),
     options=st.sets(st.sampled_from(list(OPTIONS))),
     intra_op_threads=st.none() | st.integers(1, 64),
     inter_op_threads=st.none() | st.integers(1, 64),
@@ -69,7 +71,7 @@ def without(knob: str) -> Config:
     if knob in OPTIONS:
         return replace(FULL, options=tuple(option for option in OPTIONS if option != knob))
     plain: dict[str, Any] = {"batch_size": 1, "num_workers": 1, "prefetch_factor": 2, "amp": "off"}
-    plain |= {"pin_memory": False, "persistent_workers": False, "accumulation_steps": 1}
+    plain |= {"pin_memory": False, "persistent_workers": False, "accumulation_steps": 1, "ranks": 1}
     return replace(FULL, **{knob: plain.get(knob)})
 
 
@@ -108,7 +110,8 @@ def test_what_is_left_to_torch_is_not_exported() -> None:
 
 def test_lightning() -> None:
     found = export(FULL, "lightning")
-    trainer = {"devices": 1, "precision": "16-mixed", "accumulate_grad_batches": 2, "benchmark": True}
+    trainer = {"devices": 2, "strategy": "ddp", "precision": "16-mixed", "accumulate_grad_batches": 2}
+    trainer["benchmark"] = True
     assert found.values == {"Trainer": trainer, "DataLoader": FULL.dataloader_kwargs()}
     assert "trainer.fit(torch.compile(module), loader)" in found.text
     on_cpu = export(ON_CPU, "lightning")
@@ -152,6 +155,13 @@ def test_accelerate() -> None:
     }
     assert yaml.safe_load(found.text) == found.values["config_file"]
     assert found.values["config_file"]["use_cpu"] is False
+    assert found.values["config_file"]["distributed_type"] == "MULTI_GPU"
+    assert found.values["config_file"]["num_processes"] == 2
+    alone = export(ON_CPU, "accelerate").values["config_file"]
+    assert (alone["distributed_type"], alone["num_processes"], alone["use_cpu"]) == ("NO", 1, True)
+    ranks_on_cpu = export(replace(ON_CPU, ranks=3), "accelerate")
+    assert ranks_on_cpu.values["config_file"] == alone  # it would start one process, whatever the file says
+    assert any("torchrun --nproc-per-node 3" in note for note in ranks_on_cpu.notes)
     assert found.values["DataLoaderConfiguration"] == {"non_blocking": True}
     assert "Accelerator(\n#         dataloader_config=DataLoaderConfiguration(non_blocking=True),\n" in found.text
     assert " --num_cpu_threads_per_process 3 train.py" in found.text
@@ -202,6 +212,13 @@ def test_the_shells_environment_keeps_nothing_of_an_earlier_file() -> None:
         "AUTOTUNE_AMP",
         "AUTOTUNE_ACCUMULATION_STEPS",
     }
+
+
+def test_torchrun_starts_the_ranks_that_were_measured() -> None:
+    assert "torchrun --standalone --nproc-per-node 2 train.py" in export(FULL, "torchrun").text
+    assert "torchrun --standalone --nproc-per-node 1 train.py" in export(PLAIN, "torchrun").text
+    assert not export(FULL, "torchrun").notes
+    assert any("for_rank()" in note for note in export(PLAIN, "torchrun").notes)
 
 
 def test_torchrun_gets_its_threads() -> None:

@@ -61,7 +61,7 @@ def test_the_command_line_tells_a_fault_and_writes_an_answer(
     assert process.returncode == 0, lines
     told = next(after for line, after in pairwise(lines) if line.startswith("  0 "))
     assert "exit code 7" in told, lines
-    assert any(line.startswith("  1 ok ") for line in lines)
+    assert any(line.startswith(("  1 ok ", "  2 ok ")) for line in lines), lines  # one may be suspect: others were busy
     assert load_config(folder / "autotune.yaml").measured is not None
     assert {path.name for path in folder.iterdir()} == {"autotune.study", "autotune.yaml"}
     assert are_gone(processes)

@@ -215,3 +215,8 @@ def test_what_a_dataset_keeps_to_itself_may_be_another_in_every_run() -> None:
     before = fingerprint(workload, 64)
     workload.dataset._opened = 18
     assert fingerprint(workload, 64) == before
+
+
+def test_how_a_model_is_made_parallel_is_part_of_the_workload() -> None:
+    plain, wrapped = (Workload(nn.Linear(1, 1), Squares(4), parallelize=wrap) for wrap in (None, nn.DataParallel))
+    assert fingerprint(plain, 4) != fingerprint(wrapped, 4)

@@ -34,7 +34,7 @@ def follow(machine: SimulatedPipeline, steps: int) -> list[StepRow]:
 def row(begin: float, there: float, end: float, *, samples: int = BATCH_SIZE, ready: int = 0) -> StepRow:
     """A step that spends a third of its compute in forward, the rest in backward."""
     forwarded = there + (end - there) / 3
-    return StepRow(begin, there, there, forwarded, end, end, samples, ready)
+    return StepRow(begin, there, there, forwarded, end, end, end, samples, ready)
 
 
 def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
@@ -48,7 +48,7 @@ def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
     zero = rows[first - 1].end
     return [
         StepRow(
-            *(t - zero for t in (r.begin, r.there, r.moved, r.forwarded, r.differentiated, r.end)),
+            *(t - zero for t in (r.begin, r.there, r.moved, r.forwarded, r.differentiated, r.synchronised, r.end)),
             r.samples,
             r.ready,
         )
@@ -325,7 +325,7 @@ def test_waiting_is_told_apart_from_computing() -> None:
     assert summary.ready <= 1
 
 
-PHASES = st.lists(st.floats(0, 1), min_size=6, max_size=6)
+PHASES = st.lists(st.floats(0, 1), min_size=7, max_size=7)
 
 
 @given(st.lists(PHASES, min_size=1, max_size=60), st.integers(0, 40), st.booleans())

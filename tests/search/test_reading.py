@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autotune.errors import StorageError
+from autotune.encoding import to_json
+from autotune.errors import StorageError, UsageError
 from autotune.search.identity import Identity
 from autotune.search.keeping import Keeper
 from autotune.search.reading import read_study
-from autotune.search.stored import CONFIRMATION, RESULT, append, read_result, without_password
+from autotune.search.sharing import open_keeper
+from autotune.search.stored import (
+    CONFIRMATION,
+    LOOK,
+    RESULT,
+    append,
+    key_of,
+    numbered_apart,
+    read,
+    read_result,
+    without_password,
+    write_result,
+)
 from tests.report.results import kept_study
-from tests.search.test_keeping import HERE, frozen, keep, opened, trial
+from tests.search.test_keeping import HERE, PROBE, frozen, keep, opened, trial
 
 
 @pytest.fixture(params=["file", "database"])
@@ -89,6 +105,26 @@ def test_a_password_is_never_shown() -> None:
     assert "user:***@127.0.0.1" in str(caught.value)
 
 
+@pytest.mark.parametrize("zones", [("Etc/GMT-14", "Etc/GMT+12"), ("Etc/GMT+12", "Etc/GMT-14")])
+def test_the_newest_study_is_the_one_that_ended_last_wherever_its_host_is(
+    zones: tuple[str, str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    names = []
+    try:
+        for number, zone in enumerate(zones):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TZ", zone)
+                time.tzset()
+                identity = Identity(parts={**HERE.parts, "workload": str(number)})
+                with opened(url, identity) as (keeper, _):
+                    keeper.trial(frozen(trial(0)))
+                    names.append(keeper.name)
+    finally:
+        time.tzset()
+    assert read_study(url).name == names[-1]
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -100,10 +136,33 @@ def test_a_password_is_never_shown() -> None:
         ("sqlite:///a b.db", "sqlite:///a b.db"),
         ("postgresql://u@h/db", "postgresql://u@h/db"),
         ("a:b@c.study", "a:b@c.study"),
+        ("postgresql://u:s3@cret@h/db", "postgresql://***@h/db"),
+        ("postgresql://u:s3@cret/s3@h/db", "postgresql://***@h/db"),
+        ("postgresql://u:s3@cret@h:port/db?password=s3", "postgresql://***@h:port/db?password=***"),
+        ("postgresql://h/db?user=a@b&password=s3@cret@", "postgresql://h/db?password=***&user=a%40b"),
     ],
 )
 def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3@cret@db.example/studies",
+        "postgresql://me:s3@cret/more@db.example/studies",
+        "postgresql://me:s3cret@db.example:s3cret/studies",
+        "postgresql://me@cret:s3@db.example/studies",
+        "mysql://me:s3@cret@db.example/studies",
+        "sq lite://me:s3cret@db.example/studies",
+    ],
+)
+def test_a_url_in_which_a_password_may_lie_anywhere_is_refused_and_not_shown(url: str) -> None:
+    for opens in (read_study, open_keeper):
+        with pytest.raises(UsageError, match=r"cannot be read; .* @ is written as %40") as caught:
+            opens(url)
+        assert "s3" not in str(caught.value)
+        assert "cret" not in str(caught.value)
 
 
 def test_measurements_since_are_counted_without_what_was_skipped(tmp_path: Path) -> None:
@@ -133,3 +192,31 @@ def test_a_damaged_result_is_a_clear_error(tmp_path: Path) -> None:
     path.write_text(text.replace('"verdict":"faster","control"', '"verdict":"certainly","control"'))
     with pytest.raises(StorageError, match=r"is damaged: result\.verdict: is 'certainly'"):
         read_study(path)
+
+
+def test_the_latest_of_several_tuners_results_is_shown(tmp_path: Path) -> None:
+    result = kept_study(tmp_path / "a.study")
+    storage = optuna.storages.InMemoryStorage()
+    study_id = storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
+    for tuner in ("b", "a", "c"):  # their names say nothing of the order
+        write_result(storage, study_id, replace(result, stop_reason=f"by {tuner}"), tuner)
+        found, _ = read_result(storage, study_id, result.history)
+        assert found == replace(result, stop_reason=f"by {tuner}")
+
+
+def test_looks_of_tuners_that_count_alike_are_all_read_in_order() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    study_id = storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
+    for number, tuner in ((1, "b"), (2, "a"), (1, "a"), (0, "")):
+        probe = replace(PROBE, message=f"{number}{tuner}")
+        storage.set_study_system_attr(study_id, key_of(LOOK, number, tuner), to_json(probe))
+    assert [probe.message for probe in read(storage, study_id).probes] == ["0", "1a", "1b", "2a"]
+
+
+@given(trials=st.sets(st.integers(0, 12)), confirmations=st.lists(st.integers(0, 12)))
+def test_no_two_records_have_one_number(trials: set[int], confirmations: list[int]) -> None:
+    found = numbered_apart(map(trial, trials), map(trial, confirmations))
+    numbers = [each.number for each in found]
+    assert len({*numbers, *trials}) == len(numbers) + len(trials)
+    kept = [now for now, before in zip(numbers, confirmations, strict=True) if before not in trials and now == before]
+    assert len(kept) >= len(set(confirmations) - trials)

@@ -1,0 +1,52 @@
+"""Ranks on accelerators: one each, gradients by NCCL."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.records import Outcome, Request
+from autotune.runner import ProcessRunner
+from autotune.workload import describe
+
+CONFIG = Config(batch_size=8, num_workers=1, ranks=2)
+
+needs_two = pytest.mark.skipif(torch.accelerator.device_count() < 2, reason="needs two accelerators")
+
+
+def kind() -> str:
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    return accelerator.type
+
+
+@needs_two
+@pytest.mark.parametrize("workload", ["equal", "shards"])
+def test_every_rank_has_a_device_of_its_own(workload: str) -> None:
+    with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), kind()) as runner:
+        facts = runner.inspect(CONFIG)
+        attempt = runner.measure(CONFIG, Request(seconds=2.0))
+    assert len({facts.device_uuid, *facts.other_devices}) == 2
+    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt
+    assert attempt.measurement is not None
+    assert attempt.measurement.memory == "device"
+    assert len(attempt.measurement.ranks) == 2
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    ranks = torch.accelerator.device_count() + 1
+    with (
+        pytest.raises(UsageError, match=f"--ranks {ranks}: this machine has {ranks - 1} accelerators"),
+        ProcessRunner(describe("tests.ranks.workloads:equal"), kind()) as runner,
+    ):
+        runner.inspect(Config(batch_size=8, ranks=ranks))
+
+
+def test_a_device_by_number_is_none_for_several_ranks() -> None:
+    with (
+        pytest.raises(UsageError, match="each of 2 ranks has a device of its own"),
+        ProcessRunner(describe("tests.ranks.workloads:equal"), f"{kind()}:0") as runner,
+    ):
+        runner.inspect(CONFIG)

@@ -1,0 +1,151 @@
+"""Two ranks are measured at the rate that arithmetic gives, and what they cost each other is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autotune.config import Config
+from autotune.records import Measurement, Outcome, Request
+from autotune.runner import ProcessRunner
+from autotune.workload import describe
+from tests.quiet import undisturbed
+from tests.ranks.workloads import SAMPLE, SLOWER, STEP, SYNC
+from tests.sharing import shared_processes
+
+__all__ = ["shared_processes"]
+
+pytestmark = pytest.mark.usefixtures("shared_processes")
+
+BATCH = 8
+PLAIN = Config(batch_size=BATCH, ranks=2)
+FED = Config(batch_size=BATCH, num_workers=2, ranks=2)
+BUILD = BATCH * SAMPLE
+
+
+def measured(
+    workload: str, config: Config, is_right: Callable[[Measurement], bool] = lambda found: True
+) -> Measurement:
+    def measure() -> Measurement:
+        with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu") as runner:
+            runner.inspect(PLAIN)
+            attempt = runner.measure(config, Request(seconds=3.0))
+        assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt
+        assert attempt.measurement is not None
+        return attempt.measurement
+
+    return undisturbed(measure, is_right)
+
+
+@pytest.mark.parametrize(
+    ("workload", "config", "step"),
+    [
+        pytest.param("equal", PLAIN, BUILD + STEP, marks=pytest.mark.slow),
+        pytest.param("equal", FED, STEP, marks=pytest.mark.slow),
+        ("unequal", PLAIN, BUILD + STEP + SLOWER),
+        ("synchronising", PLAIN, BUILD + STEP + SYNC),
+    ],
+)
+def test_the_rate_of_all_ranks_is_that_of_the_slowest_with_its_synchronisation(
+    workload: str, config: Config, step: float
+) -> None:
+    true = 2 * BATCH / step
+    found = measured(workload, config, lambda found: found.samples_per_second == pytest.approx(true, rel=0.05))
+    assert found.samples_per_second == pytest.approx(true, rel=0.05)
+    assert found.samples_per_second <= true * 1.005  # no sleep is too short
+    assert found.step_time.total == pytest.approx(step, rel=0.05)
+    assert [share.rank for share in found.ranks] == [0, 1]
+    assert found.epoch_samples == 4096
+
+
+def test_the_slowest_rank_is_named_and_the_others_are_seen_to_wait_for_it() -> None:
+    found = measured("unequal", PLAIN, lambda found: found.ranks[0].communication_seconds < SLOWER * 1.2)
+    assert found.slowest_rank is found.ranks[1]
+    assert found.ranks[0].communication_seconds == pytest.approx(SLOWER, rel=0.2)
+    assert found.ranks[1].communication_seconds < SLOWER / 4
+    assert found.rank_spread == pytest.approx(SLOWER / (BUILD + STEP + SLOWER), rel=0.25)
+    assert found.step_time.communication == found.ranks[1].communication_seconds
+
+
+def test_synchronising_gradients_is_a_part_of_the_step() -> None:
+    found = measured("synchronising", PLAIN, lambda found: found.step_time.communication < SYNC * 1.2)
+    assert found.step_time.communication >= SYNC
+    assert found.step_time.communication == pytest.approx(SYNC, rel=0.2)
+    assert found.ceiling_samples_per_second == pytest.approx(2 * BATCH / (STEP + SYNC), rel=0.1)
+
+
+def test_gradients_that_are_accumulated_are_synchronised_once_in_a_step() -> None:
+    config = Config(batch_size=BATCH, accumulation_steps=2, ranks=2)
+    found = measured("equal_with_slow_hook", config, lambda found: found.step_time.communication < SYNC / 2 * 1.2)
+    assert found.step_time.communication == pytest.approx(SYNC / 2, rel=0.2)
+
+
+def test_samples_that_every_rank_yields_count_once() -> None:
+    found = measured("undivided", Config(batch_size=BATCH, ranks=2))
+    assert found.unique_share == 0.5
+    assert found.samples_per_second == pytest.approx(BATCH / found.step_time.total, rel=0.1)
+    assert any("yield the same" in note for note in found.notes)
+
+
+def test_every_rank_has_its_share_of_the_samples() -> None:
+    found = measured("small", Config(batch_size=5, ranks=2))
+    assert found.epoch_samples == 60
+    assert found.restart_seconds is not None
+
+
+def test_looks_at_parts_are_taken_by_the_ranks_together() -> None:
+    rate = 2 * BATCH / (STEP + SLOWER)
+    with ProcessRunner(describe("tests.ranks.workloads:unequal"), "cpu") as runner:
+        facts = runner.inspect(PLAIN)
+        step = undisturbed(
+            lambda: runner.measure(PLAIN, Request(seconds=1.0, part="compute")),
+            lambda found: bool(found.compute) and found.compute.samples_per_second > 0.9 * rate,
+        )
+        loader = undisturbed(
+            lambda: runner.measure(PLAIN, Request(seconds=1.0, part="loader")),
+            lambda found: bool(found.loader) and found.loader.inline_seconds < BUILD * 1.2,
+        )
+        numerics = runner.measure(PLAIN, Request(seconds=4.0, part="numerics"))
+    assert facts.intra_op_threads == 1  # as torchrun gives each of several
+    assert step.compute is not None
+    assert step.compute.samples_per_second == pytest.approx(rate, rel=0.1)
+    assert loader.loader is not None
+    assert loader.loader.inline_seconds == pytest.approx(BUILD, rel=0.2)
+    assert numerics.numerics is not None
+    assert numerics.numerics.losses == pytest.approx(numerics.numerics.reference_losses)
+
+
+def test_a_model_that_lies_in_pieces_is_measured_with_every_batch_size() -> None:
+    with ProcessRunner(describe("tests.ranks.workloads:shards"), "cpu") as runner:
+        runner.inspect(PLAIN)
+        first, second = (runner.measure(Config(batch_size=size, ranks=2), Request(seconds=1.0)) for size in (8, 16))
+        numerics = runner.measure(PLAIN, Request(seconds=2.0, part="numerics"))
+        again = runner.measure(PLAIN, Request(seconds=1.0))
+    for attempt in (first, second, numerics, again):
+        assert attempt.found, attempt
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("shards_with_an_optimizer", "the optimizer has none of the model's parameters"),
+        ("partial", "Workload(parallelize=lambda model: DistributedDataParallel(model, find_unused_parameters=True))"),
+        pytest.param("leaving", "the user's code ended the process (0)", marks=pytest.mark.slow),
+    ],
+)
+def test_what_does_not_work_in_ranks_is_said_with_the_way_out(workload: str, message: str) -> None:
+    with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu") as runner:
+        runner.inspect(PLAIN)
+        attempt = runner.measure(PLAIN, Request(seconds=1.0, time_limit=60.0))
+    assert attempt.outcome is Outcome.USER_ERROR
+    assert message in attempt.message
+
+
+def test_ranks_take_a_model_out_of_data_parallel() -> None:
+    with ProcessRunner(describe("tests.ranks.workloads:data_parallel"), "cpu") as runner:
+        facts = runner.inspect(Config(batch_size=BATCH))
+        attempt = runner.measure(PLAIN, Request(seconds=1.0))
+    assert facts.data_parallel_devices == 0
+    assert attempt.measurement is not None
+    assert len(attempt.measurement.ranks) == 2

@@ -1,0 +1,201 @@
+"""A search over configurations of several ranks: rates are those of all, settings and memory those of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import autotune
+from autotune.baseline import as_baseline, fitted
+from autotune.budget import Clock
+from autotune.cli import main
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.records import Outcome, RankShare
+from autotune.report.words import TIMES, config_text, settings_rows, slowest_rank_rows, snippet
+from autotune.search.identity import identify
+from autotune.search.replicas import advice_on_data_parallel, in_ranks
+from autotune.search.space import build_space
+from autotune.tuning import Run
+from tests import examples
+from tests.simulated import SimulatedMachine, gpu_facts, host, larger_batches_pay, loader_bound
+
+FACTS = gpu_facts()
+
+
+def run_of(machine: SimulatedMachine, ranks: int, whole: int | None = None, **facts: Any) -> Run:
+    known = gpu_facts(**facts)
+    baseline = as_baseline(None, whole, ranks)
+    space = build_space(known, host(16).for_rank(ranks).cpus, baseline, {}, whole)
+    return Run(machine, space, known, host(16), Clock(180.0, machine.now), lambda progress: None)
+
+
+@pytest.mark.parametrize("cost", [loader_bound, larger_batches_pay])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
+    machine = SimulatedMachine(cost=cost)
+    run = run_of(machine, ranks)
+    result = run.result(None, None)
+    assert result.verdict == "faster"
+    assert machine.rate(result.config) >= 0.95 * machine.best(run.space)
+    assert {config.ranks for config, _ in (*machine.calls, *machine.looks)} == {ranks}
+    assert result.config.measured is not None
+    assert result.config.measured["baseline"]["ranks"] == ranks
+    assert result.config.to_document()["training"]["ranks"] == ranks
+
+
+def test_the_cpus_are_divided_among_the_ranks() -> None:
+    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).space for ranks in (1, 4)}
+    assert max(spaces[1].values["num_workers"]) == 32
+    assert max(spaces[4].values["num_workers"]) == 8
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([64, 256, 1024]))
+def test_the_samples_of_a_step_are_those_of_all_ranks(ranks: int, whole: int) -> None:
+    space = run_of(SimulatedMachine(cost=loader_bound), ranks, whole).space
+    assert {config.samples_per_step * config.accumulation_steps for config in space.configs} == {whole}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, 10, 4), "--global-batch-size 10: no multiple of --ranks 4"),
+        (({"batch_size": 3}, 8, 2), "in each of 2 ranks; pass --baseline batch_size=N with a divisor of 4"),
+        ((None, None, 0), "--ranks 0: allowed: whole numbers from 1"),
+        ((None, None, True), "--ranks True: allowed"),
+        ((Config(ranks=2), None, 4), "--ranks 4: the baseline has 2"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        as_baseline(*arguments)
+    assert message in str(caught.value)
+
+
+def test_a_baseline_brings_its_ranks() -> None:
+    assert as_baseline(Config(ranks=2)).ranks == 2
+    assert as_baseline({"ranks": 3}).ranks == 3
+    assert as_baseline(Config(ranks=2), None, 2).ranks == 2
+
+
+def test_a_dataset_that_the_ranks_cannot_share_is_refused() -> None:
+    baseline = Config(batch_size=32, ranks=4)
+    assert fitted(baseline, gpu_facts(dataset_length=40), None).batch_size == 10
+    with pytest.raises(UsageError, match="--ranks 4: the dataset has only 3 samples"):
+        fitted(baseline, gpu_facts(dataset_length=3), None)
+
+
+def test_studies_of_other_ranks_are_other_studies() -> None:
+    names = {identify(FACTS, host(), run_of(SimulatedMachine(cost=loader_bound), ranks).space).name for ranks in (1, 2)}
+    assert len(names) == 2
+
+
+def test_a_rank_has_its_share_of_the_host() -> None:
+    whole = examples.host(cpus=8, affinity_cpus=8, quota_cpus=6.0, memory_bytes=2**34, shm_bytes=2**30)
+    assert whole.for_rank(1) is whole
+    share = whole.for_rank(4)
+    assert (share.cpus, share.affinity_cpus, share.quota_cpus) == (2, 2, 1.5)
+    assert (share.memory_bytes, share.shm_bytes) == (2**32, 2**28)
+    assert whole.for_rank(16).cpus == 1
+
+
+# --- consumption ---
+
+
+def test_a_file_for_as_many_ranks_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(batch_size=8, num_workers=3, intra_op_threads=2, ranks=2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert config.for_rank() is config
+
+
+@pytest.mark.parametrize(("ranks", "workers", "threads"), [(1, 6, 4), (2, 3, 2), (3, 2, 1), (8, 1, 1)])
+def test_a_file_for_other_ranks_keeps_workers_and_threads_of_all(ranks: int, workers: int, threads: int) -> None:
+    found = Config(batch_size=8, num_workers=3, intra_op_threads=2, ranks=2).for_rank(ranks)
+    assert (found.ranks, found.batch_size, found.num_workers, found.intra_op_threads) == (ranks, 8, workers, threads)
+
+
+def test_a_file_keeps_the_number_of_ranks(tmp_path: Path) -> None:
+    Config(batch_size=8, ranks=2).save(tmp_path / "two.yaml")
+    assert autotune.load_config(tmp_path / "two.yaml").ranks == 2
+    Config(batch_size=8).save(tmp_path / "one.yaml")
+    assert "ranks" not in (tmp_path / "one.yaml").read_text(encoding="utf-8")
+
+
+# --- words ---
+
+
+def test_ranks_are_named_where_there_are_several() -> None:
+    assert config_text(Config(batch_size=8, ranks=2)).startswith(f"2 ranks{TIMES}batch 8 · ")
+    assert config_text(Config(batch_size=8)).startswith("batch 8 · ")
+    assert settings_rows([Config(ranks=2)])["ranks"] == ("2",)
+    assert "ranks" not in settings_rows([Config()])
+
+
+def test_the_slowest_rank_is_named_in_the_table() -> None:
+    share = {"communication_seconds": 0.0, "data_wait_seconds": 0.0, "peak_memory_bytes": 1}
+    ranks = (RankShare(rank=0, own_seconds=0.08, **share), RankShare(rank=1, own_seconds=0.1, **share))
+    assert slowest_rank_rows([examples.measurement(ranks=ranks)]) == {"slowest rank": ("1 of 2, spread 20 %",)}
+    assert slowest_rank_rows([examples.measurement()]) == {}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("iterable", [False, True])
+def test_the_snippet_for_several_ranks_is_python(device: str, iterable: bool) -> None:
+    facts = examples.facts(device=device, iterable=iterable)
+    text = snippet(examples.faster_result(config=Config(ranks=2), facts=facts), "autotune.yaml")
+    compile(text, "snippet", "exec")
+    assert "torchrun --nproc-per-node 2 train.py" in text
+    assert ("distributed_sampler" in text) is not iterable
+    assert ("LOCAL_RANK" in text) is (device != "cpu")
+
+
+def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Config(ranks=2).save(tmp_path / "two.yaml")
+    arguments = ["diagnose", "--model", "tests.workloads:small", "--config", str(tmp_path / "two.yaml")]
+    assert main(arguments) == 2
+    assert "is for 2 ranks, a diagnosis looks at one process" in capsys.readouterr().err
+
+
+# --- nn.DataParallel ---
+
+
+def advice(machine: SimulatedMachine, *, time: bool = True, ranks: int = 1, **facts: Any) -> str | None:
+    known = gpu_facts(**{"data_parallel_devices": 2, **facts})
+    answer = Config(batch_size=64, num_workers=4, ranks=ranks)
+    return advice_on_data_parallel(machine, answer, known, host(), seconds=1.0, has_time=lambda count: time)
+
+
+def test_ranks_are_measured_beside_a_model_in_data_parallel() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay)
+    found = advice(machine)
+    alternative = in_ranks(Config(batch_size=64, num_workers=4), 2)
+    assert (alternative.ranks, alternative.batch_size, alternative.num_workers) == (2, 32, 2)
+    ratio = machine.rate(alternative) / machine.rate(Config(batch_size=64, num_workers=4))
+    assert found is not None
+    assert f"2 ranks gave {ratio:.2f} times its rate, measured in turn 2 times" in found
+    assert "pass --ranks 2" in found
+    assert [config.ranks for config, _ in machine.calls] == [1, 2, 1, 2]
+    assert all(request.fresh for _, request in machine.calls)
+
+
+def test_data_parallel_is_told_where_it_was_not_measured() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay)
+    assert "there was no time to measure that" in (advice(machine, time=False) or "")
+    assert "it does nothing; take it out" in (advice(machine, data_parallel_devices=1) or "")
+    failing = SimulatedMachine(
+        cost=larger_batches_pay, fails=lambda config: Outcome.CRASHED if config.ranks > 1 else None
+    )
+    assert "2 ranks could not be measured here" in (advice(failing) or "")
+    assert advice(machine, data_parallel_devices=None) is None
+    assert advice(machine, ranks=2) is None
+
+
+def test_a_run_says_what_to_do_about_data_parallel() -> None:
+    result = run_of(SimulatedMachine(cost=loader_bound), 1, data_parallel_devices=2).result(None, None)
+    assert any("nn.DataParallel" in note and "2 ranks gave" in note for note in result.notes)
+    result = run_of(SimulatedMachine(cost=loader_bound), 1).result(None, None)
+    assert not any("nn.DataParallel" in note for note in result.notes)

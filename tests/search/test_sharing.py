@@ -1,0 +1,645 @@
+"""Tuners of one study on a real server, here in one process: what each knows of the others."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from sqlalchemy import text
+
+from autotune.budget import Clock
+from autotune.cli import main
+from autotune.errors import NothingFeasibleError, StorageError, UsageError
+from autotune.records import Outcome, Progress, Request
+from autotune.search import stored
+from autotune.search.aside import LocalCopy
+from autotune.search.database import LIMITS, Limits, open_database
+from autotune.search.identity import Identity, identify
+from autotune.search.keeping import Keeper
+from autotune.search.reading import read_study
+from autotune.search.sharing import SharedKeeper, open_keeper
+from autotune.search.stages import POLL, Search
+from autotune.search.study import TuningStudy, open_study
+from autotune.tuning import Run
+from tests.search.test_keeping import HERE, keep
+from tests.server import PASSWORD, Server, free_port
+from tests.simulated import SimulatedMachine, host, larger_batches_pay
+from tests.tuner import FACTS, SPACE, keeper_of, rough
+
+REQUEST = Request(seconds=1.0)
+
+
+class Tuner:
+    """A study, its keeper and a machine of its own."""
+
+    def __init__(self, url: str, folder: Path, limits: Limits = LIMITS, **options: Any) -> None:
+        self.keeper = keeper_of(url, folder, limits=limits)
+        self.machine = SimulatedMachine(**{"cost": rough, **options})
+        self.study: TuningStudy = open_study(SPACE, FACTS, host(), keeper=self.keeper)
+        self.told: list[Progress] = []
+
+    def search(self, trials: int, **options: Any) -> str:
+        clock = Clock(10_000.0, self.machine.now)
+        search = Search(
+            runner=self.machine,
+            study=self.study,
+            space=SPACE,
+            clock=clock,
+            tell=self.told.append,
+            max_trials=trials,
+            **options,
+        )
+        return search.run()
+
+    def measure(self) -> None:
+        asked = self.study.ask()
+        assert asked
+        self.study.tell(self.machine.measure(asked[0], REQUEST), *asked)
+
+
+Join = Callable[..., Tuner]
+
+
+@pytest.fixture
+def join(database: str, tmp_path: Path) -> Iterator[Join]:
+    """Opens the study once more, as another tuner."""
+    joined: list[Tuner] = []
+
+    def join(**options: Any) -> Tuner:
+        joined.append(Tuner(database, tmp_path, **options))
+        return joined[-1]
+
+    yield join
+    for tuner in joined:
+        tuner.keeper.close()
+        assert tuner.keeper.failure is None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tuners_in_any_order_measure_nothing_twice_and_know_the_same(join: Join, seed: int) -> None:
+    tuners, order = [join(seed=number) for number in range(3)], random.Random(seed)
+    tuners[0].measure()
+    asked: dict[int, Any] = {}
+    done = [SPACE.base]
+    for _ in range(60):
+        index = order.randrange(3)
+        study = tuners[index].study
+        if index in asked:
+            config, kind = asked.pop(index)
+            study.tell(tuners[index].machine.measure(config, REQUEST), config, kind)
+            done.append(config)
+        else:
+            study.refresh()
+            if found := study.ask():
+                asked[index] = found
+    for tuner in tuners:
+        tuner.study.abandon()
+    for tuner in tuners:
+        tuner.study.refresh()
+    assert len(done) > 20
+    assert [config for config, count in Counter(done).items() if count > 1] == []
+    histories = {tuple(trial for trial in tuner.study.trials) for tuner in tuners}
+    assert len(histories) == 1
+    (history,) = histories
+    assert sorted(trial.config.batch_size for trial in history) == sorted(config.batch_size for config in done)
+    numbers = [trial.number for trial in history]
+    assert numbers == sorted(set(numbers))
+
+
+def test_what_another_measures_is_left_out_and_what_is_like_it_is_worth_less(join: Join) -> None:
+    one, other = join(), join()
+    one.search(6)
+    other.study.refresh()
+    before = other.study.outlook
+    asked = one.study.ask()
+    assert asked
+    config, _ = asked
+    other.study.refresh()
+    outlook = other.study.outlook
+    position = outlook.position[config]
+    assert [claim.config for claim in other.study.claims] == [config]
+    assert (before.is_open[position], outlook.is_open[position]) == (True, False)
+    assert outlook.proposal() != config
+    assert (outlook.posterior.means == before.posterior.means).all()  # nobody counts on it
+    assert outlook.promised
+    assert (outlook.promised.errors <= outlook.posterior.errors + 1e-12).mean() > 0.9
+    assert outlook.promised.errors[position] < outlook.posterior.errors[position]
+    one.study.abandon()
+    other.study.refresh()
+    assert other.study.claims == ()
+    assert other.study.outlook.promised is None
+
+
+def test_two_that_want_the_same_get_different_ones(join: Join) -> None:
+    one, other = join(), join()
+    one.search(4)
+    other.study.refresh()
+    wanted = other.study.outlook.proposal()
+    asked = one.study.ask()
+    assert asked
+    assert asked[0] == wanted
+    assert other.study.ask() is None  # it still wants the same
+    other.study.refresh()
+    second = other.study.ask()
+    assert second
+    assert second[0] != wanted
+
+
+def test_looks_are_shared(join: Join) -> None:
+    one, other = join(), join()
+    one.search(3)
+    assert one.machine.looks
+    other.search(6)
+    assert other.machine.looks == []
+    assert other.study.probes == one.study.probes
+
+
+def test_looks_at_the_same_by_two_tuners_count_once(join: Join) -> None:
+    one, other = join(), join()
+    one.measure()
+    other.study.refresh()
+    for tuner in (one, other):
+        tuner.study.looked("loader", SPACE.base, tuner.machine.measure(SPACE.base, replace(REQUEST, part="loader")))
+    one.study.refresh()
+    assert len(one.study.probes) == 1
+    assert len(read_looks(one)) == 2  # neither has overwritten the other
+
+
+def read_looks(tuner: Tuner) -> tuple[Any, ...]:
+    kept = tuner.keeper.refresh()
+    assert kept
+    return kept.probes
+
+
+def test_the_baseline_is_waited_for_and_that_is_said_once(join: Join) -> None:
+    one, other = join(), join()
+    asked = one.study.ask()
+    assert asked
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            one.study.tell(one.machine.measure(asked[0], REQUEST), *asked)
+
+    assert other.search(1, sleep=sleep) == "1 trials were asked for"
+    assert len(slept) == 3
+    (said,) = [told.message for told in other.told if told.message]
+    assert "measuring the baseline; waiting for it" in said
+    assert other.machine.calls == []
+
+
+def test_no_baseline_is_waited_for_longer_than_the_budget(join: Join) -> None:
+    one, other = join(), join()
+    assert one.study.ask()
+
+    def sleep(seconds: float) -> None:
+        other.machine.time += 4000.0
+
+    with pytest.raises(NothingFeasibleError, match=rf"by .*, process {os.getpid()}; pass a larger --budget"):
+        other.search(1, sleep=sleep)
+    assert other.machine.time == 12_000.0
+
+
+def test_a_tuner_that_comes_too_late_again_and_again_does_not_ask_all_the_time(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = join()
+    one.measure()
+    answers = [False, False, False]
+    claim = one.keeper.claim
+
+    def refuse(*arguments: Any, **options: Any) -> bool:
+        return answers.pop() if answers else claim(*arguments, **options)
+
+    monkeypatch.setattr(one.keeper, "claim", refuse)
+    slept: list[float] = []
+    assert one.search(2, sleep=slept.append) == "2 trials were asked for"
+    assert slept == [POLL, POLL]
+
+
+def test_no_search_ends_while_others_may_still_find_something(join: Join) -> None:
+    """The last configurations that could win are being measured: what comes of them is waited for."""
+    one, other = join(cost=larger_batches_pay), join(cost=larger_batches_pay)
+    one.search(2)
+    asked = one.study.ask()
+    assert asked
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        one.study.tell(one.machine.measure(asked[0], REQUEST), *asked)
+
+    other.search(50, sleep=sleep)
+    assert slept
+    assert asked[0] in [trial.config for trial in other.study.trials]
+
+
+def test_the_results_of_all_are_kept_and_the_latest_is_shown(database: str, tmp_path: Path) -> None:
+    results = []
+    for seed in range(2):
+        machine = SimulatedMachine(cost=rough, noise=0.05, seed=seed)
+        keeper = keeper_of(database, tmp_path)
+        run = Run(machine, SPACE, FACTS, host(), Clock(180.0, machine.now), lambda progress: None)
+        results.append(run.result(keeper, 6 + 3 * seed))
+        keeper.delivered(tmp_path / f"{seed}.yaml")
+        keeper.close()
+        study = read_study(database)
+        assert study.result is not None
+        assert study.result.samples_per_second == results[-1].samples_per_second
+        assert study.path == str(tmp_path / f"{seed}.yaml")
+        numbers = [trial.number for trial in study.history]
+        assert len(numbers) == len(set(numbers))
+    assert results[0].samples_per_second != results[1].samples_per_second
+    assert [trial.config for trial in study.history] == [trial.config for trial in results[1].history]
+
+
+def test_an_interrupt_while_the_result_is_kept_costs_no_answer(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SimulatedMachine(cost=rough)
+    keeper = keeper_of(database, tmp_path)
+    write = stored.write_result
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        write(*arguments)
+
+    monkeypatch.setattr(stored, "write_result", interrupted)
+    run = Run(machine, SPACE, FACTS, host(), Clock(180.0, machine.now), lambda progress: None)
+    result = run.result(keeper, 4)
+    keeper.close()
+    study = read_study(database)
+    assert study.result is not None
+    assert study.result.samples_per_second == result.samples_per_second
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_goes_away_during_confirmation_is_told_then(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    class Machine(SimulatedMachine):
+        def measure(self, config: Any, request: Request) -> Any:
+            if request.fresh and server.is_running:
+                server.stop()
+            return super().measure(config, request)
+
+    told: list[Progress] = []
+    machine = Machine(cost=rough)
+    keeper = keeper_of(database, tmp_path, patience=1.0)
+    result = Run(machine, SPACE, FACTS, host(), Clock(180.0, machine.now), told.append).result(keeper, 4)
+    keeper.close()
+    messages = [(progress.phase, progress.message) for progress in told if progress.message]
+    (lost,) = [index for index, (_, message) in enumerate(messages) if "the search goes on without it" in message]
+    assert messages[lost][0] == "confirm"
+    assert any(progress.finished for progress in told[told.index(message_of(told, "goes on without")) :])
+    assert messages[-1] == ("confirm", f"{keeper.location}: waiting up to 1 s for the server")
+    assert keeper.failure in result.notes
+
+
+def message_of(told: list[Progress], part: str) -> Progress:
+    (found,) = [progress for progress in told if progress.message and part in progress.message]
+    return found
+
+
+def test_a_server_that_goes_away_before_the_file_is_written_is_told(
+    server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def tune(storage: Keeper, **arguments: Any) -> Any:
+        machine = SimulatedMachine(cost=rough)
+        run = Run(machine, SPACE, FACTS, host(), Clock(180.0, machine.now), lambda progress: None)
+        result = run.result(storage, 4)
+        server.stop()
+        return result
+
+    monkeypatch.setattr("autotune.tuning.tune", tune)
+    assert main(["--model", "m:b", "--storage", database]) == 0
+    (path,) = tmp_path.glob("*.study")
+    errors = capsys.readouterr().err
+    assert "what was measured since could not be written there" in errors
+    assert f"autotune report {path.name} shows it" in errors
+    assert "autotune report postgresql" not in " ".join(errors.split())
+    assert len(read_study(path).history) > 4
+
+
+def test_a_baseline_that_failed_elsewhere_is_measured_here(join: Join) -> None:
+    one, other = join(), join()
+    asked = one.study.ask()
+    assert asked
+    failing = SimulatedMachine(cost=rough, fails=lambda config: Outcome.TIMEOUT)
+    one.study.tell(failing.measure(asked[0], REQUEST), *asked)
+    assert other.study.refresh() == ()
+    again = other.study.ask()
+    assert again == asked
+    other.study.tell(other.machine.measure(again[0], REQUEST), *again)
+    one.study.refresh()
+    assert [trial.kind for trial in one.study.trials] == ["baseline"]
+    assert one.study.trials[0].rate
+    one.measure()
+
+
+def test_tuners_that_find_an_empty_database_at_the_same_time_make_one_study(database: str, tmp_path: Path) -> None:
+    keepers = [keeper_of(database, tmp_path) for _ in range(4)]
+    threads = [threading.Thread(target=keeper.open, args=(HERE,)) for keeper in keepers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {(keeper.is_kept, keeper.name) for keeper in keepers} == {(True, f"{HERE.name}-1")}
+    assert len(keepers[0]._studies()) == 1
+    for keeper in keepers:
+        keeper.close()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_one_tuner_gets_the_baseline_whatever_the_databases_own_isolation_is(
+    database: str, tmp_path: Path, isolation: str
+) -> None:
+    option = quote("-c default_transaction_isolation=" + isolation.replace(" ", "\\ "))
+    tuners = [Tuner(f"{database}?options={option}", tmp_path) for _ in range(5)]
+    start, found = threading.Barrier(len(tuners)), []
+
+    def ask(tuner: Tuner) -> None:
+        start.wait()
+        found.append(tuner.study.ask())
+
+    threads = [threading.Thread(target=ask, args=(tuner,)) for tuner in tuners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(asked is not None for asked in found) == 1
+    assert tuners[0].keeper._database
+    trials = tuners[0].keeper._database.get_all_trials(tuners[0].keeper._study_id)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    for tuner in tuners:
+        assert tuner.keeper.news() == ()
+        tuner.keeper.close()
+
+
+def leave(server: Server, url: str, folder: Path) -> list[Any]:
+    """Search while the server goes away, and end without it; return what was measured."""
+    folder.mkdir(exist_ok=True)
+    tuner = Tuner(url, folder)
+    tuner.search(3)
+    server.stop()
+    tuner.search(6)
+    tuner.study.confirmed(tuner.machine.measure(SPACE.base, REQUEST), SPACE.base)
+    tuner.keeper.close()
+    assert tuner.keeper.failure
+    server.start()
+    return [trial.config for trial in tuner.study.trials]
+
+
+def test_what_a_tuner_has_left_in_a_file_is_written_to_the_server_once(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    configs = leave(server, database, tmp_path)
+    (path,) = tmp_path.iterdir()
+    held = Keeper(path)
+    held.open(identify(FACTS, host(), SPACE))  # as one that lives does
+    Tuner(database, tmp_path).keeper.close()
+    held.close()
+    assert len(read_study(database).history) == 3
+    content = path.read_bytes()
+    joined: list[Tuner] = []
+    threads = [threading.Thread(target=lambda: joined.append(Tuner(database, tmp_path))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not list(tmp_path.iterdir())
+    (note,) = [note for tuner in joined for note in tuner.keeper.notes]
+    assert note.endswith("the server has all of it now, and the file is removed")
+    path.write_bytes(content)  # as where the tuner was killed before it removed the file
+    joined.append(Tuner(database, tmp_path))
+    assert joined[-1].keeper.notes == (note,)
+    assert not path.exists()
+    for tuner in joined:
+        tuner.study.refresh()
+        assert sorted(map(str, (trial.config for trial in tuner.study.trials))) == sorted(map(str, configs))
+        probes = tuner.study.probes
+        assert len(probes) == len({(probe.part, probe.config) for probe in probes})
+        tuner.keeper.close()
+    history = read_study(database).history
+    assert len(history) == 7
+    assert [trial.kind for trial in history].count("confirm") == 1
+
+
+def test_what_is_being_measured_again_stays_in_the_file_that_a_tuner_has_left(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    configs = leave(server, database, tmp_path / "left")
+    one = Tuner(database, tmp_path)
+    settings = one.study._settings(configs[-1]), one.study._distributions(configs[-1])
+    assert one.keeper.claim(configs[-1], "search", *settings)
+    other = Tuner(database, tmp_path / "left")
+    (note,) = other.keeper.notes
+    (path,) = (tmp_path / "left").iterdir()
+    assert note.endswith(f"some of it is being measured again now, so it stays there; autotune report {path} shows it")
+    assert [trial.config for trial in other.study.trials] == configs[:-1]
+    one.keeper.close()
+    other.keeper.close()
+    Tuner(database, tmp_path / "left").keeper.close()
+    assert not list((tmp_path / "left").iterdir())
+    assert len(read_study(database).history) == 7
+
+
+def test_a_file_of_something_else_that_a_tuner_has_left_is_named(database: str, tmp_path: Path) -> None:
+    path = tmp_path / "autotune-0123abcd.study"
+    keep(path, 0)
+    content = path.read_bytes()
+    tuner = Tuner(database, tmp_path)
+    (note,) = tuner.keeper.notes
+    assert note.startswith(f"{path}: a tuner has left it while the server was away; holds a study of something else")
+    assert path.read_bytes() == content
+    tuner.keeper.close()
+
+
+def test_in_a_common_database_only_studies_of_the_same_workload_are_compared(database: str, tmp_path: Path) -> None:
+    def notes(**change: str) -> tuple[str, ...]:
+        keeper = keeper_of(database, tmp_path)
+        keeper.open(Identity(parts={**HERE.parts, **change}))
+        keeper.close()
+        return keeper.notes
+
+    assert notes() == ()
+    assert notes(workload="another") == ()
+    (note,) = notes(torch="1.0")
+    assert f"was made with torch {HERE.parts['torch']}, here is 1.0" in note
+
+
+def test_what_was_measured_while_the_server_was_away_says_by_whom(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    tuner = Tuner(database, tmp_path)
+    tuner.measure()
+    server.stop()
+    tuner.measure()
+    assert "what it finds is kept in" in tuner.keeper.news()[0]
+    server.start()
+    time.sleep(0.6)
+    assert tuner.study.refresh()
+    assert tuner.keeper._database
+    trials = tuner.keeper._database.get_all_trials(tuner.keeper._study_id)
+    done = [trial for trial in trials if trial.value]
+    assert len(done) == 2
+    assert {trial.user_attrs["measured by"] for trial in trials} == {tuner.keeper._by}
+    tuner.keeper.close()
+
+
+def test_a_file_that_could_not_be_made_may_be_made_the_next_time(tmp_path: Path) -> None:
+    copy = LocalCopy(tmp_path / "folder" / "a.study")
+    copy.begin(HERE)
+    assert copy.problem
+    (tmp_path / "folder").mkdir()
+    copy.begin(HERE)
+    assert copy.problem is None
+    copy.close()
+
+
+# --- what keeps from the server ---
+
+
+def test_a_tuner_that_disappears_in_the_middle_of_a_transaction_holds_no_one_up(database: str, tmp_path: Path) -> None:
+    gone = open_database(database, limits=Limits(idle=1.0))
+    tuner = Tuner(database, tmp_path)
+    with gone.engine.connect() as connection:
+        connection.execute(text("SELECT * FROM studies FOR UPDATE"))
+        assert tuner.study.ask()
+        connection.invalidate()
+    assert tuner.keeper.news() == ()
+    assert tuner.keeper.number == 0
+    tuner.keeper.close()
+    gone.engine.dispose()
+
+
+def test_what_others_have_locked_for_long_is_gone_without(database: str, tmp_path: Path) -> None:
+    tuner = Tuner(database, tmp_path, limits=Limits(lock=1.0))
+    import psycopg
+
+    with psycopg.connect(database) as holder:
+        holder.execute("SELECT * FROM studies FOR UPDATE")
+        begin = time.monotonic()
+        asked = tuner.study.ask()
+        assert time.monotonic() - begin < 5
+        assert asked
+        assert "canceling statement due to lock timeout" in tuner.keeper.news()[0]
+        tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+    time.sleep(0.6)
+    assert tuner.study.refresh()[0].endswith("is back, and has all that was measured meanwhile")
+    assert [trial.number for trial in tuner.study.trials] == [0]
+    tuner.keeper.close()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgres"])
+def test_urls_of_every_form_are_understood(database: str, scheme: str) -> None:
+    keeper = open_keeper(database.replace("postgresql", scheme, 1))
+    assert isinstance(keeper, SharedKeeper)
+    keeper.open(HERE)
+    assert keeper.is_kept
+    keeper.close()
+
+
+def test_of_the_drivers_of_postgresql_only_psycopg_shares_a_study() -> None:
+    with pytest.raises(UsageError, match=r"postgresql\+psycopg2.* write postgresql://"):
+        open_keeper(f"postgresql+psycopg2://u:{PASSWORD}@h/db")
+
+
+@pytest.mark.parametrize(
+    "location", [None, "a.study", "sqlite:///a.db", Path("a.study"), "a:b@c.study", "mysql://u@h/db", "mariadb://h/db"]
+)
+def test_what_is_no_server_is_kept_as_ever(location: Any) -> None:
+    assert type(open_keeper(location)) is Keeper
+
+
+def test_a_wrong_password_is_said_and_not_shown(server: Server) -> None:
+    said = refused(server.url("postgres", password="another-s3cret%21"))
+    assert 'FATAL: password authentication failed for user "tuner"' in said
+    assert "s3cret" not in said
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"), [("role", "permission denied for table trials"), ("replica", "in a read-only transaction")]
+)
+def test_a_study_that_may_only_be_read_is_not_opened(
+    server: Server, database: str, tmp_path: Path, problem: str, said: str
+) -> None:
+    import psycopg
+
+    Tuner(database, tmp_path).keeper.close()
+    url = f"{database}?options={quote('-c default_transaction_read_only=on')}"
+    if problem == "role":
+        role = f"r{database[-8:]}"
+        with psycopg.connect(database) as connection:
+            connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'".encode())
+            connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}".encode())
+        url = server.url(database.rpartition("/")[2], user=role)
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match=said):
+        Tuner(url, tmp_path)
+    assert time.monotonic() - begin < 3
+    assert read_study_of_nothing(url) == "holds no measurement yet"
+
+
+def read_study_of_nothing(url: str) -> str:
+    with pytest.raises(StorageError) as caught:
+        read_study(url)
+    return str(caught.value).rpartition(": ")[2]
+
+
+def test_rights_that_are_lost_on_the_way_are_not_waited_for(database: str, tmp_path: Path) -> None:
+    import psycopg
+
+    tuner = Tuner(database, tmp_path)
+    tuner.measure()
+    with psycopg.connect(database) as connection:
+        connection.execute("ALTER TABLE trials RENAME TO other")
+    begin = time.monotonic()
+    tuner.search(4)
+    tuner.keeper.close()
+    assert time.monotonic() - begin < 5
+    assert tuner.keeper.failure
+    assert 'relation "trials" does not exist' in tuner.keeper.failure
+    (path,) = tmp_path.iterdir()
+    assert len(read_study(path).history) == 4
+
+
+def test_a_server_that_is_not_there_is_named(server: Server) -> None:
+    port = free_port()
+    assert f"port {port} failed: Connection refused" in refused(f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d")
+
+
+def test_a_driver_that_is_missing_is_said_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    said = refused(f"postgresql://u:{PASSWORD}@127.0.0.1:{free_port()}/d")
+    assert said.endswith("cannot be opened: its driver is missing: pip install 'torch-autotune[postgresql]'")
+
+
+def refused(url: str) -> str:
+    with pytest.raises(StorageError, match="cannot be opened: ") as caught:
+        open_keeper(url).open(HERE)
+    with pytest.raises(StorageError, match="cannot be read: "):
+        read_study(url)
+    assert "\n" not in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_database_without_studies_holds_none(database: str) -> None:
+    with pytest.raises(StorageError, match="holds no study of autotune"):
+        read_study(database)

@@ -1,0 +1,54 @@
+"""The recorded training in ranks reached what was measured beside it, with the losses of one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+
+import autotune
+
+STUDY = Path(__file__).resolve().parents[2] / "studies" / "ranks"
+RECORDED = STUDY / "recorded"
+
+
+def rounds() -> list[dict[str, float]]:
+    found: list[dict[str, float]] = json.loads((RECORDED / "rounds.json").read_text(encoding="utf-8"))
+    return found
+
+
+def ratios() -> list[float]:
+    return [one["trained"] / ((one["before"] + one["after"]) / 2) for one in rounds()]
+
+
+def test_training_under_torchrun_gave_what_was_measured_beside_it() -> None:
+    assert len(rounds()) >= 4
+    assert abs(geometric_mean(ratios()) - 1) < 0.10
+
+
+def test_the_losses_are_those_of_one_process_at_the_same_effective_batch() -> None:
+    curves = json.loads((RECORDED / "losses.json").read_text(encoding="utf-8"))
+    one = curves.pop("one process, batches of 64")
+    assert len(one) >= 20
+    assert min(one) < one[0] - 0.4  # it learns
+    for curve in curves.values():
+        assert curve == pytest.approx(one, rel=1e-3)
+
+
+def test_the_recorded_answer_is_for_two_ranks() -> None:
+    config = autotune.load_config(RECORDED / "autotune.yaml")
+    assert config.ranks == 2
+    assert {"date", "cpus", "cpu_model", "versions"} <= json.loads((RECORDED / "machine.json").read_text()).keys()
+
+
+def test_the_readme_holds_the_rounds() -> None:
+    readme = (STUDY / "README.md").read_text(encoding="utf-8")
+    for one, ratio in zip(rounds(), ratios(), strict=True):
+        rates = f"| {one['before']:,.0f} | **{one['trained']:,.0f}** | {one['after']:,.0f} | {ratio:.2f} |"
+        assert f"| {one['round']} {rates}" in readme
+    assert f"{geometric_mean(ratios()):.2f} times what was measured beside it" in " ".join(readme.split())
+    assert f"{geometric_mean(ratios()):.2f} times what was measured beside it" in " ".join(
+        (STUDY.parents[1] / "README.md").read_text(encoding="utf-8").split()
+    )
