@@ -13,6 +13,8 @@ import autotune
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "ranks"
 RECORDED = STUDY / "recorded"
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")  # recorded on another machine
+
 
 def rounds() -> list[dict[str, float]]:
     found: list[dict[str, float]] = json.loads((RECORDED / "rounds.json").read_text(encoding="utf-8"))

@@ -14,6 +14,8 @@ import pytest
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "trainers"
 NAMES = ("accelerate", "lightning", "transformers")
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")  # recorded on another machine
+
 
 @pytest.fixture(scope="module")
 def summary() -> Iterator[ModuleType]:
