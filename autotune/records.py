@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
 __all__ = [
+    "EARLIEST_SCHEMA",
     "SCHEMA",
     "Attempt",
     "Conditions",
@@ -35,6 +36,8 @@ __all__ = [
 
 SCHEMA = 7
 """Version of these records: a study that was stored with another one is not continued."""
+EARLIEST_SCHEMA = 6
+"""The oldest version of which a study can be shown: whatever a record has gained since has a default."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """What a request is about: training with the loader, the step alone on a resident batch, the loader alone, what a

@@ -9,13 +9,15 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from sqlalchemy.engine import make_url
 
 from autotune.errors import StorageError
-from autotune.records import SCHEMA
+from autotune.records import EARLIEST_SCHEMA, SCHEMA
 from autotune.result import DEFAULT_PATH, RecordedStudy
 from autotune.search import stored
 from autotune.search.database import is_shared, read_database, reason_of
 from autotune.search.journal import RecordedFile
 
 __all__ = ["read_study"]
+
+READABLE = tuple(str(version) for version in range(EARLIEST_SCHEMA, SCHEMA + 1))
 
 
 def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
@@ -57,7 +59,7 @@ def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStud
         raise StorageError(f"holds no study {name}; there are {', '.join(studies)}")
     study = studies[name or _newest(storage, {name: study._study_id for name, study in studies.items()})]
     parts = study.user_attrs.get(stored.IDENTITY, {})
-    if parts.get("records") != str(SCHEMA):
+    if parts.get("records") not in READABLE:
         raise StorageError(f"{study.study_name} was written by another version of autotune")
     kept = stored.read(storage, study._study_id)
     history = (*kept.trials, *kept.confirmations) or stored.failed_baselines(storage, study._study_id)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autotune.encoding import to_json
 from autotune.errors import StorageError, UsageError
+from autotune.records import EARLIEST_SCHEMA, SCHEMA
 from autotune.search.identity import Identity
 from autotune.search.keeping import Keeper
 from autotune.search.reading import read_study
@@ -31,6 +32,8 @@ from autotune.search.stored import (
 )
 from tests.report.results import kept_study
 from tests.search.test_keeping import HERE, PROBE, frozen, keep, opened, trial
+
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
 
 @pytest.fixture(params=["file", "database"])
@@ -77,6 +80,25 @@ def test_the_newest_of_several_is_read_or_the_one_that_is_named(location: str) -
     assert studies[0].others == (first,)
     with pytest.raises(StorageError, match=f"holds no study x; there are {first}, {second}"):
         read_study(location, "x")
+
+
+def test_a_study_of_older_records_is_shown_and_one_of_unknown_records_is_refused(tmp_path: Path) -> None:
+    for version in range(EARLIEST_SCHEMA - 1, SCHEMA + 2):
+        path = tmp_path / f"{version}.study"
+        with opened(str(path), Identity(parts={**HERE.parts, "records": str(version)})) as (keeper, _):
+            keeper.trial(frozen(trial(0)))
+        if EARLIEST_SCHEMA <= version <= SCHEMA:
+            assert read_study(path).history == (trial(0),)
+        else:
+            with pytest.raises(StorageError, match="was written by another version of autotune"):
+                read_study(path)
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*/recorded/*.study")), ids=lambda path: path.parts[-3])
+def test_every_recorded_study_can_be_shown(path: Path) -> None:
+    study = read_study(path)
+    assert study.result is not None
+    assert len(study.history) >= 10
 
 
 def test_what_is_not_there_is_said_and_not_created(tmp_path: Path) -> None:
