@@ -33,7 +33,7 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of these records: a study that was stored with another one is not continued."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
@@ -67,6 +67,8 @@ class Outcome(StrEnum):
     """The loss was not finite."""
     USER_ERROR = "user_error"
     """The user's own code raised."""
+    LOST = "lost"
+    """The host that measured it is gone, or what ran there was ended: that says nothing of the configuration."""
     SUSPECT = "suspect"
     """Measured while the machine was disturbed."""
     SKIPPED = "skipped"
@@ -346,6 +348,8 @@ class Attempt:
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
+    host: str | None = None
+    """Which host of a cluster measured it; ``None`` where there is but one."""
 
     @property
     def found(self) -> bool:
@@ -399,6 +403,8 @@ class Trial:
     """Samples per second that were expected of it, before it ran."""
     bound: float | None = None
     """Samples per second that it could not exceed, by what was known before it ran."""
+    host: str | None = None
+    """Which host of a cluster measured it; ``None`` where there is but one."""
 
     @property
     def rate(self) -> float | None:
