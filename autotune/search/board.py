@@ -66,7 +66,7 @@ class Seat(Keeper):
         most: int | None = None,
     ) -> bool:
         """Claim a configuration before it is measured; tell whether nobody else has it, or the last of ``most``."""
-        by = Claimed(config=config, kind=kind, by=self.host or "")
+        by = Claimed(config=config, kind=kind, by=f"host {self.host}")
         return self._board.claim(self, by, settings, distributions, most)
 
     def claim_look(self, part: Part, config: Config) -> bool:
@@ -117,6 +117,12 @@ class Board:
         self._is_open = False
         self.lost_baselines = 0
         """How often the baseline was lost with its host."""
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the baseline was measured, with which all begins."""
+        with self._lock:
+            return bool(self._trials)
 
     def seat(self, host: str | None = None) -> Seat:
         """Return the place of one more host, or of the tuner itself."""
@@ -240,7 +246,7 @@ class Board:
         others = [other for other in self._seats if other is not seat]
         found = [other.measuring for other in others if other.measuring and other.measuring.kind != "skipped"]
         if others:
-            who = " or ".join(str(other.host) for other in others)
+            who = " or ".join(f"host {other.host}" for other in others)
             lost = (record for record in owed(self._trials) if record.host == seat.host)
             found += [Claimed(config=record.config, kind=record.kind, by=who) for record in lost]
         configs = {claim.config for claim in found} | {seat.measuring.config for seat in self._seats if seat.measuring}
