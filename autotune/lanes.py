@@ -196,6 +196,7 @@ class Lanes:
             pass
         except BaseException as error:
             self._error = self._error or error
+            self._is_over.set()
         finally:
             lane.seat.leave()
 

@@ -111,6 +111,7 @@ def test_a_study_loses_a_node_and_nothing_else(start: Start, tmp_path: Path) -> 
     with ray_cluster(2) as cluster:
         tuner = start(
             cluster.address,
+            workload="tests.clusterworkloads:one_line",
             storage=str(tmp_path / "kept.study"),
             trials=20,
             hope=5.0,

@@ -153,10 +153,13 @@ class TuningStudy:
 
     def refresh(self) -> tuple[str, ...]:
         """Take in what other tuners of a shared study have found; return what the user should know of it."""
+        self._take_in()
+        return self.news()
+
+    def _take_in(self) -> None:
         found = self._keeper.refresh()
         if found is not None:
             self._records, self._probes = list(found.trials), list(_without_repetitions(found.probes))
-        return self.news()
 
     def news(self) -> tuple[str, ...]:
         """Return what the user should know of a shared study and was not told yet."""
@@ -185,8 +188,10 @@ class TuningStudy:
         """Record what became of the configuration that was asked for last."""
         assert self._asked is not None
         trial, self._asked, self._last = self._asked, None, config
-        if attempt.outcome is Outcome.LOST and config in {record.config for record in owed(self._records)}:
-            attempt = replace(attempt, message=f"{attempt.message}; {FOR_GOOD}")
+        if attempt.outcome is Outcome.LOST:
+            self._take_in()
+            if config in {record.config for record in owed(self._records)}:
+                attempt = replace(attempt, message=f"{attempt.message}; {FOR_GOOD}")
         record = _record(self._number, kind, config, attempt)
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
