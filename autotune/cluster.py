@@ -85,6 +85,7 @@ class Cluster:
         self._looked_at = 0.0
         self._watched_at, self._silences = 0.0, 0
         self._is_gone = False
+        self._patience = min(PATIENCE, PATIENCE_SHARE * clock.left)
         self._is_ours = not self.ray.is_initialized()
         if self._is_ours:
             _connect(self.ray)
@@ -162,7 +163,7 @@ class Cluster:
         with self.lock:
             if not self.is_closing.is_set():
                 host.actor = self._actor(host)
-                host.reached = host.actor.reach.remote()
+                host.reached = host.actor.process.remote()
                 host.report = host.actor.describe.remote(self.baseline)
 
     def close(self) -> None:
@@ -194,10 +195,6 @@ class Cluster:
             scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(host.node_id, soft=False),
         )
         return remote.remote(self._path, self._outpost)
-
-    @property
-    def _patience(self) -> float:
-        return min(PATIENCE, PATIENCE_SHARE * self.clock.left)
 
     @property
     def _own_name(self) -> str | None:
@@ -397,8 +394,8 @@ def _outpost_class() -> type:
 
             self.outpost: Outpost = Outpost(*cloudpickle.loads(arguments))
 
-        def reach(self) -> None:
-            return None
+        def process(self) -> int:
+            return os.getpid()
 
         def describe(self, baseline: Config) -> Any:
             return self.outpost.describe(baseline)

@@ -13,9 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.server import environment
 
@@ -47,8 +49,10 @@ class RayCluster:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(60)
+        self._process.stdout.close()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -75,6 +79,24 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def measuring() -> int:
+    """How many of autotune's measuring processes run below the cluster's, once they had time to end."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end and count_measuring():
+        time.sleep(0.1)
+    return count_measuring()
+
+
+def count_measuring() -> int:
+    def is_one(process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            is_here = process.environ().get("RAY_TMPDIR") == os.environ["RAY_TMPDIR"]
+            return is_here and "autotune.measure.worker" in process.cmdline()
+        return False
+
+    return sum(map(is_one, psutil.process_iter()))
+
+
 def main(folder: str, nodes: str, cpus: str) -> None:
     from ray.cluster_utils import Cluster
 
@@ -90,6 +112,8 @@ def main(folder: str, nodes: str, cpus: str) -> None:
         elif command == "add":
             others.append(cluster.add_node(**{**kind, "num_cpus": int(words[0])} if words else kind))
             say("added")
+        elif command == "measuring":
+            say(str(measuring()))
         elif command == "kill-head":
             for processes in cluster.head_node.all_processes.values():
                 for each in processes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from autotune.search.losses import owed, settled
 from autotune.search.reading import read_study
 from tests.raycluster import RayCluster, ray_cluster
-from tests.server import environment
+from tests.server import environment, free_port
 
 PATIENCE = 300.0
 """Seconds after which something that must happen has not happened."""
@@ -140,3 +141,122 @@ def test_a_study_loses_a_node_and_nothing_else(start: Start, tmp_path: Path) -> 
     assert result["rounds"] >= 2
     (note,) = [note for note in result["notes"] if "lost" in note]
     assert note.startswith(f"host {lost[0].host}: lost: ")
+
+
+def run_python(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def test_an_outpost_is_lost_opened_again_cancelled_and_given_back(cluster: RayCluster, tmp_path: Path) -> None:
+    done = run_python(tmp_path, "-m", "tests.outposts", "tests.workloads:telling_threads", RAY_ADDRESS=cluster.address)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert len(set(found["names"])) == 2
+    assert found["notes"] == []
+    assert all(loss < 10 for loss in found["loss"])  # no OMP_NUM_THREADS reaches what is measured
+    assert found["killed"][0] == found["without"][0] == found["cancelled"][0] == "lost"
+    assert f"lost with its host, {found['names'][0]}: " in found["killed"][1]
+    assert found["reopened"]
+    assert found["again"][0] in ("ok", "suspect")
+    assert found["after"][0] in ("ok", "suspect")
+    assert found["closing"] < 10
+    assert found["left"] == []
+    assert not found["is_started"]
+
+
+FLAGS = ("-m", "autotune", "--model", "tests.workloads:sleeping", "--engine", "ray")
+
+
+def test_without_a_cluster_it_is_said_how_to_start_one(tmp_path: Path) -> None:
+    done = run_python(tmp_path, *FLAGS, RAY_ADDRESS=f"127.0.0.1:{free_port()}")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("autotune: error: --engine ray: no Ray cluster answers at RAY_ADDRESS 127.0.0.1:")
+    assert "ray start --head" in line
+
+
+def test_without_ray_it_is_said_how_to_install_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['ray'] = None; from autotune.cli import main; sys.exit(main())"
+    done = run_python(tmp_path, "-c", code, *FLAGS[2:])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "autotune: error: --engine ray: Ray is missing: pip install 'torch-autotune[ray]'\n"
+
+
+def test_an_unknown_engine_is_wrong_use(tmp_path: Path) -> None:
+    done = run_python(tmp_path, *FLAGS[:-1], "spark")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--engine" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_confirms_what_is_known_and_leaves_nothing_on_the_hosts(start: Start) -> None:
+    with ray_cluster(2) as cluster:
+        tuner = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
+        tuner.wait_for(lambda: len(tuner.said("finished")) >= 5 and len(tuner.measured_on) == 2)
+        tuner.process.send_signal(signal.SIGINT)
+        result = tuner.end()
+        assert result["reason"] == "interrupted by the user"
+        assert not [each for each in tuner.said("finished") if each["outcome"] == "lost"]
+        assert [each for each in tuner.said("finished") if each["kind"] == "confirm"]
+        assert cluster.tell("measuring") == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_at_once(start: Start, number: signal.Signals) -> None:
+    with ray_cluster(2) as cluster:
+        tuner = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
+        tuner.wait_for(lambda: len(tuner.said("finished")) >= 3)
+        tuner.process.send_signal(number)
+        tuner.wait_for(lambda: "once more stops at once" in tuner.messages)
+        time.sleep(1.0)
+        tuner.process.send_signal(number)
+        begin = time.monotonic()
+        assert tuner.process.wait(PATIENCE) != 0
+        assert time.monotonic() - begin < 30
+        assert cluster.tell("measuring") == "0"
+
+
+@pytest.mark.slow
+def test_without_the_head_node_the_tuner_ends_with_an_error_and_the_study_is_kept(start: Start, tmp_path: Path) -> None:
+    with ray_cluster(2) as cluster:
+        path = tmp_path / "kept.study"
+        tuner = start(
+            cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600, storage=str(path)
+        )
+        tuner.wait_for(lambda: len(tuner.said("finished")) >= 4)
+        cluster.tell("kill-head")
+        error = tuner.end(6)
+    assert error["kind"] == "ClusterError"
+    assert "is gone: start the cluster again" in error["text"]
+    assert len(read_study(path).history) >= 4
+
+
+@pytest.mark.slow
+def test_a_host_that_comes_later_takes_part_and_one_that_is_unlike_does_not(start: Start) -> None:
+    with ray_cluster(1) as cluster:
+        tuner = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
+        tuner.wait_for(lambda: len(tuner.said("finished")) >= 2)
+        cluster.tell("add")
+        tuner.wait_for(lambda: len(tuner.measured_on) == 2)
+        assert "takes part from here on" in tuner.messages
+
+
+@pytest.mark.slow
+def test_ranks_train_together_on_one_host(start: Start) -> None:
+    with ray_cluster(2) as cluster:
+        tuner = start(cluster.address, trials=3, budget=200, ranks=2, num_workers="0,1", batch_size=8)
+        result = tuner.end()
+    assert result["reason"] in (
+        "3 trials were asked for",
+        "the best that was not tried is expected to be less than 2% faster",
+    )
+    assert {each["config"]["training"].get("ranks") for each in tuner.said("finished")} == {2}
+    assert {each["outcome"] for each in tuner.said("finished")} <= {"ok", "suspect"}
