@@ -259,10 +259,10 @@ class Run:
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
             landscape=study.landscape,
         )
-        result = replace(result, notes=(*result.notes, *filter(None, [self._advice(search, result)])))
+        of_hosts = self.lanes.notes if self.lanes else []
+        result = replace(result, notes=(*result.notes, *of_hosts, *filter(None, [self._advice(search, result)])))
         keeper.result(result, verdict_sentence(result))
-        left_out = self.lanes.notes if self.lanes else []
-        return replace(result, notes=(*result.notes, *left_out, *keeper.notes, *filter(None, [keeper.failure])))
+        return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
 
     def _open_search(
         self, keeper: Keeper, runner: Runner, max_trials: int | None, room: MemoryRoom, **options: Any

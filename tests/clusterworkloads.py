@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from autotune.workload import Workload
 
-LOADING, TRAINING = 0.006, 0.004
+LOADING, TRAINING = 0.003, 0.002
 """Seconds for a sample."""
 
 

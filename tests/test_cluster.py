@@ -116,7 +116,7 @@ def test_a_study_loses_a_node_and_nothing_else(start: Start, tmp_path: Path) -> 
             storage=str(tmp_path / "kept.study"),
             trials=20,
             hope=5.0,
-            budget=400,
+            budget=240,
             batch_size="8,16,32",
             num_workers="0..4",
             prefetch_factor="2,4",
