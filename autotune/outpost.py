@@ -62,6 +62,7 @@ class Outpost:
         self._runner = ProcessRunner(source, device, patience=patience)
         self._folder = folder
         self._one = threading.Lock()
+        self._is_cancelled = False
 
     def describe(self, baseline: Config) -> Report | Refusal:
         """Load the workload and say what it and the host are."""
@@ -82,10 +83,14 @@ class Outpost:
         """Measure one configuration; failures are outcomes, never exceptions."""
         with self._one:
             self._be_at_home()
+            if self._is_cancelled:
+                self._is_cancelled = False
+                self._runner.close()  # none of its processes is alive
             return self._runner.measure(config, request)
 
     def cancel(self) -> None:
         """End what is being measured, in another thread, with all its processes."""
+        self._is_cancelled = True
         for end in tuple(END_AT_ONCE):
             with suppress(OSError):
                 end()
