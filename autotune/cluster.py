@@ -156,7 +156,11 @@ class Cluster:
 
     def is_alive(self, node_id: str) -> bool:
         """Tell whether Ray counts a node among the living."""
-        return any(node["NodeID"] == node_id and node["Alive"] for node in self.ray.nodes())
+        return any(node["NodeID"] == node_id and node["Alive"] for node in self._nodes())
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """Return all nodes as Ray has them; none where the head node does not answer, for which Ray waits a minute."""
+        return list(self.ray.nodes()) if _answers(self._head) else []
 
     def start(self, host: RemoteHost) -> None:
         """Have an outpost started on a host, unless all are being given back."""
@@ -219,7 +223,7 @@ class Cluster:
         if time.monotonic() < self._looked_at + (BETWEEN_NODES if self._hosts else 0.0):
             return
         self._looked_at = time.monotonic()
-        for node in self.ray.nodes():
+        for node in self._nodes():
             cpus = node["Resources"].get("CPU", 0)
             if node["Alive"] and node["NodeID"] not in self._hosts and cpus >= 1:
                 host = RemoteHost(
@@ -378,6 +382,8 @@ class RemoteHost:
                 raise _LostError(f"no answer came within {limit:.0f} s")
         try:
             return ray.get(reference)
+        except ray.exceptions.RayActorError as error:
+            raise _LostError(f"the tuner's outpost there has ended ({type(error).__name__})") from None
         except Exception as error:
             raise _LostError(_reason(error)) from None
 

@@ -116,9 +116,9 @@ class Lanes:
         try:
             for station in self.stations:
                 self._begin(station, board, open_search)
-            while self._error is None and any(lane.thread.is_alive() for lane in self._lanes):
+            while self._goes_on:
                 self.watch()
-                for station in self.arrivals():
+                for station in self.arrivals() if self._reason is None else ():
                     self._begin(station, board, open_search)
                 self._is_over.wait(TICK)
         finally:
@@ -128,6 +128,14 @@ class Lanes:
         if self._reason is None and not board.has_baseline:
             raise self._failures[0] if self._failures else NothingFeasibleError(NO_HOST)
         return self._reason or NO_HOST
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a lane is still searching; one whose host is only being opened again is not waited for."""
+        waits_for_hosts = self._reason is None
+        return self._error is None and any(
+            lane.thread.is_alive() and (lane.is_up or waits_for_hosts) for lane in self._lanes
+        )
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure on the host that compares."""
@@ -216,6 +224,8 @@ class Lanes:
         lane.search.open()
         baseline = lane.search.study.trials[0]
         if not lane.is_sound and baseline.host != lane.name:
+            if lane.search.left < baseline.seconds:
+                return False  # it is too late to be of any use
             why = self._what_differs(lane, baseline)
             if why is not None:
                 self._say(f"host {lane.name}: left out: {why}")

@@ -18,7 +18,7 @@ from autotune.errors import InterruptedRunError, UsageError
 from autotune.flags import ENGINES
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import Attempt, Progress, Request, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Phase, Progress, Request, Runner, Trial, WorkloadFacts
 from autotune.report.words import verdict_sentence
 from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
@@ -160,8 +160,8 @@ def tune(
     tell(Progress(phase="inspect", seconds_left=clock.left))
     source = describe(workload, dataset)
 
-    def say(message: str) -> None:
-        tell(Progress(phase="inspect", seconds_left=clock.left, message=message))
+    def say(message: str, phase: Phase = "inspect") -> None:
+        tell(Progress(phase=phase, seconds_left=clock.left, message=message))
 
     def run(runner: Runner, facts: WorkloadFacts, host: Host, lanes: Lanes | None = None) -> Result:
         base = fitted(before, facts, global_batch_size)
@@ -174,7 +174,7 @@ def tune(
 
         with Cluster(source, device, before, clock, say) as cluster:
             stations = cluster.gather()
-            lanes = Lanes(stations, say, cluster.arrivals, cluster.watch, cluster.notes)
+            lanes = Lanes(stations, partial(say, phase="search"), cluster.arrivals, cluster.watch, cluster.notes)
             return run(lanes, stations[0].described.facts, stations[0].described.host, lanes)
     with ProcessRunner(source, device, patience=WAIT_SHARE * clock.left, on_wait=say) as local:
         return run(local, local.inspect(before), inspect_host())
@@ -218,7 +218,8 @@ class Run:
         from autotune.search.board import Board
 
         board = Board(keeper) if self.lanes else None
-        search = self._open_search(board.seat() if board else keeper, self.runner, max_trials, room)
+        opening = self.lanes.stations[0].opening if self.lanes else None
+        search = self._open_search(board.seat() if board else keeper, self.runner, max_trials, room, opening=opening)
         study = search.study
         keeper.tell = lambda message: self.tell(
             Progress(phase="confirm", seconds_left=self.clock.left, message=message)
