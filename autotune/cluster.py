@@ -320,7 +320,8 @@ class RemoteHost:
             try:
                 self._answer = self.cluster.ray.get(self.report)
             except Exception as error:
-                self._answer = Refusal(kind=UsageError, message=f"no outpost could be started there: {_reason(error)}")
+                last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+                self._answer = Refusal(kind=UsageError, message=f"no outpost could be started there: {last[0].strip()}")
         return self._answer is not None
 
     @property

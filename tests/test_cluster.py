@@ -240,7 +240,7 @@ def test_without_the_head_node_the_tuner_ends_with_an_error_and_the_study_is_kep
 
 
 @pytest.mark.slow
-def test_a_host_that_comes_later_takes_part_and_one_that_is_unlike_does_not(start: Start) -> None:
+def test_a_host_that_comes_later_takes_part(start: Start) -> None:
     with ray_cluster(1) as cluster:
         tuner = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
         tuner.wait_for(lambda: len(tuner.said("finished")) >= 2)
