@@ -331,13 +331,13 @@ class RemoteHost:
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure there; what ran there is given up where no answer comes in time."""
-        begin, cancelled = time.monotonic(), self._cancelled
+        begin, actor, cancelled = time.monotonic(), self.actor, self._cancelled
         load = min(LOAD_LIMIT, max(LEAST_RELOAD, RELOAD_FACTOR * self.opening))
         limit = min(request.time_limit + load, max(request.time_limit, self.cluster.clock.left + OVERTIME)) + SLACK
         try:
-            if self.actor is None:
+            if actor is None:
                 raise _LostError("nothing of the tuner runs there any more")
-            found: Attempt = self._await(self.actor.measure.remote(config, request), limit, cancelled)
+            found: Attempt = self._await(actor.measure.remote(config, request), limit, cancelled)
         except _LostError as lost:
             if not cancelled.is_set():
                 self.drop()

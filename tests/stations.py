@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from autotune.budget import Clock
 from autotune.config import Config
@@ -17,8 +16,11 @@ from autotune.records import Attempt, Outcome, Progress, Request, Trial
 from autotune.result import Result
 from autotune.search.keeping import Keeper
 from autotune.tuning import Run
-from tests.simulated import SimulatedMachine, StepCost, host
-from tests.tuner import FACTS, SPACE, rough
+from tests.simulated import SimulatedMachine, StepCost, host, space_of
+from tests.tuner import FACTS, rough
+
+BATCHES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+SPACE = space_of(FACTS, amp="off", batch_size=BATCHES, num_workers="0..4", prefetch_factor="2,4", pin_memory=False)
 
 LOST = Attempt(outcome=Outcome.LOST, message="lost with its host")
 Loses = Callable[[int, Config, Request], bool]
@@ -103,11 +105,10 @@ class OnStations:
     arrivals: Callable[[], Sequence[Station]] = tuple
     watch: Callable[[], None] = lambda: None
 
-    def run(self, trials: int | None = 16, explore: tuple[str, ...] = (), budget: float = 600.0, **more: Any) -> Result:
+    def run(self, trials: int | None = 16, explore: tuple[str, ...] = (), budget: float = 600.0) -> Result:
         said: list[str] = []
         lanes = Lanes(self.stations, said.append, self.arrivals, self.watch)
-        space = more.get("space", SPACE)
-        run = Run(lanes, space, FACTS, host(), Clock(budget), self.told.append, explore, lanes)
+        run = Run(lanes, SPACE, FACTS, host(), Clock(budget), self.told.append, explore, lanes)
         result = run.result(self.keeper or (str(self.storage) if self.storage else None), trials)
         self.searched = [trial for trial in result.history if trial.kind in ("baseline", "search")]
         self.confirmed = [trial for trial in result.history if trial.kind == "confirm"]
