@@ -309,6 +309,11 @@ class RemoteHost:
         return self._answer.opening
 
     @property
+    def is_up(self) -> bool:
+        """Whether the tuner has something there that can measure."""
+        return self.actor is not None
+
+    @property
     def is_reached(self) -> bool:
         """Whether the host is reserved for the tuner, or was refused."""
         return bool(self.cluster.ray.wait([self.reached], timeout=0)[0])

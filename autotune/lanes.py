@@ -46,6 +46,10 @@ class Station(Protocol):
     def opening(self) -> float:
         """Seconds that loading the workload took there."""
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the tuner has something there that can measure."""
+
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure; ``Outcome.LOST`` where the host, or what ran on it for the tuner, is gone."""
 
@@ -195,6 +199,7 @@ class Lanes:
                         self._reason = lane.search.run()
                     return
                 except HostLostError as lost:
+                    lane.search.study.abandon()
                     self._lose(lane, str(lost))
                     _require_hope(board, str(lost))
                     if lane.losses >= MOST_LOSSES or not lane.station.reopen():
@@ -279,6 +284,8 @@ class _OnHost:
 
     def measure(self, config: Config, request: Request) -> Attempt:
         self._go_on()
+        if not self.station.is_up:  # lost while a measurement was repeated, of which the first was kept
+            raise HostLostError("it was lost with its last measurement")
         attempt = _measured(self.station, config, request)
         self._go_on()
         return attempt

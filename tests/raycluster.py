@@ -106,7 +106,9 @@ def main(folder: str, nodes: str, cpus: str) -> None:
     say(cluster.address)
     for line in sys.stdin:
         command, *words = line.split()
-        if command == "kill":  # a node other than the head, as a power cut does
+        if command == "next":  # which node is killed next
+            say(others[-1].node_id)
+        elif command == "kill":  # a node other than the head, as a power cut does
             cluster.remove_node(others.pop(), allow_graceful=False)
             say("killed")
         elif command == "add":

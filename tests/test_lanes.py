@@ -120,6 +120,27 @@ def test_what_takes_down_every_host_is_not_asked_for_a_third_time() -> None:
     assert result.verdict == "faster"
 
 
+def test_a_loss_while_a_measurement_is_repeated_costs_no_other_configuration_its_chance() -> None:
+    host, disturbed = SimulatedStation("b", comes_back=False), list[Config]()
+
+    def loses(number: int, config: Config, request: Request) -> bool:
+        if config in disturbed:
+            return True
+        host.machine.fails = lambda config: None
+        if is_trial(request) and number > 4:
+            disturbed.append(config)
+            host.machine.fails = lambda config: Outcome.SUSPECT
+        return False
+
+    host.loses = loses
+    run = OnStations([SimulatedStation("a", seconds=0.05), host])
+    result = run.run()
+    assert [trial.outcome for trial in run.searched if trial.config in disturbed] == [Outcome.SUSPECT]
+    assert run.lost == []
+    assert of_hosts(result) == ["host b: lost: it was lost with its last measurement"]
+    assert len(run.searched) == 16
+
+
 def test_a_look_that_is_lost_is_taken_again() -> None:
     lost: list[tuple[str, Config]] = []
 
