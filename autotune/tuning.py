@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from autotune.accumulation import Reduction
     from autotune.lanes import Lanes
+    from autotune.search.board import Board
     from autotune.search.keeping import Keeper
     from autotune.search.stages import Search
 
@@ -226,20 +227,7 @@ class Run:
         )
         for message in (*keeper.notes, *filter(None, [keeper.continues])):
             self.tell(Progress(phase="inspect", seconds_left=self.clock.left, message=message))
-
-        def search_on_all(board: Board, lanes: Lanes) -> str:
-            try:
-                return lanes.search(
-                    board,
-                    lambda seat, runner, opening, sleep: self._open_search(
-                        seat, runner, max_trials, room, opening=opening, sleep=sleep
-                    ),
-                )
-            finally:
-                study.refresh()
-
-        run = partial(search_on_all, board, self.lanes) if board and self.lanes else search.run
-        reason = self._search(search, run)
+        reason = self._search(search, board)
         keeper.search_ended(reason)
         explorer, was_interrupted = self._explore(search, interrupted=reason == INTERRUPTED)
         confirmation, was_interrupted = self._confirm_somewhere(search, explorer, interrupted=was_interrupted)
@@ -301,10 +289,21 @@ class Run:
             self._close_runner()
             return advice(lambda measurements: False)
 
-    def _search(self, search: Search, run: Callable[[], str]) -> str:
+    def _search_on_hosts(self, lanes: Lanes, board: Board, search: Search) -> str:
+        """Search on all hosts of a cluster; ``search`` knows afterwards what they have found."""
+
+        def open_search(seat: Keeper, runner: Runner, opening: float, sleep: Callable[[float], object]) -> Search:
+            return self._open_search(seat, runner, search.max_trials, search.study.room, opening=opening, sleep=sleep)
+
+        try:
+            return lanes.search(board, open_search)
+        finally:
+            search.study.refresh()
+
+    def _search(self, search: Search, board: Board | None) -> str:
         """Run the search; the user may interrupt it once the baseline was measured."""
         try:
-            return run()
+            return self._search_on_hosts(self.lanes, board, search) if self.lanes and board else search.run()
         except KeyboardInterrupt:
             search.study.abandon()
             if not search.study.trials:

@@ -258,6 +258,19 @@ def test_a_host_that_comes_later_takes_part(start: Start) -> None:
 
 
 @pytest.mark.slow
+def test_a_host_that_is_reserved_is_waited_for_and_is_free_when_its_tuner_is_killed(start: Start) -> None:
+    with ray_cluster(1) as cluster:
+        first = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
+        first.wait_for(lambda: first.said("finished"))
+        second = start(cluster.address, budget=30)
+        error = second.end(2)
+        assert "reserved by other work in the Ray cluster for the " in error["text"]
+        assert "other work has reserved it, or it is starting" in second.messages
+        first.kill()
+        assert cluster.tell("measuring") == "0"
+
+
+@pytest.mark.slow
 def test_ranks_train_together_on_one_host(start: Start) -> None:
     with ray_cluster(2) as cluster:
         tuner = start(cluster.address, trials=3, budget=200, ranks=2, num_workers="0,1", batch_size=8)
