@@ -156,7 +156,7 @@ class Lanes:
         """Compare on another host, after the one that did was lost; tell whether there is one."""
         for lane in self._lanes:
             if lane.station is self.current:
-                self._lose(lane, "what is compared begins anew")
+                self._lose(lane, "lost in the middle of a comparison, which begins anew where a host is left")
         self._choose()
         return self.current is not None
 
@@ -217,7 +217,7 @@ class Lanes:
         lane.losses += 1
         lane.is_up = False
         last = "; it is not used any more" if lane.losses >= MOST_LOSSES else ""
-        self._say(f"host {lane.name}: lost: {what}{last}")
+        self._say(f"host {lane.name}: {what}{last}")
 
     def _takes_part(self, lane: _Lane, board: Board) -> bool:
         """Have the first baseline measured, or this host's own compared with it; tell whether it takes part."""
@@ -285,7 +285,7 @@ class _OnHost:
     def measure(self, config: Config, request: Request) -> Attempt:
         self._go_on()
         if not self.station.is_up:  # lost while a measurement was repeated, of which the first was kept
-            raise HostLostError("it was lost with its last measurement")
+            raise HostLostError("lost with its last measurement")
         attempt = _measured(self.station, config, request)
         self._go_on()
         return attempt

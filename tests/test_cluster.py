@@ -148,7 +148,7 @@ def test_a_study_loses_a_node_and_nothing_else(start: Start, tmp_path: Path) -> 
     assert result["verdict"] == "faster"
     assert result["rounds"] >= 2
     (note,) = [note for note in result["notes"] if "lost" in note]
-    assert note.startswith(f"host {lost[0].host}: lost: ")
+    assert note.startswith(f"host {lost[0].host}: lost with its host, ")
 
 
 def run_python(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

@@ -85,7 +85,7 @@ def test_what_a_host_loses_another_measures() -> None:
     assert len(settled(run.searched)) == 16
     assert result.verdict == "faster"
     assert hosts(run.confirmed) == {"a"}
-    assert of_hosts(result) == ["host b: lost: lost with its host"]
+    assert of_hosts(result) == ["host b: lost with its host"]
 
 
 def test_a_host_that_lives_gets_another_chance_and_no_third_one() -> None:
@@ -95,8 +95,8 @@ def test_a_host_that_lives_gets_another_chance_and_no_third_one() -> None:
     assert flaky.reopened == 1
     assert len(flaky.calls) == 9
     assert of_hosts(result) == [
-        "host b: lost: lost with its host",
-        "host b: lost: lost with its host; it is not used any more",
+        "host b: lost with its host",
+        "host b: lost with its host; it is not used any more",
     ]
     assert len(settled(run.searched)) == 30
 
@@ -137,7 +137,7 @@ def test_a_loss_while_a_measurement_is_repeated_costs_no_other_configuration_its
     result = run.run()
     assert [trial.outcome for trial in run.searched if trial.config in disturbed] == [Outcome.SUSPECT]
     assert run.lost == []
-    assert of_hosts(result) == ["host b: lost: it was lost with its last measurement"]
+    assert of_hosts(result) == ["host b: lost with its last measurement"]
     assert len(run.searched) == 16
 
 
