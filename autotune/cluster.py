@@ -1,21 +1,17 @@
-"""A running Ray cluster: its hosts, and the tuner's outpost on each. The only module that speaks to Ray.
+"""A running Ray cluster: its hosts, and the tuner's outpost on each. With ``connecting`` all that speaks to Ray.
 
 An outpost is an actor that reserves all CPUs and GPUs of its host, so nothing else that Ray starts runs beside a trial.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib
-import logging
 import os
-import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +20,7 @@ import cloudpickle
 
 from autotune.budget import Clock
 from autotune.config import Config
+from autotune.connecting import HOW_TO_START, answers, connect, import_ray, reason_of, silence
 from autotune.errors import AutotuneError, ClusterError, UsageError
 from autotune.likeness import Described, difference, largest_group
 from autotune.outpost import Outpost, Refusal, Report
@@ -33,11 +30,6 @@ from autotune.workload import WorkloadSource
 
 __all__ = ["Cluster", "RemoteHost"]
 
-MISSING = "--engine ray: Ray is missing: pip install 'torch-autotune[ray]'"
-HOW_TO_START = (
-    "start one with ray start --head, and on each other host ray start --address=HOST:6379; then run autotune on one "
-    "of them, with RAY_ADDRESS where several clusters run there"
-)
 PATIENCE, PATIENCE_SHARE = 60.0, 0.25
 """Seconds for which a host is waited for that others have reserved, and share of the budget, whichever is less."""
 REOPENING = 60.0
@@ -48,8 +40,8 @@ SLACK = 30.0
 """Seconds that an answer may take longer than its own limits say, before its host counts as lost."""
 TICK = 0.2
 """Seconds between two looks at whether an answer is there."""
-BETWEEN_WATCHES, CONNECT_LIMIT, MOST_SILENCES = 2.0, 2.0, 2
-"""Seconds between two looks at the head node, those in which it must let itself be connected to, and how often not."""
+BETWEEN_WATCHES, MOST_SILENCES = 2.0, 2
+"""Seconds between two looks at the head node, and how many in a row may be in vain before it is gone."""
 BETWEEN_NODES = 5.0
 """Seconds between two looks at which hosts there are."""
 TELL_AFTER = 3.0
@@ -69,7 +61,7 @@ class Cluster:
         self, source: WorkloadSource, device: str, baseline: Config, clock: Clock, tell: Callable[[str], object]
     ) -> None:
         """Connect. Raises ``UsageError`` where there is no Ray, or no cluster."""
-        self.ray = _import_ray()
+        self.ray = import_ray()
         self.clock = clock
         self.baseline = baseline
         self._outpost = cloudpickle.dumps((source, device, os.getcwd(), PATIENCE_SHARE * clock.left))
@@ -88,8 +80,8 @@ class Cluster:
         self._patience = min(PATIENCE, PATIENCE_SHARE * clock.left)
         self._is_ours = not self.ray.is_initialized()
         if self._is_ours:
-            _connect(self.ray)
-        self._quiet = _silence()
+            connect(self.ray)
+        self._quiet = silence()
         self._head = str(self.ray.get_runtime_context().gcs_address)
 
     def __enter__(self) -> Self:
@@ -145,7 +137,7 @@ class Cluster:
         """Raise ``ClusterError`` where the head node is gone: Ray ends every process that was connected to it soon."""
         with self.lock:
             if time.monotonic() >= self._watched_at + BETWEEN_WATCHES and not self._is_gone:
-                self._silences = 0 if _answers(self._head) else self._silences + 1
+                self._silences = 0 if answers(self._head) else self._silences + 1
                 self._watched_at = time.monotonic()
                 self._is_gone = self._silences >= MOST_SILENCES
         if self._is_gone:
@@ -160,7 +152,7 @@ class Cluster:
 
     def _nodes(self) -> list[dict[str, Any]]:
         """Return all nodes as Ray has them; none where the head node does not answer, for which Ray waits a minute."""
-        return list(self.ray.nodes()) if _answers(self._head) else []
+        return list(self.ray.nodes()) if answers(self._head) else []
 
     def start(self, host: RemoteHost) -> None:
         """Have an outpost started on a host, unless all are being given back."""
@@ -391,7 +383,7 @@ class RemoteHost:
         except ray.exceptions.RayActorError as error:
             raise _LostError(f"the tuner's outpost there has ended ({type(error).__name__})") from None
         except Exception as error:
-            raise _LostError(_reason(error)) from None
+            raise _LostError(reason_of(error)) from None
 
 
 def _outpost_class() -> type:
@@ -419,65 +411,3 @@ def _outpost_class() -> type:
             self.outpost.cancel()
 
     return Remote
-
-
-def _import_ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise UsageError(MISSING) from None
-
-
-def _connect(ray: Any) -> None:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, or to the one of this host."""
-    address = os.environ.get("RAY_ADDRESS") or "auto"
-    if address.startswith("ray://"):
-        raise UsageError(f"RAY_ADDRESS {address}: a client of Ray cannot tune; run autotune on a host of the cluster")
-    if address not in ("auto", "local") and not _answers(address):
-        raise UsageError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS {address}; {HOW_TO_START}")
-    try:
-        with _own_signals():
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except Exception as error:
-        raise UsageError(f"--engine ray: no Ray cluster was reached: {_reason(error)}; {HOW_TO_START}") from None
-    atexit.unregister(ray.shutdown)  # it waits for long where the cluster is gone; ``close`` does it
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep what the signals do: Ray would let SIGTERM end the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    taken = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
-
-
-def _silence() -> Callable[[], None]:
-    """Let Ray's listener print nothing: it would write of lost nodes to stdout. Return what undoes that."""
-    worker = importlib.import_module("ray._private.worker")
-    printing = getattr(worker, "print_to_stdstream", None)
-    if printing is None:
-        return lambda: None
-    worker.__dict__["print_to_stdstream"] = lambda *_, **__: None
-    return lambda: worker.__dict__.update(print_to_stdstream=printing)
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_LIMIT):
-            return True
-    except (OSError, ValueError):
-        return False
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of what Ray says, without its stack."""
-    cause = getattr(error, "cause", None) or error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return f"{lines[0].rstrip('.') if lines else 'no reason given'} ({type(cause).__name__})"

@@ -212,7 +212,9 @@ def test_an_interrupt_confirms_what_is_known_and_leaves_nothing_on_the_hosts(sta
         result = tuner.end()
         assert result["reason"] == "interrupted by the user"
         assert not [each for each in tuner.said("finished") if each["outcome"] == "lost"]
-        assert [each for each in tuner.said("finished") if each["kind"] == "confirm"]
+        confirmed = {each["host"] for each in tuner.said("finished") if each["kind"] == "confirm"}
+        is_too_slow = any("was not confirmed in a fresh process" in note for note in result["notes"])
+        assert len(confirmed) == 1 or is_too_slow  # there are fifteen seconds for it
         assert cluster.tell("measuring") == "0"
 
 
