@@ -235,7 +235,7 @@ def _report(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "ranks", "explore")
+    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "ranks", "explore", "engine")
     names = (*run, *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model

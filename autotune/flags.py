@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "ENGINES",
     "EXPORTS",
     "KNOBS",
     "build_check_parser",
@@ -34,6 +35,8 @@ KNOBS = {
 }
 """The flags that say what may vary: flag, placeholder, help. ``tune`` reads their text."""
 
+ENGINES = ("local", "ray")
+"""Where trials can run."""
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
 """What ``export`` knows; a test holds it to ``autotune.exporting.TARGETS``."""
 
@@ -62,6 +65,7 @@ exit codes:
   3    your code fails on the baseline configuration
   4    no configuration could be measured
   5    the config file or the study cannot be read or written
+  6    the cluster that trials run on is gone
   130  interrupted: what is known is written first
 """
 
@@ -211,6 +215,13 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     _add_device_flag(group)
     _add_budget_flag(group, "3m")
     group.add_argument("--trials", type=_whole_from_one, metavar="N", help="most trials to run, such as 20")
+    group.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="local",
+        help="where trials run: local, on this host, or ray, on the hosts of a running Ray cluster that are alike, "
+        "which needs pip install 'torch-autotune[ray]' (default: %(default)s)",
+    )
     group.add_argument(
         "--headroom",
         default="10%",

@@ -34,7 +34,7 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of these records: a study that was stored with another one is not continued."""
 EARLIEST_SCHEMA = 6
 """The oldest version of which a study can be shown: whatever a record has gained since has a default."""
@@ -70,6 +70,8 @@ class Outcome(StrEnum):
     """The loss was not finite."""
     USER_ERROR = "user_error"
     """The user's own code raised."""
+    LOST = "lost"
+    """The host that measured it is gone, or what ran there was ended: that says nothing of the configuration."""
     SUSPECT = "suspect"
     """Measured while the machine was disturbed."""
     SKIPPED = "skipped"
@@ -349,6 +351,8 @@ class Attempt:
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
+    host: str | None = None
+    """Which host of a cluster measured it; ``None`` where there is but one."""
 
     @property
     def found(self) -> bool:
@@ -402,6 +406,8 @@ class Trial:
     """Samples per second that were expected of it, before it ran."""
     bound: float | None = None
     """Samples per second that it could not exceed, by what was known before it ran."""
+    host: str | None = None
+    """Which host of a cluster measured it; ``None`` where there is but one."""
 
     @property
     def rate(self) -> float | None:

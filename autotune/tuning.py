@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.baseline import as_baseline, fitted
 from autotune.budget import Clock
@@ -13,13 +15,15 @@ from autotune.conclusion import conclude
 from autotune.config import Config
 from autotune.duration import parse_duration
 from autotune.errors import InterruptedRunError, UsageError
+from autotune.flags import ENGINES
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import Attempt, Progress, Request, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Phase, Progress, Request, Runner, Trial, WorkloadFacts
 from autotune.report.words import verdict_sentence
 from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
+from autotune.search.attempt import HostLostError
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
@@ -32,10 +36,14 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset, Sampler
 
     from autotune.accumulation import Reduction
+    from autotune.lanes import Lanes
+    from autotune.search.board import Board
     from autotune.search.keeping import Keeper
     from autotune.search.stages import Search
 
 __all__ = ["best_config", "tune"]
+
+Found = TypeVar("Found")
 
 INTERRUPTED = "interrupted by the user"
 ONCE_MORE = "interrupted: confirming what is known, in some {seconds:.0f} s; once more stops at once"
@@ -106,6 +114,7 @@ def tune(
     headroom: float | str = 0.1,
     max_memory: float | str | None = None,
     explore: str | Iterable[str] | None = None,
+    engine: str = "local",
     storage: str | Path | Keeper | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
@@ -121,7 +130,8 @@ def tune(
     every knob and ``max_memory`` are for each of them, rates are those of all. ``headroom`` is the share of the memory
     to leave free (0.1 or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes
     or ``"12GiB"``).
-    ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``storage`` is a file
+    ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``engine`` is where
+    trials run: ``"local"``, or ``"ray"`` for the hosts of a running Ray cluster. ``storage`` is a file
     or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
     continued. ``on_progress`` is called with each ``Progress``.
 
@@ -143,22 +153,32 @@ def tune(
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
     room = MemoryRoom(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
     options = () if explore is None else parse_options(explore)
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine}: allowed: {', '.join(ENGINES)}")
     before = as_baseline(baseline, global_batch_size, ranks)
     clock = Clock(parse_duration(budget))
-    tell = on_progress or (lambda progress: None)
+    tell = _one_at_a_time(on_progress or (lambda progress: None))
     tell(Progress(phase="inspect", seconds_left=clock.left))
     source = describe(workload, dataset)
 
-    def on_wait(message: str) -> None:
-        tell(Progress(phase="inspect", seconds_left=clock.left, message=message))
+    def say(message: str, phase: Phase = "inspect") -> None:
+        tell(Progress(phase=phase, seconds_left=clock.left, message=message))
 
-    with ProcessRunner(source, device, patience=WAIT_SHARE * clock.left, on_wait=on_wait) as runner:
-        facts = runner.inspect(before)
-        host = inspect_host()
-        before = fitted(before, facts, global_batch_size)
-        space = build_space(facts, host.for_rank(before.ranks).cpus, before, knobs, global_batch_size)
-        run = Run(runner, space, facts, host, clock, tell, options)
-        return run.result(storage, trials, room)
+    def run(runner: Runner, facts: WorkloadFacts, host: Host, lanes: Lanes | None = None) -> Result:
+        base = fitted(before, facts, global_batch_size)
+        space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
+        return Run(runner, space, facts, host, clock, tell, options, lanes).result(storage, trials, room)
+
+    if engine == "ray":
+        from autotune.cluster import Cluster
+        from autotune.lanes import Lanes
+
+        with Cluster(source, device, before, clock, say) as cluster:
+            stations = cluster.gather()
+            lanes = Lanes(stations, partial(say, phase="search"), cluster.arrivals, cluster.watch, cluster.notes)
+            return run(lanes, stations[0].described.facts, stations[0].described.host, lanes)
+    with ProcessRunner(source, device, patience=WAIT_SHARE * clock.left, on_wait=say) as local:
+        return run(local, local.inspect(before), inspect_host())
 
 
 @dataclass(slots=True)
@@ -173,6 +193,8 @@ class Run:
     tell: Callable[[Progress], None]
     explore: tuple[str, ...] = ()
     """More of the step to try."""
+    lanes: Lanes | None = None
+    """The hosts of a cluster, which are the runner then."""
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
     has_finalists: bool = False
@@ -194,33 +216,27 @@ class Run:
             keeper.close()
 
     def _result(self, keeper: Keeper, max_trials: int | None, room: MemoryRoom) -> Result:
-        from autotune.search.stages import Search
-        from autotune.search.study import open_study
+        from autotune.search.board import Board
 
-        study = open_study(self.space, self.facts, self.host, keeper=keeper, room=room)
+        board = Board(keeper) if self.lanes else None
+        opening = self.lanes.stations[0].opening if self.lanes else None
+        search = self._open_search(board.seat() if board else keeper, self.runner, max_trials, room, opening=opening)
+        study = search.study
         keeper.tell = lambda message: self.tell(
             Progress(phase="confirm", seconds_left=self.clock.left, message=message)
         )
         for message in (*keeper.notes, *filter(None, [keeper.continues])):
             self.tell(Progress(phase="inspect", seconds_left=self.clock.left, message=message))
-        search = Search(
-            runner=self.runner,
-            study=study,
-            space=self.space,
-            clock=self.clock,
-            tell=self.tell,
-            max_trials=max_trials,
-            reserved=EXPLORE_SHARE * self.clock.budget if self.explore else 0.0,
-        )
-        reason = self._search(search)
+        reason = self._search(search, board)
         keeper.search_ended(reason)
         explorer, was_interrupted = self._explore(search, interrupted=reason == INTERRUPTED)
-        confirmation, was_interrupted = self._confirm(search, explorer, interrupted=was_interrupted)
+        confirmation, was_interrupted = self._confirm_somewhere(search, explorer, interrupted=was_interrupted)
+        here = self.lanes.current.described if self.lanes and self.lanes.current else self
         result = conclude(
             study.trials,
             confirmation,
-            facts=self.facts,
-            host=self.host,
+            facts=here.facts,
+            host=here.host,
             history=study.history,
             confirmations=self.confirmations,
             stop_reason=INTERRUPTED if was_interrupted else reason,
@@ -232,9 +248,28 @@ class Run:
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
             landscape=study.landscape,
         )
-        result = replace(result, notes=(*result.notes, *filter(None, [self._advice(search, result)])))
+        of_hosts = self.lanes.notes if self.lanes else []
+        result = replace(result, notes=(*result.notes, *of_hosts, *filter(None, [self._advice(search, result)])))
         keeper.result(result, verdict_sentence(result))
         return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
+
+    def _open_search(
+        self, keeper: Keeper, runner: Runner, max_trials: int | None, room: MemoryRoom, **options: Any
+    ) -> Search:
+        """Open the study and return the search that fills it."""
+        from autotune.search.stages import Search
+        from autotune.search.study import open_study
+
+        return Search(
+            runner=runner,
+            study=open_study(self.space, self.facts, self.host, keeper=keeper, room=room),
+            space=self.space,
+            clock=self.clock,
+            tell=self.tell,
+            max_trials=max_trials,
+            reserved=EXPLORE_SHARE * self.clock.budget if self.explore else 0.0,
+            **options,
+        )
 
     def _advice(self, search: Search, result: Result) -> str | None:
         """Return what to do about the way in which the model is made parallel."""
@@ -254,10 +289,21 @@ class Run:
             self._close_runner()
             return advice(lambda measurements: False)
 
-    def _search(self, search: Search) -> str:
+    def _search_on_hosts(self, lanes: Lanes, board: Board, search: Search) -> str:
+        """Search on all hosts of a cluster; ``search`` knows afterwards what they have found."""
+
+        def open_search(seat: Keeper, runner: Runner, opening: float, sleep: Callable[[float], object]) -> Search:
+            return self._open_search(seat, runner, search.max_trials, search.study.room, opening=opening, sleep=sleep)
+
+        try:
+            return lanes.search(board, open_search)
+        finally:
+            search.study.refresh()
+
+    def _search(self, search: Search, board: Board | None) -> str:
         """Run the search; the user may interrupt it once the baseline was measured."""
         try:
-            return search.run()
+            return self._search_on_hosts(self.lanes, board, search) if self.lanes and board else search.run()
         except KeyboardInterrupt:
             search.study.abandon()
             if not search.study.trials:
@@ -283,11 +329,34 @@ class Run:
             tell_looked=lambda probe: search.report("explore", looked=probe),
         )
         try:
-            explorer.run()
+            self._on_any_host(explorer.run)
+        except HostLostError as lost:
+            explorer.give_up(f"it was not tried: {lost}")
         except KeyboardInterrupt:
             self._close_runner()
             return explorer, True
         return explorer, False
+
+    def _on_any_host(self, run: Callable[[], Found]) -> Found:
+        """Run what needs one host to its end; where that is lost, once more on the next.
+
+        Raises ``HostLostError`` where none is left.
+        """
+        while True:
+            try:
+                return run()
+            except HostLostError:
+                if self.lanes is None or not self.lanes.move_on():
+                    raise
+
+    def _confirm_somewhere(
+        self, search: Search, explorer: Explorer | None, *, interrupted: bool
+    ) -> tuple[Confirmation | None, bool]:
+        """Return what ``_confirm`` does, on the first host that is there to the end."""
+        try:
+            return self._on_any_host(partial(self._confirm, search, explorer, interrupted=interrupted))
+        except HostLostError:
+            return None, interrupted
 
     def _confirm(
         self, search: Search, explorer: Explorer | None, *, interrupted: bool
@@ -352,3 +421,14 @@ class Run:
         close = getattr(self.runner, "close", None)
         if close:
             close()
+
+
+def _one_at_a_time(tell: Callable[[Progress], object]) -> Callable[[Progress], None]:
+    """Return what tells one thing after the other, whichever host it comes from."""
+    lock = threading.RLock()
+
+    def tell_alone(progress: Progress) -> None:
+        with lock:
+            tell(progress)
+
+    return tell_alone

@@ -24,7 +24,7 @@ from sqlalchemy import text
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Kind
+from autotune.records import Kind, Outcome
 from autotune.search import stored
 from autotune.search.database import Heartbeat
 from autotune.search.stored import RECORD
@@ -230,6 +230,8 @@ def conflicts(planned: FrozenTrial, trial_id: int | None, other: FrozenTrial) ->
         return is_earlier and (theirs.kind != "skipped" or mine.kind == "skipped")
     if other.state not in (TrialState.COMPLETE, TrialState.PRUNED) or RECORD not in other.system_attrs:
         return False
+    if other.system_attrs[RECORD].get("outcome") == Outcome.LOST:
+        return False  # whoever asks for it knows how often that was so
     if theirs.kind == "baseline":
         return other.system_attrs[RECORD].get("measurement") is not None  # one that failed is measured again
     return theirs.kind != "skipped" or mine.kind == "skipped"
@@ -240,7 +242,10 @@ def is_begun(trial: FrozenTrial) -> bool:
     about = claimed(trial)
     if about is None or about.kind == "skipped" or trial.state is TrialState.FAIL:
         return False
-    failed = trial.state is not TrialState.RUNNING and trial.system_attrs.get(RECORD, {}).get("measurement") is None
+    record = trial.system_attrs.get(RECORD, {})
+    if record.get("outcome") == Outcome.LOST:
+        return False
+    failed = trial.state is not TrialState.RUNNING and record.get("measurement") is None
     return about.kind != "baseline" or not failed  # a baseline that failed is measured again
 
 

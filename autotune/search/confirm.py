@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner
 from autotune.result import Control, Finalist
-from autotune.search.attempt import measure_undisturbed
+from autotune.search.attempt import measure_undisturbed, require_host
 from autotune.stats import Interval, geometric_interval, ratio_interval
 
 __all__ = ["MIN_ROUNDS", "Confirmation", "Round", "Standing", "confirm", "finalists_for"]
@@ -231,7 +231,8 @@ def confirm(
     ``finalists`` come cheapest first; ``next_request()`` says how to measure next. The order within a round is
     random, and reversed in the next, so that what drifts cancels. A finalist that does not fit the memory is out, a
     round in which the machine was disturbed does not count. Returns ``None`` when no round counted. A
-    KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given.
+    KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given. Raises
+    ``HostLostError``: rounds of two hosts are not compared.
     """
     rounds = _Rounds(runner, baseline, tuple(finalists), next_request, has_time, with_control, seed, fits, on_attempt)
     try:
@@ -292,6 +293,7 @@ class _Rounds:
             config = self.finalists[part] if part >= 0 else self.baseline
             attempt = measure_undisturbed(self.runner, config, self.next_request(), self._may_repeat)
             self.on_attempt(config, attempt)
+            require_host(attempt)
             if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
                 attempts[part] = attempt
                 self._longest = max(self._longest, attempt.seconds)

@@ -15,7 +15,7 @@ from autotune.probes import ComputeProbe
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
 from autotune.result import TriedOption
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import measure_undisturbed
+from autotune.search.attempt import measure_undisturbed, require_host
 from autotune.search.soundness import reason_against
 from autotune.search.space import without_loader
 from autotune.stats import geometric_interval
@@ -94,10 +94,23 @@ class Explorer:
         return sum(tried.start_seconds or 0.0 for tried in self.tried if tried.kept)
 
     def run(self) -> None:
-        """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before."""
-        for option in self.options:
-            if option not in self.start.options:
-                self._try(option)
+        """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before.
+
+        Raises ``HostLostError``, after which the rest can be tried by another runner.
+        """
+        self._before = None
+        for option in self.untried:
+            self._try(option)
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """The options that nothing is known about yet."""
+        known = {*self.start.options, *(tried.option for tried in self.tried)}
+        return tuple(option for option in self.options if option not in known)
+
+    def give_up(self, reason: str) -> None:
+        """Say why the rest was not tried."""
+        self.tried += [TriedOption(option=option, kept=False, message=reason) for option in self.untried]
 
     def _try(self, option: str) -> None:
         begin, found = self.clock.spent, TriedOption(option=option, kept=False)
@@ -165,6 +178,7 @@ class Explorer:
         if attempt.outcome is Outcome.TIMEOUT:
             attempt = replace(attempt, message=f"{attempt.message}, all that was left; give a larger --budget")
         self.tell_looked(_probe(part, config, attempt, option))
+        require_host(attempt)
         return attempt
 
     def _may_repeat(self, disturbed: Attempt) -> bool:

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial
 from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.interrupts import shielded
-from autotune.records import Kind, Probe, Trial
+from autotune.records import Kind, Part, Probe, Trial
 from autotune.result import RecordedStudy, Result
 from autotune.search import stored
 from autotune.search.claims import Claimed
@@ -64,7 +64,7 @@ class Keeper:
         self.continues: str | None = None
         """Which study goes on, once there is one."""
         self.claims: tuple[Claimed, ...] = ()
-        """What other tuners are measuring now, where several share the study."""
+        """What others are measuring now, where several share the study."""
 
     def open(self, identity: Identity) -> Kept:
         """Open the storage and return what it knows of a study with this identity.
@@ -105,6 +105,17 @@ class Keeper:
 
     def withdraw(self) -> None:
         """Give the last claim back: nothing came of it."""
+
+    def put_aside(self) -> object:
+        """Return the last claim, so that another can be held beside it until it is taken up again."""
+        return None
+
+    def take_up(self, claim: object) -> None:
+        """Hold a claim again that was put aside."""
+
+    def claim_look(self, part: Part, config: Config) -> bool:
+        """Claim a look before it is taken; tell whether nobody else takes it or has just taken it."""
+        return True
 
     @property
     def number(self) -> int | None:

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import measure_undisturbed, require_numbers
+from autotune.search.attempt import measure_undisturbed, require_host, require_numbers
 from autotune.search.probe import next_probe
 from autotune.search.space import Space
 from autotune.search.stopping import at_ceiling, reason_to_stop
@@ -65,10 +65,11 @@ class Search:
     reserved: float = 0.0
     """Seconds that are set aside for exploring what comes after the search."""
     sleep: Callable[[float], object] = time.sleep
-    """Waits for other tuners of a shared study, so many seconds."""
+    """Waits for others that share the study, so many seconds."""
+    opening: float | None = None
+    """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
-    _opening: float = field(default=0.0, init=False)
     _waits_for: str | None = field(default=None, init=False)
     _was_too_late: bool = field(default=False, init=False)
 
@@ -76,12 +77,12 @@ class Search:
         """Measure until a stopping rule holds, and return which.
 
         Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured, ``UsageError`` when
-        it takes more memory than training may.
+        it takes more memory than training may, ``HostLostError`` when the host is gone that measures.
         """
-        self._opening = self.clock.spent  # loading the workload is most of it
+        self.open()
         while True:
             self._refresh()
-            if self.study.trials and self._looks_again():
+            if self._looks_again():
                 continue
             reason = self._reason_to_stop()
             if self._waits_for_others(reason):
@@ -91,6 +92,16 @@ class Search:
             elif not self._doubts():
                 self.study.record_skipped()
                 return reason
+
+    def open(self) -> None:
+        """Have the baseline measured, here or by others, unless it is known. Raises what ``run`` does."""
+        if self.opening is None:
+            self.opening = self.clock.spent  # loading the workload is most of it
+        self._refresh()
+        while not self.study.trials:
+            if not self._waits_for_others(None):
+                self._run_trial()
+            self._refresh()
 
     def _refresh(self) -> None:
         """Take in what others have found; one of them may have measured the baseline."""
@@ -144,11 +155,16 @@ class Search:
         return True
 
     def _look(self, part: Part, config: Config) -> None:
+        if not self.study.claim_look(part, config):
+            self.sleep(POLL)  # what comes next depends on it
+            return
         self.report("probe", running=config)
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
-        probe = self.study.looked(part, config, self.runner.measure(config, request))
+        attempt = self.runner.measure(config, request)
+        probe = self.study.looked(part, config, attempt)
         self.report("probe", looked=probe)
+        require_host(attempt)
 
     def _reason_to_stop(self) -> str | None:
         done = self.study.trials
@@ -156,7 +172,7 @@ class Search:
             return None
         if self._has_all_trials:
             return f"{self.max_trials} trials were asked for"
-        reason = reason_to_stop(self.study.outlook)
+        reason = None if self.study.owed else reason_to_stop(self.study.outlook)
         if reason:
             return reason
         return "the budget is spent" if self.left < _typical_cost(done) else None
@@ -178,6 +194,9 @@ class Search:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
             return
         trial = self.study.tell(attempt, config, kind)
+        if attempt.outcome is Outcome.LOST:
+            self.report("search", finished=trial)
+        require_host(attempt)
         if first:
             _require_baseline(trial, self.study.room)
         self.report("search", finished=trial)
@@ -224,7 +243,7 @@ class Search:
     @property
     def fresh_cost(self) -> float:
         """The seconds that a measurement in a fresh process takes, about."""
-        return self.study.trials[0].seconds + max(LEAST_OPENING, self._opening)
+        return self.study.trials[0].seconds + max(LEAST_OPENING, self.opening or 0.0)
 
     def report(
         self,
@@ -253,8 +272,8 @@ class Search:
 
 
 def _typical_cost(trials: tuple[Trial, ...]) -> float:
-    """Return the seconds that a trial takes; one that hung says nothing about the next."""
-    took = [trial.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
+    """Return the seconds that a trial takes; one that hung or was lost says nothing about the next."""
+    took = [trial.seconds for trial in trials[1:] if trial.outcome not in (Outcome.TIMEOUT, Outcome.LOST)]
     return median(took or [trials[0].seconds])
 
 

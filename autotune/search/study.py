@@ -30,6 +30,7 @@ from autotune.search.identity import identify
 from autotune.search.keeping import Keeper
 from autotune.search.knowledge import Knowledge
 from autotune.search.landscape import landscape
+from autotune.search.losses import FOR_GOOD, owed, settled, settled_looks
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.soundness import reason_against
 from autotune.search.space import Space
@@ -68,8 +69,8 @@ class TuningStudy:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The trials that ran, in order."""
-        return tuple(record for record in self._records if record.kind != "skipped")
+        """The trials that ran, in order; without those that were lost and are asked for again."""
+        return tuple(record for record in settled(self._records) if record.kind != "skipped")
 
     @property
     def skipped(self) -> tuple[Trial, ...]:
@@ -79,7 +80,13 @@ class TuningStudy:
     @property
     def probes(self) -> tuple[Probe, ...]:
         """The short looks at steps and at the loader, in order."""
-        return tuple(self._probes)
+        return settled_looks(self._probes)
+
+    @property
+    def owed(self) -> Config | None:
+        """What was lost with its host and is nobody's turn to measure but this tuner's."""
+        taken = {claim.config for claim in self.claims}
+        return next((record.config for record in owed(self._records) if record.config not in taken), None)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -96,7 +103,7 @@ class TuningStudy:
 
     @property
     def claims(self) -> tuple[Claimed, ...]:
-        """What other tuners of the same study are measuring now."""
+        """What others that share the study are measuring now."""
         return self._keeper.claims
 
     @property
@@ -146,10 +153,13 @@ class TuningStudy:
 
     def refresh(self) -> tuple[str, ...]:
         """Take in what other tuners of a shared study have found; return what the user should know of it."""
+        self._take_in()
+        return self.news()
+
+    def _take_in(self) -> None:
         found = self._keeper.refresh()
         if found is not None:
             self._records, self._probes = list(found.trials), list(_without_repetitions(found.probes))
-        return self.news()
 
     def news(self) -> tuple[str, ...]:
         """Return what the user should know of a shared study and was not told yet."""
@@ -162,7 +172,7 @@ class TuningStudy:
         tells what is next then. Raises ``ValueError`` when none is left that could win.
         """
         kind: Kind = "search" if self.trials else "baseline"
-        if kind == "search" and self.outlook.proposal() is None:
+        if kind == "search" and self._next_to_search is None:
             raise ValueError("no configuration is left that could win")
         self._asked = trial = self._study.ask(self._distributions(self._next()))
         config = self._space.at(self._with_own_threads(trial.params))
@@ -178,6 +188,10 @@ class TuningStudy:
         """Record what became of the configuration that was asked for last."""
         assert self._asked is not None
         trial, self._asked, self._last = self._asked, None, config
+        if attempt.outcome is Outcome.LOST:
+            self._take_in()
+            if config in {record.config for record in owed(self._records)}:
+                attempt = replace(attempt, message=f"{attempt.message}; {FOR_GOOD}")
         record = _record(self._number, kind, config, attempt)
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
@@ -227,6 +241,10 @@ class TuningStudy:
         with shielded():
             self._records.append(record)
             self._keeper.trial(self._frozen(record))
+
+    def claim_look(self, part: Part, config: Config) -> bool:
+        """Claim a look before it is taken; tell whether nobody else takes it or has just taken it."""
+        return self._keeper.claim_look(part, config)
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a short look beside the study's trials."""
@@ -279,9 +297,13 @@ class TuningStudy:
         return self._settings(self._next())
 
     def _next(self) -> Config:
-        config = self.outlook.proposal() if self.trials else self._space.base
+        config = self._next_to_search if self.trials else self._space.base
         assert config is not None
         return config
+
+    @property
+    def _next_to_search(self) -> Config | None:
+        return self.owed or self.outlook.proposal()
 
     def _distributions(self, config: Config) -> dict[str, BaseDistribution]:
         """Return the distribution of each knob that a configuration has."""
@@ -393,4 +415,5 @@ def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
         message=_cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1],
         details=_cut(attempt.details, LONGEST_DETAILS),
         seconds=attempt.seconds,
+        host=attempt.host,
     )

@@ -1,0 +1,305 @@
+"""The hosts of a cluster side by side in one search, a lane for each; what is compared runs on one of them.
+
+A host may be lost at any time. What it was measuring is measured elsewhere, and the search goes on with the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from autotune.config import Config
+from autotune.errors import AutotuneError, NothingFeasibleError, UsageError, UserCodeError
+from autotune.likeness import Described
+from autotune.records import Attempt, Outcome, Request, Runner, Trial
+from autotune.report.words import rate_text
+from autotune.search.attempt import HostLostError, measure_undisturbed
+from autotune.search.board import Board, Seat
+from autotune.search.losses import MOST_LOSSES
+from autotune.search.stages import Search
+
+__all__ = ["Lanes", "OpenSearch", "Station"]
+
+TOLERANCE = 0.15
+"""Share by which a host's baseline may differ from the first host's: hosts that look alike may not be equally fast."""
+MOST_FAILURES = 2
+"""Hosts on which the baseline may fail before it is said to fail: one host may be sick."""
+TICK = 0.2
+"""Seconds between two looks at how the lanes stand."""
+LAST_SECONDS = 10.0
+"""Seconds in which a lane that is stopped has ended."""
+LEAST_CHECK, CHECK_FACTOR = 30.0, 10.0
+"""A host's own baseline is stuck after so many times the first host's seconds, and so many at least."""
+NO_HOST = "no host is left that could measure"
+
+
+class Station(Protocol):
+    """A host of a cluster, which measures one configuration at a time."""
+
+    @property
+    def described(self) -> Described:
+        """What the host is."""
+
+    @property
+    def opening(self) -> float:
+        """Seconds that loading the workload took there."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the tuner has something there that can measure."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        """Measure; ``Outcome.LOST`` where the host, or what ran on it for the tuner, is gone."""
+
+    def reopen(self) -> bool:
+        """Make a host ready again on which what ran was lost; tell whether it is."""
+
+    def cancel(self) -> None:
+        """End what is being measured."""
+
+
+OpenSearch = Callable[[Seat, Runner, float, Callable[[float], object]], Search]
+"""Opens the search of one host: its seat, what measures, the seconds of loading, and how it waits."""
+
+
+class _StoppedError(Exception):
+    """The search is over."""
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """One host's part in the search."""
+
+    station: Station
+    seat: Seat
+    search: Search
+    thread: threading.Thread
+    losses: int = 0
+    """How often what ran there was lost."""
+    is_up: bool = True
+    """Whether nothing was lost since it was opened."""
+    is_sound: bool = False
+    """Whether its baseline is the first host's."""
+
+    @property
+    def name(self) -> str:
+        return self.station.described.name
+
+
+@dataclass(slots=True)
+class Lanes:
+    """The hosts; as a runner, the one on which what is compared is measured."""
+
+    stations: Sequence[Station]
+    """Those that are ready, like one another."""
+    tell: Callable[[str], object]
+    """Hears what becomes of hosts."""
+    arrivals: Callable[[], Sequence[Station]] = tuple
+    """Returns the hosts that have come since it was asked last."""
+    watch: Callable[[], None] = lambda: None
+    """Raises where there is no cluster any more."""
+    notes: list[str] = field(default_factory=list)
+    """What became of hosts that did not take part to the end."""
+    current: Station | None = field(default=None, init=False)
+    """The host that compares, once the search is over."""
+    _lanes: list[_Lane] = field(default_factory=list, init=False)
+    _failures: list[AutotuneError] = field(default_factory=list, init=False)
+    _error: BaseException | None = field(default=None, init=False)
+    _reason: str | None = field(default=None, init=False)
+    _first: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while the first baseline is measured: on one host at a time."""
+    _is_over: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def search(self, board: Board, open_search: OpenSearch) -> str:
+        """Search on all hosts until each has found a reason to stop; return the last one's.
+
+        Raises what ``Search.run`` does, but for a host that is lost, and what ``watch`` does.
+        """
+        try:
+            for station in self.stations:
+                self._begin(station, board, open_search)
+            while self._goes_on:
+                self.watch()
+                for station in self.arrivals() if self._reason is None else ():
+                    self._begin(station, board, open_search)
+                self._is_over.wait(TICK)
+        finally:
+            self._end()
+        if self._error is not None:
+            raise self._error
+        if self._reason is None and not board.has_baseline:
+            raise self._failures[0] if self._failures else NothingFeasibleError(NO_HOST)
+        return self._reason or NO_HOST
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a lane is still searching; one whose host is only being opened again is not waited for."""
+        waits_for_hosts = self._reason is None
+        return self._error is None and any(
+            lane.thread.is_alive() and (lane.is_up or waits_for_hosts) for lane in self._lanes
+        )
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        """Measure on the host that compares."""
+        if self.current is None:
+            return Attempt(outcome=Outcome.LOST, message=NO_HOST)
+        return _measured(self.current, config, request)
+
+    def close(self) -> None:
+        """End what is being measured there."""
+        if self.current is not None:
+            self.current.cancel()
+
+    def move_on(self) -> bool:
+        """Compare on another host, after the one that did was lost; tell whether there is one."""
+        for lane in self._lanes:
+            if lane.station is self.current:
+                self._lose(lane, "lost in the middle of a comparison, which begins anew where a host is left")
+        self._choose()
+        return self.current is not None
+
+    def _begin(self, station: Station, board: Board, open_search: OpenSearch) -> None:
+        seat = board.seat(station.described.name)
+        search = open_search(seat, _OnHost(station, self._is_over), station.opening, self._pause)
+        lane = _Lane(station, seat, search, threading.Thread(daemon=True))
+        lane.thread = threading.Thread(target=self._work, args=(lane, board), daemon=True)
+        self._lanes.append(lane)
+        lane.thread.start()
+
+    def _end(self) -> None:
+        """Stop the lanes that go on, and choose the host that compares."""
+        self._is_over.set()
+        running = [lane for lane in self._lanes if lane.thread.is_alive()]
+        for lane in running:
+            lane.station.cancel()
+        for lane in running:
+            lane.thread.join(LAST_SECONDS)
+        self._choose()
+
+    def _choose(self) -> None:
+        """Choose what is up before what has to be opened again, and what was never lost before what was."""
+        self.current = None
+        for lane in sorted(self._lanes, key=lambda lane: (not lane.is_up, lane.losses)):
+            if lane.is_sound and lane.losses < MOST_LOSSES and (lane.is_up or lane.station.reopen()):
+                self.current, lane.is_up = lane.station, True
+                return
+
+    def _pause(self, seconds: float) -> None:
+        if self._is_over.wait(seconds):
+            raise _StoppedError
+
+    def _work(self, lane: _Lane, board: Board) -> None:
+        """Search on one host, and once more after a loss."""
+        try:
+            while not self._is_over.is_set():
+                try:
+                    if self._takes_part(lane, board):
+                        self._reason = lane.search.run()
+                    return
+                except HostLostError as lost:
+                    lane.search.study.abandon()
+                    self._lose(lane, str(lost))
+                    _require_hope(board, str(lost))
+                    if lane.losses >= MOST_LOSSES or not lane.station.reopen():
+                        return
+                    lane.is_up = True
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self._error = self._error or error
+            self._is_over.set()
+        finally:
+            lane.seat.leave()
+
+    def _lose(self, lane: _Lane, what: str) -> None:
+        lane.losses += 1
+        lane.is_up = False
+        last = "; it is not used any more" if lane.losses >= MOST_LOSSES else ""
+        self._say(f"host {lane.name}: {what}{last}")
+
+    def _takes_part(self, lane: _Lane, board: Board) -> bool:
+        """Have the first baseline measured, or this host's own compared with it; tell whether it takes part."""
+        with self._first:
+            if self._is_over.is_set():
+                return False
+            if not board.has_baseline:
+                return self._opens(lane)
+        lane.search.open()
+        baseline = lane.search.study.trials[0]
+        if not lane.is_sound and baseline.host != lane.name:
+            if lane.search.left < baseline.seconds:
+                return False  # it is too late to be of any use
+            why = self._what_differs(lane, baseline)
+            if why is not None:
+                self._say(f"host {lane.name}: left out: {why}")
+                return False
+        lane.is_sound = True
+        return True
+
+    def _opens(self, lane: _Lane) -> bool:
+        """Measure the first baseline; a single host on which that fails is left out."""
+        try:
+            lane.search.open()
+        except (UserCodeError, NothingFeasibleError, UsageError) as error:
+            self._failures.append(error)
+            if len(self._failures) >= MOST_FAILURES:
+                raise self._failures[0] from None
+            self._say(f"host {lane.name}: left out: {error}")
+            return False
+        lane.is_sound = True
+        return True
+
+    def _what_differs(self, lane: _Lane, baseline: Trial) -> str | None:
+        """Return why a host cannot take part, by a measurement of its own of the baseline."""
+        search = lane.search
+        limit = min(max(LEAST_CHECK, CHECK_FACTOR * baseline.seconds), max(LEAST_CHECK, search.left))
+        request = Request(seconds=search.longest_window, time_limit=limit)
+        search.report("baseline", running=baseline.config)
+        found = measure_undisturbed(search.runner, baseline.config, request, lambda attempt: search.left > 0)
+        if found.outcome is Outcome.LOST:
+            raise HostLostError(found.message)
+        if found.measurement is None or baseline.rate is None:
+            return f"the baseline fails there ({found.outcome}): {found.message}"
+        rate = found.measurement.samples_per_second
+        if abs(rate / baseline.rate - 1) <= TOLERANCE:
+            return None
+        return (
+            f"the baseline gives {rate_text(rate)} samples/s there and {rate_text(baseline.rate)} on "
+            f"{baseline.host or 'the host of the study so far'}; hosts that look alike should be equally fast"
+        )
+
+    def _say(self, message: str) -> None:
+        self.notes.append(message)
+        self.tell(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    """Measures for one lane, for as long as the search goes on."""
+
+    station: Station
+    is_over: threading.Event
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        self._go_on()
+        if not self.station.is_up:  # lost while a measurement was repeated, of which the first was kept
+            raise HostLostError("lost with its last measurement")
+        attempt = _measured(self.station, config, request)
+        self._go_on()
+        return attempt
+
+    def _go_on(self) -> None:
+        if self.is_over.is_set():
+            raise _StoppedError
+
+
+def _measured(station: Station, config: Config, request: Request) -> Attempt:
+    return replace(station.measure(config, request), host=station.described.name)
+
+
+def _require_hope(board: Board, lost: str) -> None:
+    """Raise ``NothingFeasibleError`` where the baseline itself was lost too often."""
+    if board.lost_baselines >= MOST_LOSSES:
+        raise NothingFeasibleError(f"the baseline was lost {board.lost_baselines} times with its host: {lost}")
