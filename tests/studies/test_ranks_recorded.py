@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
 
 import autotune
+from tests.ranks.failing import FAILURES, LIMIT
 
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "ranks"
 RECORDED = STUDY / "recorded"
@@ -54,3 +56,15 @@ def test_the_readme_holds_the_rounds() -> None:
     assert f"{geometric_mean(ratios()):.2f} times what was measured beside it" in " ".join(
         (STUDY.parents[1] / "README.md").read_text(encoding="utf-8").split()
     )
+
+
+def test_every_failure_of_a_rank_was_recorded_five_times_with_its_outcome_and_nothing_left() -> None:
+    trials = json.loads((RECORDED / "failures.json").read_text(encoding="utf-8"))["trials"]
+    assert Counter(trial["how"] for trial in trials) == dict.fromkeys(FAILURES, 5)
+    for trial in trials:
+        outcome, message = FAILURES[trial["how"]]
+        assert trial["outcome"] == outcome
+        assert trial["message"].startswith(message)
+        assert trial["seconds"] < LIMIT + 15
+        assert (trial["is_trial_gone"], trial["is_port_free"], trial["is_all_gone"]) == (True, True, True)
+        assert trial["next"] in ("ok", "suspect")

@@ -1,0 +1,100 @@
+"""Has one rank of a trial fail, and looks at what becomes of the trial, of its processes, and of the next one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from autotune.config import Config
+from autotune.records import Attempt, Outcome, Request
+from autotune.runner import ProcessRunner
+from autotune.workload import describe
+from tests.processes import MARK, are_gone, marked
+from tests.ranks.workloads import FAILED, HOW
+
+CONFIG = Config(batch_size=8, num_workers=1, ranks=2)
+LIMIT = 12.0
+"""Seconds that a trial may take."""
+FAILURES = {
+    "raise": (Outcome.USER_ERROR, "rank 1 of 2: ValueError: the second rank has had enough"),
+    "out_of_memory": (Outcome.DEVICE_OOM, "rank 1 of 2: OutOfMemoryError: CUDA out of memory"),
+    "hang": (Outcome.TIMEOUT, "no answer within 12 s: it was in <lambda>, workloads.py line "),
+    "kill": (Outcome.HOST_OOM, "rank 1: the process was killed (signal 9)"),
+    "crash": (Outcome.CRASHED, "rank 1: the process ended without an answer (segmentation fault"),
+    "exit": (Outcome.CRASHED, "rank 1: the process ended without an answer (exit code 3)"),
+}
+"""How the second rank fails, the outcome of that, and how its message begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struck:
+    """What became of it."""
+
+    attempt: Attempt
+    seconds: float
+    """Until the trial had ended."""
+    is_trial_gone: bool
+    """Whether none of its processes is left."""
+    is_port_free: bool
+    """Whether the port is free on which its ranks had met."""
+    next: Attempt
+    """The same configuration, measured after it."""
+    is_all_gone: bool
+    """Whether no process is left once the runner is closed."""
+
+
+def strike(how: str, failed: Path) -> Struck:
+    """Measure with two ranks, of which the second fails once; ``failed`` is a new file that it fills."""
+    mark = f"{how}-{failed}"
+    with (
+        _environment({HOW: how, FAILED: str(failed), MARK: mark}),
+        ProcessRunner(describe("tests.ranks.workloads:failing"), "cpu") as runner,
+    ):
+        runner.inspect(CONFIG)
+        begin = time.monotonic()
+        attempt = runner.measure(CONFIG, Request(seconds=2.0, time_limit=LIMIT))
+        seconds = time.monotonic() - begin
+        is_trial_gone = are_gone(lambda: [each for each in marked(mark) if len(each.parents()) > _depth_of_guard()])
+        is_port_free = _can_be_bound(int(failed.read_text(encoding="ascii")))
+        after = runner.measure(CONFIG, Request(seconds=1.0, time_limit=60.0))
+    return Struck(
+        attempt=attempt,
+        seconds=seconds,
+        is_trial_gone=is_trial_gone,
+        is_port_free=is_port_free,
+        next=after,
+        is_all_gone=are_gone(lambda: marked(mark)),
+    )
+
+
+@contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _depth_of_guard() -> int:
+    """How many processes are above the one that sessions are forked from, itself included."""
+    return len(psutil.Process().parents()) + 1
+
+
+def _can_be_bound(port: int) -> bool:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; one that listens still refuses
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
