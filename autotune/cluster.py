@@ -20,7 +20,7 @@ import cloudpickle
 
 from autotune.budget import Clock
 from autotune.config import Config
-from autotune.connecting import HOW_TO_START, answers, connect, import_ray, reason_of, silence
+from autotune.connecting import HOW_TO_START, answers, connect, import_ray, reason_of, require_own_host, silence
 from autotune.errors import AutotuneError, ClusterError, UsageError
 from autotune.likeness import Described, difference, largest_group
 from autotune.outpost import Outpost, Refusal, Report
@@ -54,6 +54,10 @@ class _LostError(Exception):
     """No answer comes any more, or not in time."""
 
 
+class _OutOfMemoryError(Exception):
+    """What ran was ended because it took too much memory."""
+
+
 class Cluster:
     """The cluster that this host belongs to, from connecting until all is given back."""
 
@@ -64,7 +68,6 @@ class Cluster:
         self.ray = import_ray()
         self.clock = clock
         self.baseline = baseline
-        self._outpost = cloudpickle.dumps((source, device, os.getcwd(), PATIENCE_SHARE * clock.left))
         self._path = source.path
         self._tell = tell
         self.notes: list[str] = []
@@ -81,6 +84,9 @@ class Cluster:
         self._is_ours = not self.ray.is_initialized()
         if self._is_ours:
             connect(self.ray)
+        require_own_host(self.ray)
+        arguments = cloudpickle.dumps((source, device, os.getcwd(), PATIENCE_SHARE * clock.left))
+        self._outpost = self.ray.put(arguments)  # once for all hosts
         self._quiet = silence()
         self._head = str(self.ray.get_runtime_context().gcs_address)
 
@@ -117,7 +123,9 @@ class Cluster:
         if waiting := self._unreached():
             self._tell(f"{waiting}: reserved by other work; takes part as soon as it is free")
         found = {host.described.name: host for host in ready}
-        return [found[each.name] for each in group]
+        used = sorted((found[each.name] for each in group), key=lambda host: (host.memory_bytes, host.name))
+        self._tell_of_niceness(used)
+        return used  # the first one has the least memory, so what fits there fits everywhere
 
     def arrivals(self) -> Sequence[RemoteHost]:
         """Return like hosts that have become ready since."""
@@ -260,6 +268,14 @@ class Cluster:
             "waited; wait until that has ended, or give a larger --budget"
         )
 
+    def _tell_of_niceness(self, hosts: Sequence[RemoteHost]) -> None:
+        if nice := [host.name for host in hosts if host.niceness > 0]:
+            self.notes.append(
+                f"Ray let trials run with less priority than all else on {', '.join(nice)}: what else ran there took "
+                "CPUs from them first; set RAY_worker_niceness=0 where ray start runs"
+            )
+            self._tell(self.notes[-1])
+
     def _leave_out(self, host: RemoteHost, why: str) -> None:
         host.drop()
         self.notes.append(f"host {host.name}: left out: {why}")
@@ -301,6 +317,17 @@ class RemoteHost:
         return self._answer.opening
 
     @property
+    def niceness(self) -> int:
+        """By how much less than Ray's own processes what is measured there is scheduled."""
+        assert isinstance(self._answer, Report)
+        return self._answer.niceness
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its memory."""
+        return self.described.host.memory_bytes
+
+    @property
     def is_up(self) -> bool:
         """Whether the tuner has something there that can measure."""
         return self.actor is not None
@@ -335,6 +362,9 @@ class RemoteHost:
             if actor is None:
                 raise _LostError("nothing of the tuner runs there any more")
             found: Attempt = self._await(actor.measure.remote(config, request), limit, cancelled)
+        except _OutOfMemoryError as lost:
+            self.reopen()
+            return Attempt(outcome=Outcome.HOST_OOM, message=str(lost), seconds=time.monotonic() - begin)
         except _LostError as lost:
             if not cancelled.is_set():
                 self.drop()
@@ -380,6 +410,8 @@ class RemoteHost:
                 raise _LostError(f"no answer came within {limit:.0f} s")
         try:
             return ray.get(reference)
+        except ray.exceptions.OutOfMemoryError:
+            raise _OutOfMemoryError("Ray ended it because the host was low on memory") from None
         except ray.exceptions.RayActorError as error:
             raise _LostError(f"the tuner's outpost there has ended ({type(error).__name__})") from None
         except Exception as error:

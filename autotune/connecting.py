@@ -15,13 +15,14 @@ from typing import Any
 
 from autotune.errors import UsageError
 
-__all__ = ["HOW_TO_START", "answers", "connect", "import_ray", "reason_of", "silence"]
+__all__ = ["HOW_TO_START", "answers", "connect", "import_ray", "reason_of", "require_own_host", "silence"]
 
 MISSING = "--engine ray: Ray is missing: pip install 'torch-autotune[ray]'"
 HOW_TO_START = (
     "start one with ray start --head, and on each other host ray start --address=HOST:6379; then run autotune on one "
     "of them, with RAY_ADDRESS where several clusters run there"
 )
+CLIENT = "a client of Ray cannot tune; run autotune on a host of the cluster"
 CONNECT_LIMIT = 2.0
 """Seconds in which a head node lets itself be connected to."""
 
@@ -38,15 +39,21 @@ def connect(ray: Any) -> None:
     """Connect to the cluster that ``RAY_ADDRESS`` names, or to the one of this host. Raises ``UsageError``."""
     address = os.environ.get("RAY_ADDRESS") or "auto"
     if address.startswith("ray://"):
-        raise UsageError(f"RAY_ADDRESS {address}: a client of Ray cannot tune; run autotune on a host of the cluster")
+        raise UsageError(f"RAY_ADDRESS {address}: {CLIENT}")
     if address not in ("auto", "local") and not answers(address):
         raise UsageError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS {address}; {HOW_TO_START}")
     try:
-        with _own_signals():
+        with _own_signals(), _without_command_line():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
         raise UsageError(f"--engine ray: no Ray cluster was reached: {reason_of(error)}; {HOW_TO_START}") from None
     atexit.unregister(ray.shutdown)  # it waits for long where the cluster is gone; ``close`` does it
+
+
+def require_own_host(ray: Any) -> None:
+    """Raise ``UsageError`` where the caller has connected as a client, from a host that is none of the cluster's."""
+    if ray.util.client.ray.is_connected():
+        raise UsageError(CLIENT)
 
 
 @contextmanager
@@ -61,6 +68,21 @@ def _own_signals() -> Iterator[None]:
     finally:
         for number, handler in taken.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _without_command_line() -> Iterator[None]:
+    """Keep the command line here: Ray would show it, and the password in a URL, to everyone in the cluster."""
+    details = importlib.import_module("ray._private.utils")
+    asked = details.__dict__.get("get_entrypoint_name")
+    if asked is None:
+        yield
+        return
+    details.__dict__["get_entrypoint_name"] = lambda: "autotune"
+    try:
+        yield
+    finally:
+        details.__dict__["get_entrypoint_name"] = asked
 
 
 def silence() -> Callable[[], None]:

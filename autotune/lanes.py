@@ -6,6 +6,7 @@ A host may be lost at any time. What it was measuring is measured elsewhere, and
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -59,6 +60,9 @@ class Station(Protocol):
     def cancel(self) -> None:
         """End what is being measured."""
 
+    def drop(self) -> None:
+        """Give the host back."""
+
 
 OpenSearch = Callable[[Seat, Runner, float, Callable[[float], object]], Search]
 """Opens the search of one host: its seat, what measures, the seconds of loading, and how it waits."""
@@ -82,6 +86,8 @@ class _Lane:
     """Whether nothing was lost since it was opened."""
     is_sound: bool = False
     """Whether its baseline is the first host's."""
+    is_left_out: bool = False
+    """Whether it is known not to be."""
 
     @property
     def name(self) -> str:
@@ -142,9 +148,9 @@ class Lanes:
         )
 
     def measure(self, config: Config, request: Request) -> Attempt:
-        """Measure on the host that compares."""
+        """Measure on the host that compares. Raises ``HostLostError`` where there is none."""
         if self.current is None:
-            return Attempt(outcome=Outcome.LOST, message=NO_HOST)
+            raise HostLostError(NO_HOST)
         return _measured(self.current, config, request)
 
     def close(self) -> None:
@@ -172,17 +178,22 @@ class Lanes:
         """Stop the lanes that go on, and choose the host that compares."""
         self._is_over.set()
         running = [lane for lane in self._lanes if lane.thread.is_alive()]
-        for lane in running:
-            lane.station.cancel()
-        for lane in running:
-            lane.thread.join(LAST_SECONDS)
+        end = time.monotonic() + LAST_SECONDS
+        while running and time.monotonic() < end:
+            for lane in running:
+                lane.station.cancel()  # again, in case that a measurement was just beginning
+            running[0].thread.join(LAST_SECONDS / 5)
+            running = [lane for lane in running if lane.thread.is_alive()]
         self._choose()
 
     def _choose(self) -> None:
-        """Choose what is up before what has to be opened again, and what was never lost before what was."""
+        """Choose what is up before what has to be opened again, and what was never lost before what was.
+
+        Where there was no time to compare baselines, one that was not compared does: it measures both sides.
+        """
         self.current = None
-        for lane in sorted(self._lanes, key=lambda lane: (not lane.is_up, lane.losses)):
-            if lane.is_sound and lane.losses < MOST_LOSSES and (lane.is_up or lane.station.reopen()):
+        for lane in sorted(self._lanes, key=lambda lane: (not lane.is_sound, not lane.is_up, lane.losses)):
+            if not lane.is_left_out and lane.losses < MOST_LOSSES and (lane.is_up or lane.station.reopen()):
                 self.current, lane.is_up = lane.station, True
                 return
 
@@ -216,8 +227,10 @@ class Lanes:
     def _lose(self, lane: _Lane, what: str) -> None:
         lane.losses += 1
         lane.is_up = False
-        last = "; it is not used any more" if lane.losses >= MOST_LOSSES else ""
-        self._say(f"host {lane.name}: {what}{last}")
+        is_last = lane.losses >= MOST_LOSSES
+        self._say(f"host {lane.name}: {what}{'; it is not used any more' if is_last else ''}")
+        if is_last:
+            lane.station.drop()
 
     def _takes_part(self, lane: _Lane, board: Board) -> bool:
         """Have the first baseline measured, or this host's own compared with it; tell whether it takes part."""
@@ -225,7 +238,7 @@ class Lanes:
             if self._is_over.is_set():
                 return False
             if not board.has_baseline:
-                return self._opens(lane)
+                return self._opens(lane, board)
         lane.search.open()
         baseline = lane.search.study.trials[0]
         if not lane.is_sound and baseline.host != lane.name:
@@ -233,20 +246,25 @@ class Lanes:
                 return False  # it is too late to be of any use
             why = self._what_differs(lane, baseline)
             if why is not None:
-                self._say(f"host {lane.name}: left out: {why}")
+                self._leave_out(lane, why)
                 return False
         lane.is_sound = True
         return True
 
-    def _opens(self, lane: _Lane) -> bool:
+    def _leave_out(self, lane: _Lane, why: object) -> None:
+        lane.is_left_out = True
+        self._say(f"host {lane.name}: left out: {why}")
+        lane.station.drop()
+
+    def _opens(self, lane: _Lane, board: Board) -> bool:
         """Measure the first baseline; a single host on which that fails is left out."""
         try:
             lane.search.open()
         except (UserCodeError, NothingFeasibleError, UsageError) as error:
             self._failures.append(error)
-            if len(self._failures) >= MOST_FAILURES:
-                raise self._failures[0] from None
-            self._say(f"host {lane.name}: left out: {error}")
+            if board.has_baseline or len(self._failures) >= MOST_FAILURES:  # where it is known, it is what is wrong
+                raise self._failures[-1 if board.has_baseline else 0] from None
+            self._leave_out(lane, error)
             return False
         lane.is_sound = True
         return True
@@ -262,6 +280,8 @@ class Lanes:
             raise HostLostError(found.message)
         if found.measurement is None or baseline.rate is None:
             return f"the baseline fails there ({found.outcome}): {found.message}"
+        if Outcome.SUSPECT in (found.outcome, baseline.outcome):
+            return None  # measured while a machine was disturbed, which says nothing of the hosts
         rate = found.measurement.samples_per_second
         if abs(rate / baseline.rate - 1) <= TOLERANCE:
             return None

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from autotune.host import Host
 from autotune.records import WorkloadFacts
+from autotune.room import format_size
 
 __all__ = ["Described", "difference", "largest_group"]
 
 MEMORY_TOLERANCE = 0.02
 """Share by which the memory of two hosts may differ: what firmware and kernel take is not the same everywhere."""
+MEMORIES = {"memory_bytes": "memory", "shm_bytes": "shared memory"}
 OF_GPUS = ("GPUs", "driver")
 """What does not matter where training runs on the CPU."""
 
@@ -30,13 +32,14 @@ class Described:
 
 def difference(one: Described, other: Described) -> str | None:
     """Say in what the first host differs from the second, such as "torch 2.12, node-a has 2.13"; ``None`` if alike."""
-    here, there = _traits(one), _traits(other)
-    found = [f"{name} {here[name]}, {other.name} has {there[name]}" for name in here if here[name] != there[name]]
+    own, others = _traits(one), _traits(other)
+    found = [f"{name} {own[name]}, {other.name} has {others[name]}" for name in own if own[name] != others[name]]
     if one.facts.fingerprint != other.facts.fingerprint:
         found.append(f"its model, dataset or training code is not that of {other.name}")
-    memory = [each.host.memory_bytes for each in (one, other)]
-    if max(memory) - min(memory) > MEMORY_TOLERANCE * max(memory):
-        found.append(f"memory {memory[0] / 2**30:.1f} GiB, {other.name} has {memory[1] / 2**30:.1f} GiB")
+    for what in ("memory_bytes", "shm_bytes"):
+        here, there = getattr(one.host, what) or 0, getattr(other.host, what) or 0
+        if abs(here - there) > MEMORY_TOLERANCE * max(here, there):
+            found.append(f"{MEMORIES[what]} {format_size(here)}, {other.name} has {format_size(there)}")
     return "; ".join(found) or None
 
 
@@ -65,6 +68,7 @@ def _traits(described: Described) -> dict[str, str]:
         "Python": ".".join(versions.get("python", "unknown").split(".")[:2]),
         "autotune": versions.get("autotune", "unknown"),
         "bytes of a sample": str(facts.sample_bytes),
+        "torch's own threads": str(facts.intra_op_threads),
     }
     del traits["memory"]
     for name in OF_GPUS if facts.device == "cpu" else ():

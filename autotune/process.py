@@ -58,8 +58,12 @@ class ProcessLostError(Exception):
 class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
-    def __init__(self, thread_environment: Mapping[str, str]) -> None:
-        """Start the process. Raises ``ProcessLostError`` where the system does not let it."""
+    def __init__(self, thread_environment: Mapping[str, str], memory_reserve: float = 0.0) -> None:
+        """Start the process; ``memory_reserve`` is the ``Watchdog``'s.
+
+        Raises ``ProcessLostError`` where the system does not let it.
+        """
+        self._memory_reserve = memory_reserve
         self._is_busy = False
         self._watchdog: Watchdog | None = None
         self._output_begin = 0
@@ -92,7 +96,7 @@ class MeasuringProcess:
     def open(self, ranks: int = 1) -> dict[str, Any]:
         """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
         self._output_begin = os.fstat(self._output.fileno()).st_size
-        self._watchdog = Watchdog(self._members)
+        self._watchdog = Watchdog(self._members, reserve=self._memory_reserve)
         return self.ask({"op": "open", "ranks": ranks}, START_LIMIT)
 
     def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:

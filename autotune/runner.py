@@ -49,14 +49,18 @@ class ProcessRunner:
         *,
         patience: float = DEVICE_PATIENCE,
         on_wait: Callable[[str], None] = lambda message: None,
+        memory_reserve: float = 0.0,
     ) -> None:
         """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
+
+        A measurement is ended before less than ``memory_reserve`` of the memory is available, as a share.
 
         Another tuner is waited for, ``patience`` seconds at most.
         """
         self._source = source
         self._patience = patience
         self._on_wait = on_wait
+        self._memory_reserve = memory_reserve
         self._locks: list[DeviceLock] = []
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
@@ -150,7 +154,7 @@ class ProcessRunner:
         """Open a session with the configuration's threads, and load the workload in it."""
         self._end_session()
         threads = _threads(config)
-        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config))
+        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._memory_reserve)
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
+from ray._private import state
 
 from autotune.budget import Clock
 from autotune.cluster import Cluster, RemoteHost
@@ -32,6 +33,8 @@ def main(workload: str) -> None:
         first, *_ = hosts
         found: dict[str, Any] = {"names": [host.described.name for host in hosts], "notes": cluster.notes}
         found["loss"] = [measured(host).measurement.loss for host in hosts]  # type: ignore[union-attr]
+        found["priorities"] = priorities(first)
+        found["jobs"] = [job["Entrypoint"] for job in state.jobs()]
         found["killed"] = outcome(in_the_middle(first, lambda: os.kill(outpost_of(first), signal.SIGKILL)))
         found["without"] = outcome(measured(first))
         found["reopened"] = first.reopen()
@@ -47,6 +50,12 @@ def main(workload: str) -> None:
     found["left"] = [process.pid for process in psutil.wait_procs(last, timeout=20)[1]]
     found["is_started"] = begun_after_the_end(cluster, first)
     sys.stdout.write(json.dumps(found) + "\n")
+
+
+def priorities(host: RemoteHost) -> list[int]:
+    """By how much less than Ray's own process each measuring process is scheduled."""
+    outpost = psutil.Process(outpost_of(host))
+    return [session.nice() - outpost.parent().nice() for session in outpost.children(recursive=True)]
 
 
 def measured(host: RemoteHost) -> Attempt:

@@ -14,6 +14,7 @@ from autotune.lanes import Lanes, Station
 from autotune.likeness import Described
 from autotune.records import Attempt, Outcome, Progress, Request, Trial
 from autotune.result import Result
+from autotune.room import DEFAULT_ROOM, MemoryRoom
 from autotune.search.keeping import Keeper
 from autotune.tuning import Run
 from tests.simulated import SimulatedMachine, StepCost, host, space_of
@@ -51,7 +52,10 @@ class SimulatedStation:
     calls: list[tuple[Config, Request]] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     reopened: int = 0
+    dropped: int = 0
     is_up: bool = True
+    is_disturbed: bool = False
+    """Whether others use it while it searches."""
     interrupts_at: int | None = None
     """The measurement, counted from 1, in which the user presses Ctrl-C; it does not end by itself."""
     on_interrupt: Callable[[], None] = lambda: None
@@ -81,6 +85,8 @@ class SimulatedStation:
             attempt = LOST
         else:
             attempt = self.machine.measure(config, request)
+            if self.is_disturbed and attempt.measurement and not request.fresh:
+                attempt = replace(attempt, outcome=Outcome.SUSPECT)
         self.outcomes.append(attempt.outcome)
         return attempt
 
@@ -88,6 +94,10 @@ class SimulatedStation:
         self.reopened += 1
         self.is_up = self.comes_back
         return self.comes_back
+
+    def drop(self) -> None:
+        self.is_up = False
+        self.dropped += 1
 
     def cancel(self) -> None:
         cancelled, self._cancelled = self._cancelled, threading.Event()
@@ -105,11 +115,17 @@ class OnStations:
     arrivals: Callable[[], Sequence[Station]] = tuple
     watch: Callable[[], None] = lambda: None
 
-    def run(self, trials: int | None = 16, explore: tuple[str, ...] = (), budget: float = 600.0) -> Result:
+    def run(
+        self,
+        trials: int | None = 16,
+        explore: tuple[str, ...] = (),
+        budget: float = 600.0,
+        room: MemoryRoom = DEFAULT_ROOM,
+    ) -> Result:
         said: list[str] = []
         lanes = Lanes(self.stations, said.append, self.arrivals, self.watch)
         run = Run(lanes, SPACE, FACTS, host(), Clock(budget), self.told.append, explore, lanes)
-        result = run.result(self.keeper or (str(self.storage) if self.storage else None), trials)
+        result = run.result(self.keeper or (str(self.storage) if self.storage else None), trials, room)
         self.searched = [trial for trial in result.history if trial.kind in ("baseline", "search")]
         self.confirmed = [trial for trial in result.history if trial.kind == "confirm"]
         assert set(said) <= set(result.notes)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.errors import ClusterError, InterruptedRunError, NothingFeasibleError, UserCodeError
+from autotune.errors import ClusterError, InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.records import Outcome, Request, Trial
 from autotune.result import Result
+from autotune.room import MemoryRoom
 from autotune.search import outlook, stages
 from autotune.search.keeping import Keeper
 from autotune.search.losses import settled
@@ -165,6 +166,37 @@ def test_a_host_that_is_slower_is_left_out_with_both_rates() -> None:
     (note,) = of_hosts(result)
     assert note.startswith("host b: left out: the baseline gives ")
     assert note.endswith(" on a; hosts that look alike should be equally fast") or " on c; " in note
+
+
+def test_a_host_is_not_left_out_for_a_rate_that_was_disturbed() -> None:
+    run = OnStations([SimulatedStation("a"), SimulatedStation("b", speed=0.5, is_disturbed=True)])
+    assert of_hosts(run.run()) == []
+    assert hosts(run.searched) == {"a", "b"}
+
+
+def test_a_host_that_is_left_out_is_given_back() -> None:
+    stations = [SimulatedStation("a"), SimulatedStation("b", speed=0.5)]
+    OnStations(stations).run()
+    assert [station.dropped for station in stations] == [0, 1]
+
+
+def test_a_baseline_that_takes_more_than_it_may_is_an_error_on_a_single_host() -> None:
+    with pytest.raises(UsageError, match="--max-memory 1 MiB: the baseline takes"):
+        OnStations([SimulatedStation("a")]).run(room=MemoryRoom(headroom=0.1, most=2**20))
+
+
+def test_where_there_was_no_time_to_compare_hosts_one_of_them_confirms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = tmp_path / "a.study"
+    OnStations([SimulatedStation("a")], storage).run()
+    monkeypatch.setattr(stages, "CONFIRM_SHARE", 1.0)
+    monkeypatch.setattr(stages, "CONFIRM_MEASUREMENTS", 10**6)
+    run = OnStations([SimulatedStation("b")], storage)
+    result = run.run()
+    assert hosts(run.searched) == {"a"}
+    assert hosts(run.confirmed[-result.rounds :]) == {"b"}
+    assert result.verdict == "faster"
 
 
 def test_a_sick_host_does_not_decide_for_all() -> None:

@@ -30,6 +30,7 @@ def on_gpu(name: str, *gpus: Gpu) -> Described:
         ({"cpu_model": "another CPU"}, "CPU another CPU, b has "),
         ({"cpus": 63}, "CPUs 63, b has "),
         ({"memory_bytes": 7 * GIB}, "memory 7.0 GiB, b has "),
+        ({"shm_bytes": GIB // 16}, "shared memory 64 MiB, b has "),
         ({"versions": {**examples.host().versions, "autotune": "9.9"}}, "autotune 9.9, b has "),
     ],
 )
@@ -40,6 +41,11 @@ def test_a_difference_is_said_with_both_sides(changes: dict[str, Any], said: str
 def test_another_workload_is_a_difference() -> None:
     other = described("b", facts=examples.facts(fingerprint="another"))
     assert difference(described(), other) == "its model, dataset or training code is not that of b"
+
+
+def test_another_number_of_threads_by_default_is_a_difference() -> None:
+    other = described("b", facts=examples.facts(intra_op_threads=1))
+    assert str(difference(described(), other)).startswith("torch's own threads ")
 
 
 def test_gpus_count_by_name_and_memory_and_only_where_training_uses_them() -> None:

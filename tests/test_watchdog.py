@@ -30,8 +30,8 @@ def leave(root: Path, available: int, total: int = 16 * GIB) -> Path:
     return root
 
 
-def watchdog(root: Path, processes: int = 1) -> Watchdog:
-    return Watchdog(lambda: [psutil.Process(os.getpid())] * processes, root, Clock())
+def watchdog(root: Path, processes: int = 1, reserve: float = 0.0) -> Watchdog:
+    return Watchdog(lambda: [psutil.Process(os.getpid())] * processes, root, Clock(), reserve=reserve)
 
 
 @pytest.mark.parametrize("total", [GIB, 2 * GIB, 4 * GIB, 16 * GIB, 1024 * GIB])
@@ -52,6 +52,14 @@ def test_it_ends_before_the_reserve_is_used_up(tmp_path: Path, total: int) -> No
     found = watching.reason_to_end()
     assert found is not None
     assert found[0] is Outcome.HOST_OOM
+
+
+def test_where_somebody_else_acts_sooner_it_ends_sooner(tmp_path: Path) -> None:
+    watching = watchdog(leave(tmp_path, 8 * GIB), processes=40, reserve=0.07)
+    leave(tmp_path, int(0.071 * 16 * GIB))
+    assert watching.reason_to_end() is None
+    leave(tmp_path, int(0.069 * 16 * GIB))
+    assert watching.reason_to_end() is not None
 
 
 def test_the_message_has_the_numbers(tmp_path: Path) -> None:
