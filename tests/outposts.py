@@ -18,9 +18,10 @@ import psutil
 from ray._private import state
 
 from autotune.budget import Clock
-from autotune.cluster import Cluster, RemoteHost
+from autotune.cluster import Cluster
 from autotune.config import Config
 from autotune.records import Attempt, Request
+from autotune.remote import RemoteHost
 from autotune.workload import describe
 
 CONFIG = Config(batch_size=8)
