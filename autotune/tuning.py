@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,8 @@ from autotune.errors import InterruptedRunError, UsageError
 from autotune.flags import ENGINES
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import Attempt, Phase, Progress, Request, Runner, Trial, WorkloadFacts
-from autotune.report.words import verdict_sentence
+from autotune.records import Attempt, Outcome, Phase, Progress, Request, Runner, Trial, WorkloadFacts
+from autotune.report.words import config_text, verdict_sentence
 from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
@@ -27,6 +28,7 @@ from autotune.search.attempt import HostLostError
 from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
+from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
 from autotune.search.replicas import advice_on_data_parallel
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.workload import Workload, describe
@@ -199,6 +201,10 @@ class Run:
     """The confirming measurements of this run."""
     has_finalists: bool = False
     """Whether the search found something to confirm."""
+    losses: Counter[Config] = field(default_factory=Counter)
+    """How often a finalist was lost with its host."""
+    dropped: dict[Config, str] = field(default_factory=dict)
+    """The finalists that were lost too often, and what is said of them."""
 
     def result(
         self, storage: str | Path | Keeper | None, max_trials: int | None, room: MemoryRoom = DEFAULT_ROOM
@@ -248,7 +254,8 @@ class Run:
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
             landscape=study.landscape,
         )
-        of_hosts = self.lanes.notes if self.lanes else []
+        of_hosts = [*self.lanes.notes] if self.lanes else []
+        of_hosts += [f"{config_text(config)}: not confirmed: {why}" for config, why in self.dropped.items()]
         result = replace(result, notes=(*result.notes, *of_hosts, *filter(None, [self._advice(search, result)])))
         keeper.result(result, verdict_sentence(result))
         return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
@@ -337,17 +344,22 @@ class Run:
             return explorer, True
         return explorer, False
 
-    def _on_any_host(self, run: Callable[[], Found]) -> Found:
+    def _on_any_host(self, run: Callable[[int], Found]) -> Found:
         """Run what needs one host to its end; where that is lost, once more on the next.
 
-        Raises ``HostLostError`` where none is left.
+        ``run`` is told how often something may have been lost by then and still be measured: where there is no other
+        host, not once, as it might be the end of that one too. Raises ``HostLostError`` where none is left.
         """
+        most_losses = MOST_LOSSES
         while True:
+            host = self.lanes.current if self.lanes else None
             try:
-                return run()
+                return run(most_losses)
             except HostLostError:
                 if self.lanes is None or not self.lanes.move_on():
                     raise
+                if self.lanes.current is host:
+                    most_losses = 1
 
     def _confirm_somewhere(
         self, search: Search, explorer: Explorer | None, *, interrupted: bool
@@ -358,12 +370,25 @@ class Run:
         except HostLostError:
             return None, interrupted
 
+    def _count_loss(self, finalist: Config) -> None:
+        self.losses[finalist] += 1
+        if self.losses[finalist] >= MOST_LOSSES:
+            self.dropped[finalist] = FOR_GOOD
+
+    def _without_lost(self, finalists: Sequence[Config], most: int) -> list[Config]:
+        """Drop the finalists that were lost so often; the only one that is left may be lost as often as any."""
+        kept = [config for config in finalists if self.losses[config] < most]
+        kept = kept or [config for config in finalists if self.losses[config] < MOST_LOSSES]
+        self.dropped.update({config: NO_OTHER for config in finalists if config not in (*kept, *self.dropped)})
+        return kept
+
     def _confirm(
-        self, search: Search, explorer: Explorer | None, *, interrupted: bool
+        self, search: Search, explorer: Explorer | None, most_losses: int, *, interrupted: bool
     ) -> tuple[Confirmation | None, bool]:
         """Return what was confirmed, ``None`` where nothing was, and whether the user has stopped the run by then.
 
-        What exploring gave is measured beside the others, as the dearest, where there is time for it.
+        What exploring gave is measured beside the others, as the dearest, where there is time for it. Finalists that
+        were lost ``most_losses`` times are left out.
         """
         study, explored = search.study, explorer.answer if explorer else None
         explored_cost = 3 * search.fresh_cost + (explorer.start_seconds if explorer else 0.0)
@@ -376,9 +401,10 @@ class Run:
         chosen = dict.fromkeys(self.space.with_persistence(trial) for trial in study.finalists(count))
         finalists = [config for config in chosen if config != study.trials[0].config]
         finalists += [] if explored is None else [explored]
+        self.has_finalists |= bool(finalists)
+        finalists = self._without_lost(finalists, most_losses)
         if not finalists:
             return None, interrupted
-        self.has_finalists = True
         begin, taken = self.clock.spent, 0
         interruptions: list[bool] = [interrupted]
 
@@ -397,6 +423,8 @@ class Run:
             taken += 1
             self.confirmations.append(study.confirmed(attempt, config))
             search.report("confirm", finished=self.confirmations[-1])
+            if attempt.outcome is Outcome.LOST and config in finalists:
+                self._count_loss(config)
 
         def on_interrupt() -> None:
             interruptions.append(True)

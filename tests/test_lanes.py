@@ -12,13 +12,14 @@ import pytest
 from autotune.config import Config
 from autotune.errors import ClusterError, InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.records import Outcome, Request, Trial
+from autotune.report.words import config_text
 from autotune.result import Result
 from autotune.room import MemoryRoom
-from autotune.search import outlook, stages
+from autotune.search import outlook, stages, study
 from autotune.search.keeping import Keeper
-from autotune.search.losses import settled
+from autotune.search.losses import FOR_GOOD, NO_OTHER, settled
 from autotune.search.reading import read_study
-from tests.stations import OnStations, SimulatedStation, at
+from tests.stations import SPACE, OnStations, SimulatedStation, at
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -276,9 +277,59 @@ def test_options_that_no_host_is_left_for_are_said_to_be_untried() -> None:
     def loses(number: int, config: Config, request: Request) -> bool:
         return bool(config.options)
 
-    result = OnStations([SimulatedStation("a", loses=loses)]).run(explore=("channels_last", "compile"))
+    station = SimulatedStation("a", loses=loses, comes_back=False)
+    result = OnStations([station]).run(explore=("channels_last", "compile"))
     assert [tried.option for tried in result.tried] == ["channels_last", "compile"]
     assert all(not tried.kept and (tried.message or "").startswith("it was not tried: ") for tried in result.tried)
+
+
+@pytest.mark.parametrize(("names", "said"), [("a", NO_OTHER), ("ab", FOR_GOOD), ("abc", FOR_GOOD)])
+def test_an_option_that_takes_hosts_down_does_not_take_down_all(names: str, said: str) -> None:
+    def loses(number: int, config: Config, request: Request) -> bool:
+        return "channels_last" in config.options
+
+    run = OnStations([SimulatedStation(name, loses=loses) for name in names])
+    result = run.run(explore=("channels_last", "compile"))
+    first, second = result.tried
+    assert (first.option, first.kept, first.message) == ("channels_last", False, said)
+    assert second.option == "compile"
+    assert "lost" not in second.message
+    assert result.verdict == "faster"
+    looks = [config for each in run.stations for config, _ in each.calls if "channels_last" in config.options]
+    assert len(looks) == min(2, len(names))
+
+
+@pytest.mark.parametrize(("names", "said"), [("a", NO_OTHER), ("ab", FOR_GOOD), ("abc", FOR_GOOD)])
+def test_a_finalist_that_takes_hosts_down_does_not_keep_the_others_from_being_confirmed(
+    names: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "PLAUSIBLE", 1000.0)  # there are several
+    victims: list[Config] = []
+
+    def loses(number: int, config: Config, request: Request) -> bool:
+        if request.fresh and request.part == "training" and config.num_workers and not victims:
+            victims.append(config)
+        return request.fresh and config in victims
+
+    run = OnStations([SimulatedStation(name, loses=loses) for name in names])
+    result = run.run()
+    assert result.verdict == "faster"
+    assert result.config != victims[0]
+    assert result.finalists
+    assert victims[0] not in [finalist.config for finalist in result.finalists]
+    assert f"{config_text(victims[0])}: not confirmed: {said}" in result.notes
+    lost = [trial for trial in run.confirmed if trial.outcome is Outcome.LOST]
+    assert [trial.config for trial in lost] == victims * min(2, len(names))
+
+
+def test_a_loss_of_the_baseline_in_a_confirmation_drops_no_finalist() -> None:
+    def loses(number: int, config: Config, request: Request) -> bool:
+        return request.fresh and config == SPACE.base
+
+    run = OnStations([SimulatedStation("a", loses=loses), SimulatedStation("b")])
+    result = run.run()
+    assert result.verdict == "faster"
+    assert not any("not confirmed" in note for note in result.notes)
 
 
 def test_a_host_that_comes_later_takes_part() -> None:

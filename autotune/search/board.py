@@ -255,8 +255,9 @@ class Board:
 
     @property
     def _begun(self) -> int:
-        running = [other.measuring for other in self._seats if other.measuring]
-        return len(_ran(self._trials)) + sum(claim.kind != "skipped" for claim in running)
+        """How many configurations are being measured, or are settled; each counts once, as on a server."""
+        running = {seat.measuring.config for seat in self._seats if seat.measuring and seat.measuring.kind != "skipped"}
+        return len(running | {trial.config for trial in _ran(self._trials)})
 
     @property
     def _free_number(self) -> int:

@@ -10,7 +10,8 @@ import copy
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from autotune.errors import UsageError
 from autotune.records import Kind, Outcome
 from autotune.search import stored
 from autotune.search.database import Heartbeat
+from autotune.search.losses import MOST_LOSSES
 from autotune.search.stored import RECORD
 
 __all__ = ["Claim", "Claimed", "Claims", "conflicts", "planned_trial"]
@@ -87,14 +89,14 @@ class Claims:
     def is_needless(self, planned: FrozenTrial, claim: Claim | None = None, most: int | None = None) -> bool:
         """Tell whether another tuner was faster: it has measured the same, or claimed it, before ``claim`` if any.
 
-        With a claim also whether ``most`` trials were begun before, of which all count that have not failed.
+        With a claim also whether ``most`` configurations were begun before.
         """
         trials = self.storage.get_all_trials(self._study_id, deepcopy=False)
         trial_id = claim.trial_id if claim else None
         others = [other for other in trials if other._trial_id != trial_id]
         if trial_id is not None and most is not None:
-            begun = sum(other._trial_id < trial_id and is_begun(other) for other in others)
-            if begun >= most:
+            before = [other for other in others if other._trial_id < trial_id]
+            if count_begun(before) >= most:
                 return True
         return any(conflicts(planned, trial_id, other) for other in others)
 
@@ -104,7 +106,7 @@ class Claims:
         Tells whether the study has one that has ended.
         """
         trials = self.storage.get_all_trials(self._study_id, deepcopy=False)
-        if any(conflicts(frozen, -1, other) for other in trials):
+        if any(conflicts(frozen, -1, other) or is_same(frozen, other) for other in trials):
             return True
         if any(conflicts(frozen, None, other) for other in trials):
             return False
@@ -242,11 +244,32 @@ def is_begun(trial: FrozenTrial) -> bool:
     about = claimed(trial)
     if about is None or about.kind == "skipped" or trial.state is TrialState.FAIL:
         return False
-    record = trial.system_attrs.get(RECORD, {})
-    if record.get("outcome") == Outcome.LOST:
-        return False
-    failed = trial.state is not TrialState.RUNNING and record.get("measurement") is None
+    failed = trial.state is not TrialState.RUNNING and trial.system_attrs.get(RECORD, {}).get("measurement") is None
     return about.kind != "baseline" or not failed  # a baseline that failed is measured again
+
+
+def count_begun(trials: Iterable[FrozenTrial]) -> int:
+    """Return how many configurations are being measured or are settled: measured, or lost too often."""
+    losses: Counter[Config] = Counter()
+    found = set()
+    for trial in trials:
+        about = claimed(trial)
+        if about is None or not is_begun(trial):
+            continue
+        record = {} if trial.state is TrialState.RUNNING else trial.system_attrs.get(RECORD, {})
+        was_lost = record.get("outcome") == Outcome.LOST
+        losses[about.config] += was_lost
+        if not was_lost or losses[about.config] >= MOST_LOSSES:
+            found.add(about.config)
+    return len(found)
+
+
+def is_same(frozen: FrozenTrial, other: FrozenTrial) -> bool:
+    """Tell whether another trial that has ended is the very same measurement, whatever its number."""
+    if other.state not in (TrialState.COMPLETE, TrialState.PRUNED) or RECORD not in other.system_attrs:
+        return False
+    mine, theirs = ({**trial.system_attrs[RECORD], "number": 0} for trial in (frozen, other))
+    return mine == theirs
 
 
 def _renumbered(frozen: FrozenTrial, number: int) -> FrozenTrial:

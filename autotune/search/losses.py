@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from autotune.config import Config
 from autotune.records import Outcome, Probe, Trial
 
-__all__ = ["FOR_GOOD", "MOST_LOSSES", "owed", "settled", "settled_looks"]
+__all__ = ["FOR_GOOD", "MOST_LOSSES", "NO_OTHER", "owed", "settled", "settled_looks"]
 
 MOST_LOSSES = 2
 """How often a configuration may be lost, a look, or whatever runs on a host, before it is given up."""
 FOR_GOOD = "lost twice with its host, so it is not asked for a third time"
+NO_OTHER = "lost with its host, and no other was there to take it over"
+"""What is said of what would take down the last host, if it was asked for again there."""
 
 
 def settled(records: Iterable[Trial]) -> tuple[Trial, ...]:

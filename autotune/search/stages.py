@@ -150,14 +150,15 @@ class Search:
         is_over = self._has_all_trials or self.left < _typical_cost(self.study.trials)
         if config is None or is_over or self._doubted >= MAX_DOUBTS:
             return False
-        self._doubted += 1
-        self._look("compute", config)
+        if self._look("compute", config):
+            self._doubted += 1
         return True
 
-    def _look(self, part: Part, config: Config) -> None:
+    def _look(self, part: Part, config: Config) -> bool:
+        """Take a look unless another has it; tell whether it was taken."""
         if not self.study.claim_look(part, config):
             self.sleep(POLL)  # what comes next depends on it
-            return
+            return False
         self.report("probe", running=config)
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
@@ -165,6 +166,7 @@ class Search:
         probe = self.study.looked(part, config, attempt)
         self.report("probe", looked=probe)
         require_host(attempt)
+        return True
 
     def _reason_to_stop(self) -> str | None:
         done = self.study.trials
@@ -218,8 +220,8 @@ class Search:
 
     @property
     def _has_all_trials(self) -> bool:
-        begun = len(self.study.trials) + len(self.study.claims)
-        return self.max_trials is not None and begun >= self.max_trials
+        begun = {trial.config for trial in self.study.trials} | {claim.config for claim in self.study.claims}
+        return self.max_trials is not None and len(begun) >= self.max_trials
 
     @property
     def longest_window(self) -> float:

@@ -82,6 +82,26 @@ def test_the_last_of_so_many_trials_is_begun_once(hosts: tuple[Host, Host]) -> N
     assert second.ask(most=2) is not None
 
 
+def test_what_was_lost_for_good_is_one_of_so_many_trials(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lost = first.measure(LOST)
+    assert second.ask(most=2) == lost  # once it does not count
+    second.tell(lost, LOST)
+    assert first.ask(most=2) is None
+    assert first.ask(most=3) is not None
+    assert second.ask(most=3) is None
+
+
+def test_what_was_lost_more_often_than_it_may_be_counts_once(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lost = first.measure(LOST)
+    assert second.measure(LOST) == lost
+    records = first.seat._board._trials
+    records.append(replace(records[-1], number=9))  # as where a tuner elsewhere did not see the others
+    assert first.ask(most=2) is None
+    assert first.ask(most=3) is not None
+
+
 def test_what_one_host_has_lost_is_the_others_next(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     lost = first.measure(LOST)

@@ -9,8 +9,10 @@ import pytest
 from autotune.budget import Clock
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
-from autotune.records import Attempt, Outcome, Progress, Request, WorkloadFacts
+from autotune.records import Attempt, Outcome, Part, Progress, Request, WorkloadFacts
+from autotune.search import stages
 from autotune.search.keeping import Keeper
+from autotune.search.outlook import Outlook
 from autotune.search.space import Space
 from autotune.search.stages import MAX_DOUBTS, PROBE_SHARE, Search
 from autotune.search.study import TuningStudy, open_study
@@ -253,3 +255,22 @@ def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
     assert run.machine.calls[1][1].time_limit < 30.0
     assert [trial.outcome for trial in run.study.trials if trial.kind != "skipped"] == [Outcome.OK]
     assert run.reason == "the budget is spent"
+
+
+def test_a_doubt_that_waits_for_another_host_is_not_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    doubtful, asked = Config(batch_size=16), list[Config]()
+    monkeypatch.setattr(stages, "POLL", 0.0)
+    monkeypatch.setattr(stages, "next_probe", lambda knowledge, space: None)
+    monkeypatch.setattr(stages, "reason_to_stop", lambda outlook: "the ceiling is reached")
+    monkeypatch.setattr(stages, "at_ceiling", lambda outlook: True)
+    monkeypatch.setattr(Outlook, "doubtful_step", lambda outlook, knowledge: doubtful)
+
+    def claim_look(keeper: Keeper, part: Part, config: Config) -> bool:
+        asked.append(config)
+        return len(asked) > 2 * MAX_DOUBTS  # until then another has it
+
+    monkeypatch.setattr(Keeper, "claim_look", claim_look)
+    machine = SimulatedMachine(cost=loader_bound)
+    Run(machine)
+    assert [config for config, _ in machine.looks] == [doubtful] * MAX_DOUBTS
+    assert len(asked) == 3 * MAX_DOUBTS
