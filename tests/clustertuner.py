@@ -11,11 +11,11 @@ import json
 import sys
 from typing import Any
 
+from autotune import tuning
 from autotune.errors import AutotuneError
 from autotune.interrupts import interruptible
 from autotune.records import Progress
 from autotune.search import outlook
-from autotune.tuning import tune
 
 
 def say(event: str, **more: Any) -> None:
@@ -39,11 +39,14 @@ def tell(progress: Progress) -> None:
         )
 
 
-def main(workload: str, *, hope: float = outlook.HOPE, **options: Any) -> int:
+def main(
+    workload: str, *, hope: float = outlook.HOPE, confirming: float = tuning.INTERRUPTED_SECONDS, **options: Any
+) -> int:
     outlook.HOPE = hope  # how much is hoped for decides how many trials are made
+    tuning.INTERRUPTED_SECONDS = confirming  # a busy machine may need more
     try:
         with interruptible():
-            result = tune(workload, engine="ray", device="cpu", on_progress=tell, **options)
+            result = tuning.tune(workload, engine="ray", device="cpu", on_progress=tell, **options)
     except AutotuneError as error:
         say("error", kind=type(error).__name__, text=str(error))
         return error.exit_code
