@@ -281,7 +281,7 @@ def test_a_host_that_is_reserved_is_waited_for_and_is_free_when_its_tuner_is_kil
 @pytest.mark.slow
 def test_ranks_train_together_on_one_host(start: Start) -> None:
     with ray_cluster(2) as cluster:
-        tuner = start(cluster.address, trials=3, budget=200, ranks=2, num_workers="0,1", batch_size=8)
+        tuner = start(cluster.address, trials=3, budget=120, ranks=2, num_workers="0,1", batch_size=8)
         result = tuner.end()
     assert result["reason"] in (
         "3 trials were asked for",
