@@ -76,11 +76,13 @@ def check(
     *,
     device: str = "auto",
     budget: float | str = "1m",
+    oversubscribe_ranks: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Check:
     """Measure a config file's configuration and baseline side by side again, and compare with what the file says.
 
-    ``workload``, ``dataset`` and ``device`` are those of ``tune``; ``budget`` is the wall time for everything.
+    ``workload``, ``dataset``, ``device`` and ``oversubscribe_ranks`` are those of ``tune``; ``budget`` is the wall time
+    for everything.
 
     Raises ``ConfigFileError`` for a file that cannot be read or promises nothing, ``UsageError``, ``UserCodeError``,
     and ``NothingFeasibleError`` when either configuration cannot be measured.
@@ -96,7 +98,8 @@ def check(
     def on_wait(message: str) -> None:
         tell(Progress(phase="inspect", seconds_left=clock.left, message=message))
 
-    with ProcessRunner(describe(workload, dataset), device, on_wait=on_wait) as runner:
+    source = describe(workload, dataset)
+    with ProcessRunner(source, device, on_wait=on_wait, oversubscribe_ranks=oversubscribe_ranks) as runner:
         facts = runner.inspect(promise.baseline)
         if promise.workload not in (None, facts.fingerprint):
             notes.append(f"{path}: model, dataset or training code are not those that the file was made for")

@@ -156,6 +156,7 @@ def _check(flags: argparse.Namespace) -> int:
             flags.dataset,
             device=flags.device,
             budget=parse_duration(flags.budget),
+            oversubscribe_ranks=flags.oversubscribe_ranks,
             on_progress=on_progress,
         )
     print(json.dumps(asdict(found), indent=2) if flags.json else check_text(found, flags.file))
@@ -235,8 +236,8 @@ def _report(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "ranks", "explore", "engine")
-    names = (*run, *(flag[2:].replace("-", "_") for flag in KNOBS))
+    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore", "engine")
+    names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model
     arguments["budget"] = parse_duration(flags.budget)

@@ -105,6 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="processes that train together on this host, as torchrun starts them, each on a GPU of its own where "
         "there are some, such as 2; all other settings are for each of them",
     )
+    _add_oversubscription_flag(knobs)
     knobs.add_argument(
         "--explore",
         metavar="OPTIONS",
@@ -129,6 +130,7 @@ def build_check_parser() -> argparse.ArgumentParser:
     _add_workload_flags(parser)
     group = parser.add_argument_group("the run")
     _add_device_flag(group)
+    _add_oversubscription_flag(group)
     _add_budget_flag(group, "1m")
     _add_printing_flags(parser.add_argument_group("output"))
     return parser
@@ -249,6 +251,14 @@ def _add_baseline_flag(group: argparse._ActionsContainer) -> None:
         metavar="K=V,..",
         help="what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "
         "no workers, amp=off, torch's own threads)",
+    )
+
+
+def _add_oversubscription_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--oversubscribe-ranks",
+        action="store_true",
+        help="allow more --ranks than this host has CPUs and GPUs",
     )
 
 

@@ -8,7 +8,6 @@ state that the imports left, and nothing that an earlier one did is in it.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import queue
 import signal
@@ -30,6 +29,7 @@ from autotune.cgroup import oom_kills
 from autotune.descendants import MARK, end_descendants, is_cleaner, make_scratch, remove_scratch
 from autotune.interrupts import END_AT_ONCE
 from autotune.postmortem import describe_end, describe_silence, describe_worker, last_words
+from autotune.protocol import FrameError, encode, frames
 from autotune.records import Attempt, Outcome
 from autotune.watchdog import LostBatch, Watchdog, is_shared_memory_full
 
@@ -43,6 +43,8 @@ OUTPUT_BYTES = 64_000
 """How much of a dead process's output is looked at: every worker may say where it was."""
 DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
 """Seconds in which a process that is aborted has written its frames, and all of them have."""
+UNREADABLE_SECONDS = 1.0
+"""Seconds for which the end of a session is waited for that has sent no whole reply: it tells more than that."""
 ROOT = Path("/")
 
 
@@ -74,7 +76,9 @@ class MeasuringProcess:
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
-        self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._number = self._session = 0
+        """Of the last request, and of the one that has opened the session."""
+        self._replies: queue.SimpleQueue[tuple[int, dict[str, Any]] | FrameError] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -97,23 +101,23 @@ class MeasuringProcess:
         """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
         self._output_begin = os.fstat(self._output.fileno()).st_size
         self._watchdog = Watchdog(self._members, reserve=self._memory_reserve)
+        self._session = self._number + 1
         return self.ask({"op": "open", "ranks": ranks}, START_LIMIT)
 
     def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
         """Send the session a request and wait for its reply, ``limit`` seconds at most.
 
-        Raises ``ProcessLostError`` when none comes.
+        Raises ``ProcessLostError`` when none comes, or what comes is no reply to this request.
         """
         kills, rank = oom_kills(ROOT), None
         try:
             reply = self._exchange(message, limit, blob)
-        except _EndedError as ended:
+        except _EndedError as ended:  # what a dead session has started may still run: it stays busy, to be killed
             code = ended.code
         else:
             if "closed" not in reply:
                 return reply
-            code, rank = reply["closed"], reply.get("rank")
-            self._is_busy = rank is None  # what a dead session has started may still run: it is to be killed
+            code, rank = reply["closed"], reply["rank"]
         outcome, reason = describe_end(code, self._written(), _difference(kills, oom_kills(ROOT)))
         raise self._lost(outcome, reason if rank is None else f"rank {rank}: {reason}")
 
@@ -128,15 +132,20 @@ class MeasuringProcess:
             return False
         self._watchdog = None
         try:
-            return self._exchange({"op": "close"}, EXIT_LIMIT).get("closed") == 0 and self._process.poll() is None
-        except (ProcessLostError, _EndedError):
-            return False
+            self._exchange({"op": "close"}, EXIT_LIMIT)
+        except _EndedError as ended:
+            self._is_busy = False
+            return ended.code == 0 and self._process.poll() is None
+        except ProcessLostError:
+            pass
+        return False  # a session has no reply to its end
 
     def _exchange(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
         assert self._process.stdin is not None
         self._is_busy = True
+        self._number += 1
         try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n" + blob)
+            self._process.stdin.write(encode(self._number, message) + blob)
             self._process.stdin.flush()
         except BrokenPipeError:
             raise _EndedError(self._process.wait()) from None
@@ -150,8 +159,7 @@ class MeasuringProcess:
         lost_batch, is_lost = LostBatch(self._written), False
         while time.monotonic() < deadline:
             with suppress(queue.Empty):
-                reply: dict[str, Any] = json.loads(self._replies.get(timeout=0.1))
-                return reply
+                return self._read_reply(self._replies.get(timeout=0.1))
             if self._process.poll() is not None and self._replies.empty():
                 raise _EndedError(self._process.returncode)
             if self._watchdog and (reason := self._watchdog.reason_to_end()):
@@ -162,6 +170,37 @@ class MeasuringProcess:
         if not is_lost:  # else it is known why nothing comes
             self._make_members_say_where_they_are()
         raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
+
+    def _read_reply(self, frame: tuple[int, dict[str, Any]] | FrameError) -> dict[str, Any]:
+        """Return the reply to the last request, or what a session says of a rank that failed.
+
+        Raises ``_EndedError`` where the session has ended instead, and ``ProcessLostError`` for anything else: after
+        that nothing is known of what the session does.
+        """
+        if isinstance(frame, FrameError):
+            self._read_end_of_session()
+            what = f"could not be read ({frame})"
+        else:
+            number, document = frame
+            if number == self._number:
+                return document
+            if number == self._session and "closed" in document:
+                raise _EndedError(document["closed"])
+            if number == self._session and "failed" in document:
+                failed: dict[str, Any] = document["failed"]
+                return failed
+            what = f"was to request {number}, not to {self._number}"
+        advice = "does the workload write to descriptors that it has not opened?"
+        raise self._lost(Outcome.CRASHED, f"the reply {what}: {advice}")
+
+    def _read_end_of_session(self) -> None:
+        """Raise ``_EndedError`` where the session ends now: it was killed in the middle of a reply."""
+        deadline = time.monotonic() + UNREADABLE_SECONDS
+        with suppress(queue.Empty):
+            while (left := deadline - time.monotonic()) > 0:
+                frame = self._replies.get(timeout=left)
+                if not isinstance(frame, FrameError) and frame[0] == self._session and "closed" in frame[1]:
+                    raise _EndedError(frame[1]["closed"])
 
     def stop(self) -> None:
         """Close the conversation, and kill all that is left below if that does not end it."""
@@ -205,8 +244,11 @@ class MeasuringProcess:
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stream:
-            for line in stream:
-                self._replies.put(line)
+            was_frame = True
+            for frame in frames(stream):
+                if (is_frame := not isinstance(frame, FrameError)) or was_frame:  # one of them is enough
+                    self._replies.put(frame)
+                was_frame = is_frame
 
     def _lost(self, outcome: Outcome, message: str) -> ProcessLostError:
         return ProcessLostError(outcome, message, last_words(self._written()))

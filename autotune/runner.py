@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.devicelock import DeviceLock
 from autotune.encoding import attempt_from_json, facts_from_json
 from autotune.errors import UsageError, UserCodeError
+from autotune.host import Host, inspect_host
 from autotune.process import MeasuringProcess, ProcessLostError
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.workload import ImportedWorkload, WorkloadSource
@@ -50,10 +51,12 @@ class ProcessRunner:
         patience: float = DEVICE_PATIENCE,
         on_wait: Callable[[str], None] = lambda message: None,
         memory_reserve: float = 0.0,
+        oversubscribe_ranks: bool = False,
     ) -> None:
         """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
 
-        A measurement is ended before less than ``memory_reserve`` of the memory is available, as a share.
+        A measurement is ended before less than ``memory_reserve`` of the memory is available, as a share. More ranks
+        than the host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so.
 
         Another tuner is waited for, ``patience`` seconds at most.
         """
@@ -61,6 +64,7 @@ class ProcessRunner:
         self._patience = patience
         self._on_wait = on_wait
         self._memory_reserve = memory_reserve
+        self._oversubscribe_ranks = oversubscribe_ranks
         self._locks: list[DeviceLock] = []
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
@@ -153,13 +157,13 @@ class ProcessRunner:
     def _open(self, config: Config) -> MeasuringProcess:
         """Open a session with the configuration's threads, and load the workload in it."""
         self._end_session()
+        if config.ranks > 1:
+            _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
         threads = _threads(config)
         process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._memory_reserve)
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()
-        if config.ranks > 1 and sys.platform != "linux":
-            raise UsageError(f"{config.ranks} ranks: several are measured on Linux only; pass --ranks 1")
         _unwrap(process.open(config.ranks))
         message, blob = _load_message(self._source, self._device, config)
         begin = time.monotonic()
@@ -179,6 +183,15 @@ class ProcessRunner:
         if session is not None and not session.close():
             session.stop()
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
+
+
+def _require_room(ranks: int, host: Host | None) -> None:
+    """Refuse ranks that cannot be measured here, or that the host has no CPU or GPU for."""
+    if sys.platform != "linux":
+        raise UsageError(f"--ranks {ranks}: several are measured on Linux only; pass --ranks 1")
+    if host is not None and ranks > (most := max(host.cpus, len(host.gpus))):
+        has = f"{host.cpus} CPUs" + (f" and {len(host.gpus)} GPUs" if host.gpus else "")
+        raise UsageError(f"--ranks {ranks}: this host has {has}; pass --ranks {most}, or --oversubscribe-ranks")
 
 
 def _threads(config: Config) -> tuple[Any, ...]:

@@ -107,6 +107,7 @@ def tune(
     batch_size: Any = None,
     global_batch_size: int | None = None,
     ranks: int | None = None,
+    oversubscribe_ranks: bool = False,
     num_workers: Any = None,
     prefetch_factor: Any = None,
     pin_memory: Any = None,
@@ -129,7 +130,8 @@ def tune(
     sequence of values, or text as on the command line (``"32..512"``). ``global_batch_size`` keeps the samples of one
     step of the optimizer, of all ranks together: smaller batches are accumulated. ``ranks`` processes train together on
     this host, each on an accelerator of its own where there are some, as ``torchrun --nproc-per-node`` starts them:
-    every knob and ``max_memory`` are for each of them, rates are those of all. ``headroom`` is the share of the memory
+    every knob and ``max_memory`` are for each of them, rates are those of all. More than the host has CPUs and GPUs are
+    refused unless ``oversubscribe_ranks``. ``headroom`` is the share of the memory
     to leave free (0.1 or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes
     or ``"12GiB"``).
     ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``engine`` is where
@@ -157,6 +159,8 @@ def tune(
     options = () if explore is None else parse_options(explore)
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: allowed: {', '.join(ENGINES)}")
+    if engine == "ray" and oversubscribe_ranks:
+        raise UsageError("--oversubscribe-ranks: for --engine local")
     before = as_baseline(baseline, global_batch_size, ranks)
     clock = Clock(parse_duration(budget))
     tell = _one_at_a_time(on_progress or (lambda progress: None))
@@ -179,7 +183,8 @@ def tune(
             stations = cluster.gather()
             lanes = Lanes(stations, partial(say, phase="search"), cluster.arrivals, cluster.watch, cluster.notes)
             return run(lanes, stations[0].described.facts, stations[0].described.host, lanes)
-    with ProcessRunner(source, device, patience=WAIT_SHARE * clock.left, on_wait=say) as local:
+    runner = partial(ProcessRunner, source, device, oversubscribe_ranks=oversubscribe_ranks)
+    with runner(patience=WAIT_SHARE * clock.left, on_wait=say) as local:
         return run(local, local.inspect(before), inspect_host())
 
 

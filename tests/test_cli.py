@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--engine", "--explore",
-    "--global-batch-size",
+    "--global-batch-size", "--oversubscribe-ranks",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
     "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--storage", "--threads", "--trials",
     "--version",
@@ -217,6 +217,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "amp": "off",
         "threads": None,
         "ranks": 2,
+        "oversubscribe_ranks": False,
     }
 
 

@@ -1,31 +1,34 @@
-"""A session of several ranks: torch's elastic agent, which is what ``torchrun`` runs, starts them and ends them.
+"""A session of several ranks: each is a fork of the session's own process, which waits for them and ends them.
 
-The agent is the session's own process, and each rank a fork of it; rank 0 leads the conversation. Where one of them
-fails, in any way, the agent ends the others, which would wait for it for ever, and says which it was.
+Ranks of one host meet in a file of the private scratch folder, and talk over the loopback interface: no port is open to
+anybody else, and nothing that another process could have written is unpickled. Rank 0 leads the conversation with the
+tuner. Where one of them fails, in any way, the others, which would wait for it for ever, are ended.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
+import signal
+import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn
 
 from autotune.descendants import MARK
-from autotune.measure.guard import prepare_session
+from autotune.measure.guard import end_at_once, prepare_session
 from autotune.measure.team import FOR_EVER, Board, Team
 from autotune.postmortem import RANK_FRAME
 
-__all__ = ["RankFailedError", "import_launcher", "raise_failure", "run_ranks"]
+__all__ = ["RankFailedError", "import_parallel", "raise_failure", "run_ranks"]
 
-LOOPBACK = "127.0.0.1"
 INTERFACE = "lo"
-"""Linux's name of it."""
+"""Linux's name of the loopback interface."""
 ROOT_CAUSE = 10.0
 """Seconds for which a rank that was cut off waits to be ended with the one that has failed."""
 _CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "NCCL communicator")
@@ -40,85 +43,118 @@ class RankFailedError(Exception):
         self.reply = reply
 
 
-def import_launcher() -> None:
-    """Import what ranks need, and what torch imports once it wraps a model."""
+def import_parallel() -> None:
+    """Import what torch imports once it wraps a model."""
     import torch._dynamo
-    import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend
-    import torch.distributed.launcher.api
     import torch.nn.parallel  # noqa: F401
 
 
 def run_ranks(ranks: int, serve: Callable[[Team], None]) -> dict[str, Any] | None:
-    """Run ``serve`` in so many ranks; return what the tuner is told where one of them fails."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    """Run ``serve`` in so many ranks; return what the tuner is told where one of them fails.
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", INTERFACE)
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # any other look at CUDA would be the ranks' end, who are forks
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what failed is told once, by us
-    logging.getLogger("torch.multiprocessing").setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id="autotune",
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{LOOPBACK}:0",
-        local_addr=LOOPBACK,
-        logs_specs=DefaultLogsSpecs(log_dir=os.environ.get(MARK)),
-        max_restarts=0,
-        start_method="fork",
-    )
+    Looks at no accelerator: a process that has cannot fork ranks that use it.
+    """
+    board, folder = Board(ranks), Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
+    started: dict[int, int] = {}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of the agent's threads, which no fork needs
-            elastic_launch(config, _rank)(Board(ranks), serve, os.getpid())
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        return _told_of(rank, failure)
-    except Exception as error:
+        for rank in range(ranks):
+            started[_start(rank, ranks, board, folder, serve)] = rank
+    except OSError as error:
+        _end(started)
         return {"error": "usage", "message": f"--ranks {ranks}: they could not be started: {error}"}
+    failed = _await(started)
+    if failed is None:
+        return None
+    _end(started)
+    return _told_of(*failed, folder)
+
+
+def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[Team], None]) -> int:
+    """Fork one rank; return its process's number."""
+    job = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
+        process = os.fork()
+    if process == 0:
+        _be(rank, ranks, board, folder, serve, job)
+    return process
+
+
+def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[Team], None], job: int) -> NoReturn:
+    """Be one rank, and nothing after it."""
+    code = 1
+    with suppress(BaseException):
+        prepare_session()
+        _enter(rank, ranks)
+        name = f"{RANK_FRAME}{rank}"  # where processes are made to say where they hang, this says who
+        named = FunctionType(_take_part.__code__.replace(co_name=name), globals())
+        code = named(rank, ranks, board, folder, serve, job)
+    end_at_once(code)
+
+
+def _await(started: dict[int, int]) -> tuple[int, int] | None:
+    """Wait until all ranks have ended, or the first has failed: return that one and its exit code.
+
+    Takes those that have ended out of ``started``.
+    """
+    while started:
+        process, status = os.waitpid(-1, 0)
+        rank = started.pop(process, None)
+        if rank is not None and status:
+            return rank, os.waitstatus_to_exitcode(status)
     return None
 
 
-def _told_of(rank: int, failure: Any) -> dict[str, Any]:
-    """Return what the tuner is told of a rank that failed: its own words, or how it ended."""
-    told: dict[str, Any] = failure.error_file_data
-    if "reply" in told:
-        return dict(told["reply"])
-    if isinstance(told.get("message"), dict):  # an exception that torch has written down
-        details = told["message"].get("extraInfo", {}).get("py_callstack", "")
-        return {"error": "user", "message": f"rank {rank}: {told['message'].get('message')}", "details": details}
-    return {"closed": failure.exitcode, "rank": rank}
+def _end(processes: Iterable[int]) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
 
-def _rank(board: Board, serve: Callable[[Team], None], job: int) -> None:
-    """Be one rank, until the session ends."""
-    prepare_session()
-    name = f"{RANK_FRAME}{os.environ['RANK']}"  # where processes are made to say where they hang, this says who
-    named = FunctionType(_take_part.__code__.replace(co_name=name), globals())
-    named(board, serve, job)
+def _enter(rank: int, ranks: int) -> None:
+    """Set what ``torchrun`` sets, but for an address: there is none."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+    os.environ.update({name: str(value) for name, value in names.items()})
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = INTERFACE
 
 
-def _take_part(board: Board, serve: Callable[[Team], None], job: int) -> None:
+def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[Team], None], job: int) -> int:
+    """Be one rank until the session ends; return its exit code."""
     try:
-        serve(_join(board, job))
-    except (RankFailedError, SystemExit) as failed:
-        reply = getattr(failed, "reply", {"error": "user", "message": f"the user's code ended the process ({failed})"})
-        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:
-            json.dump({"message": str(failed), "reply": reply}, file)
-        sys.exit(1)
-    _leave()
+        serve(_join(rank, ranks, board, folder, job))
+        _leave()
+        return 0
+    except RankFailedError as failed:
+        reply = failed.reply
+    except SystemExit as end:
+        reply = {"error": "user", "message": f"the user's code ended the process ({end})"}
+    except BaseException as error:
+        message = f"rank {rank}: {type(error).__name__}: {error}"
+        reply = {"error": "user", "message": message, "details": traceback.format_exc()}
+    _file_of(rank, folder).write_text(json.dumps(reply), encoding="utf-8")
+    return 1
 
 
-def _join(board: Board, job: int) -> Team:
+def _told_of(rank: int, code: int, folder: Path) -> dict[str, Any]:
+    """Return what the tuner is told of a rank that failed: its own words, or how it ended."""
+    with suppress(OSError, ValueError):
+        told: dict[str, Any] = json.loads(_file_of(rank, folder).read_text(encoding="utf-8"))
+        return told
+    return {"closed": code, "rank": rank}
+
+
+def _file_of(rank: int, folder: Path) -> Path:
+    return folder / f"{rank}.json"
+
+
+def _join(rank: int, ranks: int, board: Board, folder: Path, job: int) -> Team:
     import torch
-    import torch.distributed as dist
 
+    dist: Any = torch.distributed
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=FOR_EVER)
-    return Team(dist.get_rank(), dist.get_world_size(), board, job)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOR_EVER)
+    return Team(rank, ranks, board, job)
 
 
 def _leave() -> None:
@@ -128,7 +164,7 @@ def _leave() -> None:
 
 
 def raise_failure(reply: dict[str, Any], error: BaseException) -> NoReturn:
-    """End this rank's part; one that only lost the others leaves it to the agent to find out why.
+    """End this rank's part; one that only lost the others leaves it to the other to say why.
 
     Raises ``RankFailedError``.
     """

@@ -1,33 +1,66 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
-Reads requests from its standard input, one JSON object a line (``load`` may be followed by pickled bytes), and
-answers each with one JSON object on its standard output: ``open`` begins a session of one or several ranks, ``load``,
-``inspect`` and ``measure`` are for it, ``close`` ends it. The user's own output goes to standard error, and the user's
-code reads an empty standard input, so neither can disturb the conversation. It can be run by hand.
+Reads requests from its standard input, frames of ``autotune.protocol`` (``load`` may be followed by pickled bytes), and
+answers each with one frame on its standard output: ``open`` begins a session of one or several ranks, ``load``,
+``inspect`` and ``measure`` are for it, ``close`` ends it, and how it ended is told with the number of its ``open``. The
+user's own output goes to standard error, and the user's code reads an empty standard input, so neither can disturb the
+conversation.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.failure import classify, user_traceback
 from autotune.measure.guard import become_guard, end_at_once, end_of, leave, prepare_session
-from autotune.measure.ranks import RankFailedError, import_launcher, raise_failure, run_ranks
+from autotune.measure.ranks import RankFailedError, import_parallel, raise_failure, run_ranks
 from autotune.measure.session import Session
 from autotune.measure.team import ALONE, Team
+from autotune.protocol import FrameError, encode, frames
 from autotune.records import Request
 from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource
 
 __all__ = ["main"]
+
+
+HIGH = 500
+"""The conversation's descriptors are numbered from here: code that closes or reads those it never opened begins low."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """The conversation with the tuner."""
+
+    requests: BinaryIO
+    replies: BinaryIO
+
+    def read(self) -> tuple[int, dict[str, Any]] | None:
+        """Return the number of the next request, and what it asks for; ``None`` where there is none any more."""
+        for frame in frames(self.requests):
+            if isinstance(frame, FrameError):
+                raise frame
+            return frame
+        return None
+
+    def read_bytes(self, count: int) -> bytes:
+        """Read so many bytes; an unbuffered pipe gives them in pieces."""
+        content = bytearray()
+        while len(content) < count and (piece := self.requests.read(count - len(content))):
+            content += piece
+        return bytes(content)
+
+    def send(self, number: int, document: dict[str, Any]) -> None:
+        """Answer the request of that number."""
+        self.replies.write(encode(number, document))
+        self.replies.flush()
 
 
 def main() -> None:
@@ -37,34 +70,35 @@ def main() -> None:
     """
     become_guard()
     with suppress(BrokenPipeError):  # the tuner has ended before this process could be told
-        _serve_sessions(*_take_channels())
+        _serve_sessions(_take_channel())
     leave()
 
 
-def _serve_sessions(requests: BinaryIO, replies: BinaryIO) -> None:
-    for line in requests:
-        message = json.loads(line)
-        assert message["op"] == "open", "a session must be opened first"
+def _serve_sessions(channel: _Channel) -> None:
+    while (request := channel.read()) is not None:
+        number, message = request
+        if message["op"] != "open":  # for a session that has ended meanwhile, as the tuner has been told
+            return
         ranks = message.get("ranks", 1)
         if not sys.platform.startswith("linux"):
             prepare_session()
-            _serve(requests, replies, ALONE)
-            _send(replies, {"closed": 0})
+            _serve(channel, number, ALONE)
+            channel.send(number, {"closed": 0})
             return
         _import_everything()
         if ranks > 1:
-            import_launcher()
+            import_parallel()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
             session = os.fork()
         if session == 0:
             prepare_session()
             if ranks == 1:
-                _serve(requests, replies, ALONE)
+                _serve(channel, number, ALONE)
             else:
-                _serve_ranks(ranks, requests, replies)
+                _serve_ranks(channel, number, ranks)
             end_at_once()
-        _send(replies, {"closed": end_of(session)})
+        channel.send(number, {"closed": end_of(session)})
 
 
 def _import_everything() -> None:
@@ -81,23 +115,21 @@ def _import_everything() -> None:
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
 
 
-def _serve_ranks(ranks: int, requests: BinaryIO, replies: BinaryIO) -> None:
+def _serve_ranks(channel: _Channel, number: int, ranks: int) -> None:
     """Answer the requests of one session in several ranks; once one has failed, wait for the session's end."""
-    failure = run_ranks(ranks, lambda team: _serve(requests, replies, team))
+    failure = run_ranks(ranks, lambda team: _serve(channel, number, team))
     if failure is not None:
-        _send(replies, failure)
-        for line in requests:
-            if json.loads(line)["op"] == "close":
-                return
-            _send(replies, failure)
+        channel.send(number, {"failed": failure})
+        while (request := channel.read()) is not None and request[1]["op"] != "close":
+            pass
 
 
-def _serve(requests: BinaryIO, replies: BinaryIO, team: Team) -> None:
-    """Answer the requests of one session; of several ranks the first replies for all."""
+def _serve(channel: _Channel, number: int, team: Team) -> None:
+    """Answer the requests of the session that request ``number`` opens; of several ranks the first replies for all."""
     if team.leads:
-        _send(replies, {"opened": True})
+        channel.send(number, {"opened": True})
     session: Session | None = None
-    for message, blob in _messages(requests, team):
+    for number, message, blob in _messages(channel, team):
         try:
             if message["op"] == "load":
                 session = _load(message, blob, team)
@@ -116,20 +148,19 @@ def _serve(requests: BinaryIO, replies: BinaryIO, team: Team) -> None:
             if team.size > 1:
                 raise_failure(reply, error)
         if team.leads:
-            _send(replies, reply)
+            channel.send(number, reply)
 
 
-def _messages(requests: BinaryIO, team: Team) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _messages(channel: _Channel, team: Team) -> Iterator[tuple[int, dict[str, Any], bytes]]:
     """Yield the requests up to the session's end, in every rank; bytes may belong to one."""
-    close: tuple[dict[str, Any], bytes] = {"op": "close"}, b""
+    end: tuple[int, dict[str, Any]] = 0, {"op": "close"}
     while True:
-        line = requests.readline() if team.leads else b""
-        message = json.loads(line) if line else close[0]
-        blob = _read(requests, message.get("blob_bytes", 0)) if team.leads else b""
-        message, blob = team.tell((message, blob))
+        number, message = (channel.read() if team.leads else None) or end
+        blob = channel.read_bytes(message.get("blob_bytes", 0)) if team.leads else b""
+        number, message, blob = team.tell((number, message, blob))
         if message["op"] == "close":
             return
-        yield message, blob
+        yield number, message, blob
 
 
 def _refusal(error: Exception) -> dict[str, Any]:
@@ -139,11 +170,6 @@ def _refusal(error: Exception) -> dict[str, Any]:
     if isinstance(error, UserCodeError):
         return {"error": "user", "message": str(error), "details": error.user_traceback}
     return {"error": "user", "message": classify(error)[1], "details": user_traceback(error)}
-
-
-def _send(replies: BinaryIO, reply: dict[str, Any]) -> None:
-    replies.write(json.dumps(reply).encode() + b"\n")
-    replies.flush()
 
 
 def _load(message: dict[str, Any], blob: bytes, team: Team) -> Session:
@@ -159,23 +185,24 @@ def _load(message: dict[str, Any], blob: bytes, team: Team) -> Session:
     return Session(load(source), message["device"], team)
 
 
-def _read(requests: BinaryIO, count: int) -> bytes:
-    """Read so many bytes; an unbuffered pipe gives them in pieces."""
-    content = bytearray()
-    while len(content) < count and (piece := requests.read(count - len(content))):
-        content += piece
-    return bytes(content)
-
-
-def _take_channels() -> tuple[BinaryIO, BinaryIO]:
+def _take_channel() -> _Channel:
     """Keep standard input and output for the conversation, and give the user's code harmless ones."""
-    requests = os.fdopen(os.dup(0), "rb", buffering=0)  # what is read ahead before a fork would be read twice
-    replies = os.fdopen(os.dup(1), "wb")
+    requests = os.fdopen(_duplicate(0), "rb", buffering=0)  # what is read ahead before a fork would be read twice
+    replies = os.fdopen(_duplicate(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return requests, replies
+    return _Channel(requests, replies)
+
+
+def _duplicate(descriptor: int) -> int:
+    """Return another descriptor of a file, with a high number where the system lets it."""
+    with suppress(ImportError, OSError):  # Windows; or fewer descriptors are allowed
+        import fcntl
+
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    return os.dup(descriptor)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ def struck(how: str) -> dict[str, object]:
         "message": found.attempt.message,
         "seconds": round(found.seconds, 1),
         "is_trial_gone": found.is_trial_gone,
-        "is_port_free": found.is_port_free,
         "next": found.next.outcome,
         "is_all_gone": found.is_all_gone,
     }

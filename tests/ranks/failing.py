@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,8 +41,6 @@ class Struck:
     """Until the trial had ended."""
     is_trial_gone: bool
     """Whether none of its processes is left."""
-    is_port_free: bool
-    """Whether the port is free on which its ranks had met."""
     next: Attempt
     """The same configuration, measured after it."""
     is_all_gone: bool
@@ -51,7 +48,7 @@ class Struck:
 
 
 def strike(how: str, failed: Path) -> Struck:
-    """Measure with two ranks, of which the second fails once; ``failed`` is a new file that it fills."""
+    """Measure with two ranks, of which the second fails once; ``failed`` is a new file that it makes."""
     mark = f"{how}-{failed}"
     with (
         _environment({HOW: how, FAILED: str(failed), MARK: mark}),
@@ -62,13 +59,11 @@ def strike(how: str, failed: Path) -> Struck:
         attempt = runner.measure(CONFIG, Request(seconds=2.0, time_limit=LIMIT))
         seconds = time.monotonic() - begin
         is_trial_gone = are_gone(lambda: [each for each in marked(mark) if len(each.parents()) > _depth_of_guard()])
-        is_port_free = _can_be_bound(int(failed.read_text(encoding="ascii")))
         after = runner.measure(CONFIG, Request(seconds=1.0, time_limit=60.0))
     return Struck(
         attempt=attempt,
         seconds=seconds,
         is_trial_gone=is_trial_gone,
-        is_port_free=is_port_free,
         next=after,
         is_all_gone=are_gone(lambda: marked(mark)),
     )
@@ -88,13 +83,3 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 def _depth_of_guard() -> int:
     """How many processes are above the one that sessions are forked from, itself included."""
     return len(psutil.Process().parents()) + 1
-
-
-def _can_be_bound(port: int) -> bool:
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; one that listens still refuses
-        try:
-            other.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
