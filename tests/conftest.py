@@ -1,8 +1,9 @@
-"""What holds for all tests."""
+"""What holds for all tests: which of them may start what, and which may be tried again."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import uuid
@@ -13,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is first i
 import pytest
 import torch
 
+from autotune.process import MeasuringProcess
 from tests.processes import MARK, marked
 from tests.server import database, server
 from tests.sharing import no_process_is_left, shared_processes
@@ -36,3 +38,28 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[psutil.Proce
     mark = f"{os.getpid()}-{uuid.uuid4()}"
     monkeypatch.setenv(MARK, mark)
     return functools.partial(marked, mark)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Try again, twice at most, what the machine may have disturbed; where the plugin for that is there."""
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        for item in items:
+            if item.get_closest_marker("machine"):
+                item.add_marker(pytest.mark.flaky(reruns=2))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what torch and pytest have made: it takes a sixth of a second, and measuring calls it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_measuring_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests without a marker are quick and run side by side, so they start none."""
+    if not any(map(request.node.get_closest_marker, ("machine", "server", "smoke", "gpu"))):
+        monkeypatch.setattr(MeasuringProcess, "_start", refuse_to_start)
+
+
+def refuse_to_start(*_: object) -> None:
+    pytest.fail("a test that starts a measuring process has the marker machine, server or smoke")

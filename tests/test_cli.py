@@ -297,7 +297,14 @@ def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(
         )
         assert capsys.readouterr().out.startswith("a.yaml promises 2.00 times the baseline")
     received.pop("on_progress")
-    assert received == {"path": "a.yaml", "workload": "m:f", "dataset": "m:d", "device": "cpu", "budget": 30.0}
+    assert received == {
+        "path": "a.yaml",
+        "workload": "m:f",
+        "dataset": "m:d",
+        "device": "cpu",
+        "budget": 30.0,
+        "oversubscribe_ranks": False,
+    }
     assert main(["check", "a.yaml", "--model", "m:f", "--json", "--quiet"]) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["verdict"] == "broken"

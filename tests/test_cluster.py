@@ -20,6 +20,8 @@ from autotune.search.reading import read_study
 from tests.raycluster import RayCluster, ray_cluster
 from tests.server import environment, free_port
 
+pytestmark = pytest.mark.server
+
 PATIENCE = 300.0
 """Seconds after which something that must happen has not happened."""
 KNOBS = {"amp": "off", "threads": 1, "baseline": {"batch_size": 8}}
@@ -113,7 +115,6 @@ def name_of(node_id: str, names: set[str]) -> str:
     return next((name for name in names if name.endswith(f"-{node_id[:6]}")), min(names, key=len))
 
 
-@pytest.mark.slow
 def test_a_study_loses_a_node_and_nothing_else(start: Start, tmp_path: Path) -> None:
     with ray_cluster(2) as cluster:
         tuner = start(
@@ -210,7 +211,6 @@ def test_an_unknown_engine_is_wrong_use(tmp_path: Path) -> None:
 INTERRUPTED = {"workload": "tests.clusterworkloads:one_line", "hope": 5.0, "budget": 600, "confirming": 45.0}
 
 
-@pytest.mark.slow
 def test_an_interrupt_confirms_what_is_known_and_leaves_nothing_on_the_hosts(start: Start) -> None:
     with ray_cluster(2) as cluster:
         tuner = start(cluster.address, **INTERRUPTED)
@@ -224,7 +224,6 @@ def test_an_interrupt_confirms_what_is_known_and_leaves_nothing_on_the_hosts(sta
         assert cluster.tell("measuring") == "0"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_interrupt_ends_at_once(start: Start, number: signal.Signals) -> None:
     with ray_cluster(2) as cluster:
@@ -240,7 +239,6 @@ def test_a_second_interrupt_ends_at_once(start: Start, number: signal.Signals) -
         assert cluster.tell("measuring") == "0"
 
 
-@pytest.mark.slow
 def test_without_the_head_node_the_tuner_ends_with_an_error_and_the_study_is_kept(start: Start, tmp_path: Path) -> None:
     with ray_cluster(2) as cluster:
         path = tmp_path / "kept.study"
@@ -255,7 +253,6 @@ def test_without_the_head_node_the_tuner_ends_with_an_error_and_the_study_is_kep
     assert len(read_study(path).history) >= 4
 
 
-@pytest.mark.slow
 def test_a_host_that_comes_later_takes_part(start: Start) -> None:
     with ray_cluster(1) as cluster:
         tuner = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
@@ -265,7 +262,6 @@ def test_a_host_that_comes_later_takes_part(start: Start) -> None:
         assert "takes part from here on" in tuner.messages
 
 
-@pytest.mark.slow
 def test_a_host_that_is_reserved_is_waited_for_and_is_free_when_its_tuner_is_killed(start: Start) -> None:
     with ray_cluster(1) as cluster:
         first = start(cluster.address, workload="tests.clusterworkloads:one_line", hope=5.0, budget=600)
@@ -278,7 +274,6 @@ def test_a_host_that_is_reserved_is_waited_for_and_is_free_when_its_tuner_is_kil
         assert cluster.tell("measuring") == "0"
 
 
-@pytest.mark.slow
 def test_ranks_train_together_on_one_host(start: Start) -> None:
     with ray_cluster(2) as cluster:
         tuner = start(cluster.address, trials=3, budget=120, ranks=2, num_workers="0,1", batch_size=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,8 @@ import autotune
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+pytestmark = pytest.mark.machine
 
 PACKAGE = Path(autotune.__file__).parent
 PATIENCE = 120.0
@@ -46,7 +47,6 @@ def workload(name: str) -> tuple[str, str]:
     return "--model", f"tests.workloads:{name}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "exit_code", "message"),
     [
@@ -113,28 +113,6 @@ def test_an_error_in_the_users_code_shows_their_traceback(tmp_path: Path) -> Non
     assert "Traceback (most recent call last):\n" in done.stderr
     assert 'tests/workloads.py", line ' in done.stderr
     assert ", in __getitem__\n" in done.stderr
-
-
-def test_a_successful_run_prints_json_and_writes_a_file_that_loads(tmp_path: Path) -> None:
-    flags = ("--device", "cpu", "--budget", "15s", "--trials", "3", "--num-workers", "0,1", "--json")
-    done = run(tmp_path, *workload("small"), *flags, "--output", "x.yaml", NO_COLOR="1")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["verdict"] in ("faster", "no proven gain")
-    assert document["trials"][0]["kind"] == "baseline"
-    assert document["config"]["autotune"] == 1
-    assert "\x1b" not in done.stderr
-    assert "Traceback" not in done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "x.study"}
-    config = autotune.load_config(tmp_path / "x.yaml")
-    assert config.dataloader_kwargs() == document["config"]["dataloader"]
-    assert config.measured == document["measured"]
-
-
-def test_importing_takes_neither_torch_nor_optuna() -> None:
-    code = "import sys, autotune; print(sorted({'torch', 'optuna', 'numpy', 'pandas', 'yaml'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[]\n")
 
 
 # --- Ctrl-C ---

@@ -150,6 +150,7 @@ def test_apply_threads_sets_torchs_counts() -> None:
     assert run_python(code) == "3 5"
 
 
+@pytest.mark.machine
 def test_apply_threads_reaches_later_children_through_the_environment() -> None:
     code = (
         "import os; from autotune.config import THREAD_VARIABLES, Config\n"
@@ -178,6 +179,7 @@ def test_apply_threads_warns_where_it_comes_after_torch(before: str, variable: s
     assert run_python(code) == f"{[True] if warns else []} 3"
 
 
+@pytest.mark.machine
 def test_apply_threads_without_counts_changes_nothing() -> None:
     code = (
         "import os, torch; from autotune.config import Config\n"
@@ -188,6 +190,7 @@ def test_apply_threads_without_counts_changes_nothing() -> None:
     assert run_python(code) == "True"
 
 
+@pytest.mark.machine
 def test_apply_threads_leaves_an_inter_op_count_that_torch_has_fixed() -> None:
     code = (
         "import torch; from autotune.config import Config\n"

@@ -66,6 +66,7 @@ def test_model_and_dataset_survive_pickling():
     assert model(dataset[0][0][None]).shape == (1, 10)
 
 
+@pytest.mark.machine
 def test_workers_started_by_spawn_deliver_batches(dataset):
     loader = DataLoader(Subset(dataset, range(16)), batch_size=8, num_workers=1, multiprocessing_context="spawn")
     seen = []
@@ -75,6 +76,7 @@ def test_workers_started_by_spawn_deliver_batches(dataset):
     assert seen == [*range(10), *range(6)]
 
 
+@pytest.mark.machine
 def test_the_network_learns_the_classes(dataset):
     torch.manual_seed(0)
     losses = train(SmallConvNet(), dataset, steps=25)

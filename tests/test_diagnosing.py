@@ -20,7 +20,7 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 ALONE = Config(batch_size=16)
 WITH_WORKERS = Config(batch_size=16, num_workers=2, intra_op_threads=1)
 
-pytestmark = pytest.mark.usefixtures("shared_processes")
+pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
 
 LIMITS = {
     "by_decoding": (ALONE, Cause.DECODING),
@@ -43,7 +43,6 @@ def diagnosed(name: str, config: Config, cause: Cause, **options: Any) -> Diagno
     return undisturbed(lambda: diagnose(f"tests.limited:{name}", config, device="cpu", **options), is_right)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limited_workload_is_told_its_limit(name: str) -> None:
     config, cause = LIMITS[name]
@@ -51,19 +50,16 @@ def test_a_limited_workload_is_told_its_limit(name: str) -> None:
     assert found.bottleneck is cause, found.findings
 
 
-@pytest.mark.slow
 def test_habits_are_told_beside_the_limit() -> None:
     found = diagnosed("with_habits", WITH_WORKERS, Cause.NUMPY)
     assert set(HABITS) <= {finding.cause for finding in found.findings if not finding.is_limit}, found.findings
 
 
-@pytest.mark.slow
 def test_workers_that_are_spawned_are_told() -> None:
     found = diagnosed("with_spawn", WITH_WORKERS, Cause.SPAWN)
     assert Cause.SPAWN in [finding.cause for finding in found.findings], found.findings
 
 
-@pytest.mark.slow
 def test_a_diagnosis_names_the_code_and_writes_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     found = diagnosed("by_decoding", ALONE, Cause.DECODING, trace=trace)

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from autotune.records import WorkloadFacts
 
+pytestmark = pytest.mark.machine
+
 SOUND = Config(batch_size=8, intra_op_threads=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "workers", "outcome", "message"),
     [
@@ -66,7 +67,6 @@ def test_an_end_is_an_outcome_with_its_evidence(
     assert are_gone(processes)
 
 
-@pytest.mark.slow
 def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
     result = autotune.tune(
         "tests.broken:unpicklable",
@@ -79,7 +79,6 @@ def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
     assert result.samples_per_second > 0
 
 
-@pytest.mark.slow
 def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_accelerator(values: dict[str, Any]) -> WorkloadFacts:
         return replace(facts_from_json(values), device="cuda:0", device_uuid="GPU-7")

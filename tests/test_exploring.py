@@ -19,7 +19,7 @@ from autotune.search.explore import EXPLORE_SHARE
 from autotune.search.stages import CONFIRM_MEASUREMENTS, CONFIRM_SHARE
 from autotune.tuning import Run, tune
 from tests import examples
-from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, larger_batches_pay, loader_bound, space_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, larger_batches_pay, loader_bound
 
 GPU = gpu_facts()
 OPTIONS = ("channels_last", "fused_optimizer")
@@ -50,7 +50,7 @@ def explored(
     baseline: Config = examples.BASELINE,
     **given: Any,
 ) -> Result:
-    space = space_of(GPU, 8, baseline, **given)
+    space = few_of(GPU, 8, baseline, **given)
     run = Run(machine, space, GPU, host(8), Clock(budget, machine.now), tell, options)
     return run.result(None if storage is None else str(storage), None)
 
@@ -152,7 +152,7 @@ def test_an_interrupt_ends_exploring_and_what_was_kept_is_confirmed() -> None:
 
 
 def test_an_interrupted_search_explores_nothing() -> None:
-    machine = SimulatedMachine(cost=with_options(larger_batches_pay), interrupt_at=3)
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay), interrupt_at=2)
     assert explored(machine).tried == ()
 
 
@@ -163,7 +163,7 @@ def test_an_unknown_option_is_refused_before_anything_starts() -> None:
     assert seen == []
 
 
-@pytest.mark.slow
+@pytest.mark.machine
 def test_on_the_demo_each_option_is_tried_and_the_answer_is_one_that_was_confirmed() -> None:
     result = tune(
         "autotune.demo:build", device="cpu", budget=90.0, trials=2, batch_size=64, num_workers="0..2", amp="off",

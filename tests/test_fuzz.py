@@ -17,7 +17,7 @@ from autotune.errors import ConfigFileError, StorageError
 from autotune.records import Request
 from autotune.search.keeping import Keeper
 from autotune.search.study import open_study
-from tests.simulated import SimulatedMachine, gpu_facts, host, loader_bound, space_of
+from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound
 from tests.test_configfile import VALID
 
 Change = Callable[[random.Random, bytes], bytes]
@@ -99,6 +99,10 @@ def mixed(generator: random.Random, content: bytes) -> bytes:
 CHANGES: list[Change] = [flipped, cut, inserted, repeated, swapped]
 
 
+CONFIG_FILES, STUDIES = 500, 60
+"""How many are changed at random; ``studies/faults/fuzz.py`` changes any number."""
+
+
 def documents(count: int) -> Iterator[tuple[str, bytes]]:
     """Yield so many names and contents, each made from a valid file."""
     valid = {
@@ -126,13 +130,10 @@ def loads(path: Path, content: bytes) -> bool:
     return not message
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_no_config_file_raises_anything_but_our_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_no_config_file_raises_anything_but_our_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    loaded = sum(loads(tmp_path / name, content) for name, content in documents(count))
-    assert 0.02 * count < loaded < 0.5 * count  # both ends were reached
+    loaded = sum(loads(tmp_path / name, content) for name, content in documents(CONFIG_FILES))
+    assert 0.02 * CONFIG_FILES < loaded < 0.5 * CONFIG_FILES  # both ends were reached
     assert not (tmp_path / "hacked").exists()
 
 
@@ -180,7 +181,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("study") / "a.study"
     machine = SimulatedMachine(cost=loader_bound)
     keeper = Keeper(path)
-    study = open_study(space_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
+    study = open_study(few_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
     for part in ("loader", "compute"):
         request = Request(seconds=1.0, part=part)  # type: ignore[arg-type]
         for _ in range(1 if study.trials else 2):
@@ -208,17 +209,16 @@ def changed_value(generator: random.Random, content: bytes) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(150, marks=pytest.mark.slow)])
-def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes, count: int) -> None:
+def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes) -> None:
     path, opened = tmp_path / "a.study", 0
-    for seed in range(count):
+    for seed in range(STUDIES):
         generator = random.Random(seed)
         path.write_bytes(
             generator.choice([changed_value, changed_value, changed_value, flipped, cut])(generator, study)
         )
         keeper, message = Keeper(path), ""
         try:
-            found = open_study(space_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
+            found = open_study(few_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
             if found.trials:
                 assert found.outlook.proposal() is None or found.ask()
             opened += 1
@@ -227,4 +227,4 @@ def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes, co
         finally:
             keeper.close()
         assert "\n" not in message
-    assert 0.1 * count < opened < 0.99 * count
+    assert 0.1 * STUDIES < opened < 0.99 * STUDIES

@@ -21,7 +21,7 @@ from autotune.search.losses import FOR_GOOD, NO_OTHER, settled
 from autotune.search.reading import read_study
 from tests.stations import SPACE, OnStations, SimulatedStation, at
 
-pytestmark = pytest.mark.usefixtures("hurried")
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("hurried")]
 
 
 @pytest.fixture

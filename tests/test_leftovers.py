@@ -38,7 +38,7 @@ def can_mount() -> bool:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.machine,
     pytest.mark.skipif(not can_mount(), reason="needs the right to mount a /dev/shm of its own"),
 ]
 

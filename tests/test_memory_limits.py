@@ -28,7 +28,7 @@ LIMIT = 2**30
 WATCHED = "ended before memory ran out: "
 HIERARCHIES = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.machine
 
 
 @pytest.fixture

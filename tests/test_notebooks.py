@@ -11,6 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.machine
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MORE_WORKERS = "This DataLoader will create"
@@ -35,7 +37,6 @@ def test_a_notebook_is_short_and_holds_no_outputs(path: Path) -> None:
     assert notebook.metadata.kernelspec.name == "python3"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a copy of the folders that it reads, so that what it writes does not stay."""

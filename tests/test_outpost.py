@@ -6,6 +6,8 @@ import pytest
 
 from autotune.outpost import BEFORE_RAY, memory_reserve
 
+pytestmark = pytest.mark.server
+
 
 @pytest.mark.parametrize(
     ("given", "reserve"),

@@ -13,6 +13,8 @@ from autotune.runner import ProcessRunner
 from autotune.workload import describe
 from tests.corrupting import SPOILT
 
+pytestmark = pytest.mark.machine
+
 CORRUPTING = describe("tests.corrupting:corrupting")
 SPOILT_REPLIES = {
     "write to low descriptors": (Outcome.OK, ""),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import errno
-import json
+import io
 import os
 import re
 import subprocess
@@ -19,6 +19,7 @@ from autotune.descendants import MARK
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.guard import OOM_SCORE
+from autotune.protocol import FrameError, encode, frames
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
@@ -35,6 +36,7 @@ QUICK = Request(seconds=0.2, time_limit=60)
 OURS = str(Path(autotune.__file__).parent)
 
 pytestmark = [
+    pytest.mark.machine,
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
     pytest.mark.usefixtures("shared_processes"),
 ]
@@ -79,7 +81,7 @@ def sleeping() -> Iterator[ProcessRunner]:
         yield runner
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("num_workers", [0, 1, 4])
 def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: int) -> None:
     load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
     truth = 8 / (load + train) if num_workers == 0 else min(8 / train, num_workers * 8 / load)
@@ -129,7 +131,6 @@ def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> No
     assert found.device_idle_share is None
 
 
-@pytest.mark.slow
 def test_workers_whose_memory_an_epoch_would_not_leave_room_for_are_infeasible() -> None:
     with runner_of("keeping") as runner:
         attempt = runner.measure(Config(batch_size=8, num_workers=2, intra_op_threads=1), QUICK)
@@ -157,7 +158,6 @@ def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.slow
 def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> None:
     before = dict(os.environ)
     with runner_of("telling_threads") as runner:
@@ -205,7 +205,6 @@ def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process
 # --- what goes wrong ---
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "config", "outcome", "message"),
     [
@@ -235,7 +234,6 @@ def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
     assert are_gone(processes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "config", "message", "function"),
     [
@@ -261,7 +259,6 @@ def test_what_the_users_code_raises_comes_with_their_frames_and_none_of_ours(
     assert OURS not in attempt.details
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "config"), [("hangs", failing()), ("worker_hangs", failing(num_workers=2))])
 def test_a_hang_ends_at_the_limit_with_its_whole_group(
     name: str, config: Config, processes: Callable[[], list[psutil.Process]]
@@ -276,7 +273,6 @@ def test_a_hang_ends_at_the_limit_with_its_whole_group(
         assert measured(runner.measure(SOUND, QUICK)).steps > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
@@ -304,25 +300,25 @@ def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[p
     assert are_gone(processes)
 
 
-@pytest.mark.slow
-def test_the_measuring_process_can_be_spoken_to_by_hand() -> None:
+def test_each_reply_has_the_number_of_its_request() -> None:
     load = {
         "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
         "device": "cpu", "config": Config().to_document(),
     }  # fmt: skip
-    lines = [json.dumps(line) for line in ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})]
+    requests = ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})
+    sent = b"".join(encode(number, request) for number, request in enumerate(requests, 1))
     root = str(Path(OURS).parent)
-    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, text=True, cwd=root)
-    out, _ = child.communicate("\n".join(lines) + "\n", timeout=180)
-    replies = [json.loads(line) for line in out.splitlines()]
-    assert replies[0] == {"opened": True}
-    assert replies[1] == {"error": "usage", "message": "load a workload first"}
-    assert replies[2] == {"loaded": True}
-    assert replies[3]["facts"]["dataset_length"] == 256
-    assert replies[4:] == [{"closed": 0}]
+    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, cwd=root)
+    out, _ = child.communicate(sent, timeout=180)
+    opened, refused, loaded, inspected, closed = frames(io.BytesIO(out))
+    assert opened == (1, {"opened": True})
+    assert refused == (2, {"error": "usage", "message": "load a workload first"})
+    assert loaded == (3, {"loaded": True})
+    assert not isinstance(inspected, FrameError)
+    assert inspected[1]["facts"]["dataset_length"] == 256
+    assert closed == (1, {"closed": 0})
 
 
-@pytest.mark.slow
 def test_options_never_reach_the_next_configuration() -> None:
     plain, both = Config(batch_size=8), Config(batch_size=8, options=("channels_last", "fused_optimizer"))
     first = Config(batch_size=8, options=("channels_last",))
@@ -332,7 +328,6 @@ def test_options_never_reach_the_next_configuration() -> None:
     assert found == [0, 3, 1, 0, 3, 0]
 
 
-@pytest.mark.slow
 def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
     config = Config(batch_size=8, options=("channels_last",))
     request = Request(seconds=0.2, part="numerics")
@@ -347,7 +342,6 @@ def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
         assert loss(runner.measure(config, QUICK)) == 1
 
 
-@pytest.mark.slow
 def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
     with runner_of("telling_options") as runner:
         runner.inspect(SOUND)
@@ -421,7 +415,7 @@ def test_a_process_whose_tuner_ended_while_it_started_leaves_nothing(tmp_path: P
     try:
         done = subprocess.run(
             [sys.executable, "-m", "autotune.measure.worker"],
-            input=b'{"op": "open"}\n',
+            input=encode(1, {"op": "open"}),
             stdout=write,
             stderr=subprocess.PIPE,
             env={**os.environ, MARK: str(scratch)},

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.config import AMP_MODES, Config
@@ -67,6 +67,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize(("section", "key"), KEYS)
 @given(value=VALUES)
+@settings(max_examples=25)
 def test_our_reading_is_that_of_jsonschema(section: str, key: str, value: Any) -> None:
     schema = SECTIONS[section][key]
     theirs = jsonschema.Draft202012Validator(schema).is_valid(value)

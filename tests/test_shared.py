@@ -29,6 +29,8 @@ from tests.simulated import host
 from tests.test_command_line import workload
 from tests.tuner import FACTS, HEARTBEAT, SPACE
 
+pytestmark = pytest.mark.server
+
 PATIENCE = 120.0
 """Seconds after which something that must happen has not happened."""
 
@@ -167,7 +169,6 @@ def test_three_tuners_share_the_work_and_one_that_is_killed_leaves_nothing_stuck
     assert len(study.history) - len(numbers(study)) == sum(confirmed) > 0  # each confirms on its own machine
 
 
-@pytest.mark.slow
 def test_a_tuner_waits_for_the_baseline_and_takes_it_over_from_one_that_is_gone(database: str, start: Start) -> None:
     gone = start(database, trials=3, hangs_at=1)
     gone.wait_for(lambda: gone.said("measuring"))
@@ -193,7 +194,6 @@ def test_what_is_interrupted_is_given_back_at_once(database: str, start: Start) 
     assert trials_in(database)[2].user_attrs["outcome"] == "withdrawn"
 
 
-@pytest.mark.slow
 def test_a_study_goes_on_where_a_tuner_was_killed(database: str, start: Start) -> None:
     victim = start(database, trials=9, hangs_at=4)
     victim.wait_for(lambda: len(victim.said("measuring")) == 4)
@@ -303,7 +303,6 @@ def run_command(folder: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 def test_two_command_lines_fill_one_study_and_each_writes_its_answer(database: str, tmp_path: Path) -> None:
     flags = (*workload("sleeping"), *FLAGS, *KNOBS, "--storage", database)
     runs = [run_command(tmp_path / name, *flags) for name in ("one", "other")]
@@ -325,7 +324,6 @@ def test_two_command_lines_fill_one_study_and_each_writes_its_answer(database: s
     assert PASSWORD not in errors + next(tmp_path.glob("*.html")).read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "said"),
     [

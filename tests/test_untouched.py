@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.machine
+
 ROOT = Path(__file__).resolve().parent.parent
 
 SCRIPT = """
@@ -155,7 +157,6 @@ print(json.dumps([became, before, state()]))
         ("interruption of the search", "success"),
     ],
 )
-@pytest.mark.slow
 def test_the_callers_state_is_bit_for_bit_what_it_was(way: str, expected: str, tmp_path: Path) -> None:
     script = tmp_path / "caller.py"
     script.write_text(SCRIPT)

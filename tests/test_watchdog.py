@@ -103,7 +103,7 @@ def test_a_cgroups_limit_counts_as_the_machines_memory(tmp_path: Path) -> None:
 
 
 def test_where_the_kernel_has_killed_its_answer_is_awaited(tmp_path: Path) -> None:
-    watching = watchdog(leave(tmp_path, 8 * GIB), processes=200)
+    watching = watchdog(leave(tmp_path, 8 * GIB), processes=40)
     leave(tmp_path, 100 * MIB)
     (tmp_path / "proc/vmstat").write_text("oom_kill 1\n")
     assert watching.reason_to_end() is None

@@ -22,10 +22,10 @@ from autotune.search import outlook
 from autotune.search.database import Heartbeat, Limits
 from autotune.search.sharing import SharedKeeper
 from autotune.tuning import Run
-from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, space_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host
 
 FACTS = gpu_facts()
-SPACE = space_of(FACTS, amp="off")
+SPACE = few_of(FACTS, amp="off")
 HEARTBEAT = Heartbeat(interval=1, grace=5)
 """Short, so that a test need not wait for long, and long enough for a machine that has no time for a while."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,11 @@ def vega_script() -> str:
     Raises ``UsageError`` where it is not installed.
     """
     require_vega()
+    return _bundle()
+
+
+@cache
+def _bundle() -> str:
     from vl_convert import javascript_bundle
 
     return str(javascript_bundle("window.vegaEmbed = vegaEmbed;"))

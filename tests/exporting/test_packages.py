@@ -15,7 +15,7 @@ import pytest
 from autotune.config import Amp, Config
 from autotune.exporting import export
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.machine
 
 CONFIG = Config(
     batch_size=8,

@@ -28,7 +28,7 @@ FLAGS = (
     *("--batch-size", "16,64", "--threads", "1", "--num-workers", "0", "--baseline", "batch_size=8,threads=1"),
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.machine
 
 
 @pytest.mark.parametrize("name", ["item reads address zero", "worker leaves processes and exits"])

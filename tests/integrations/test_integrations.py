@@ -16,6 +16,8 @@ from tests.alone import ROOT, assert_passes
 from tests.integrations.data import BATCH, SAMPLES, SECONDS
 from tests.quiet import undisturbed
 
+pytestmark = pytest.mark.machine
+
 NAMES = ("lightning", "transformers", "accelerate")
 CHANGED = {"dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"}
 """What tuning may change of ``TrainingArguments``."""
@@ -37,12 +39,10 @@ def told(folder: Path, name: str, act: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
 def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> None:
     assert_passes("tests/integrations/refusals.py")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_changed_and_training_with_the_answer_is_as_fast_as_promised(tmp_path: Path, name: str) -> None:
     """Two workers that wait read 200 samples in a second, none 100: which it is does not depend on the machine."""

@@ -20,6 +20,8 @@ from autotune.workload import Workload
 from tests.datasets import CountingUp, Ragged, Squares
 from tests.quiet import undisturbed
 
+pytestmark = pytest.mark.machine
+
 STEP_SECONDS = 0.03
 MIB = 2**20
 LONGEST = 17

@@ -26,13 +26,12 @@ from autotune.measure.benchmark import measure
 from autotune.measure.cell import open_cell
 from autotune.measure.device import CpuDevice
 from autotune.measure.monitor import conditions_between, snapshot
-from autotune.records import Attempt, Conditions, Outcome, Request
+from autotune.records import Conditions, Outcome, Request
 from autotune.runner import ProcessRunner
-from autotune.search.confirm import Confirmation, confirm
 from autotune.workload import Workload, describe
 from tests import examples
 from tests.datasets import HoldsALambda, Squares
-from tests.simulated import SimulatedMachine, equal_everywhere, space_of
+from tests.simulated import space_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,59 +41,11 @@ ALONE = Config(batch_size=8)
 WITH_WORKERS = Config(batch_size=8, num_workers=2, persistent_workers=True)
 ROOT = str(Path(autotune.__file__).parent.parent)
 
-pytestmark = pytest.mark.usefixtures("shared_processes")
+pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
 
 
 def runner_of(name: str) -> ProcessRunner:
     return ProcessRunner(describe(f"tests.measure.test_claims:{name}"), "cpu")
-
-
-# --- equal configurations ---
-
-
-class Drifting:
-    """A machine that gets slower, or faster, by a share of its rate from the first to the sixteenth measurement."""
-
-    def __init__(self, drift: float, noise: float, seed: int) -> None:
-        self._machine = SimulatedMachine(cost=equal_everywhere, noise=noise, seed=seed)
-        self._drift = drift
-
-    def measure(self, config: Config, request: Request) -> Attempt:
-        factor = 1 + self._drift * len(self._machine.calls) / 16
-        attempt = self._machine.measure(config, request)
-        assert attempt.measurement is not None
-        rate = attempt.measurement.samples_per_second * factor
-        return replace(attempt, measurement=replace(attempt.measurement, samples_per_second=rate))
-
-
-def confirmed(drift: float, noise: float, seed: int) -> Confirmation:
-    runner, request = Drifting(drift, noise, seed), Request(seconds=1.0, fresh=True)
-    found = confirm(
-        runner,
-        examples.BASELINE,
-        (examples.ANSWER,),
-        lambda: request,
-        has_time=lambda measurements, rounds: True,
-        seed=seed,
-    )
-    assert found is not None
-    return found
-
-
-@pytest.mark.parametrize("noise", [0.001, 0.01, pytest.param(0.03, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("drift", [0.0, -0.05, 0.05])
-def test_equal_configurations_are_rarely_called_faster_even_while_the_machine_drifts(
-    drift: float, noise: float
-) -> None:
-    verdicts = [confirmed(drift, noise, seed).verdict for seed in range(200)]
-    assert verdicts.count("faster") <= 10
-
-
-@pytest.mark.parametrize("noise", [0.001, 0.01, pytest.param(0.03, marks=pytest.mark.slow)])
-def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promised(noise: float) -> None:
-    intervals = [confirmed(0.0, noise, seed).speedup(0)[1] for seed in range(400)]
-    covering = sum(low <= 1 <= high for low, high in filter(None, intervals))
-    assert covering >= 0.92 * 400  # looking after each round and stopping when it is narrow costs a little
 
 
 # --- other processes ---
@@ -262,7 +213,6 @@ def report_large_batches() -> None:
     sys.stdout.write(json.dumps([(attempt.outcome, attempt.message) for attempt in attempts]))
 
 
-@pytest.mark.slow
 def test_batches_that_shared_memory_does_not_hold_are_an_outcome_and_no_workers_are_measured() -> None:
     code = "from tests.measure.test_claims import report_large_batches; report_large_batches()"
     in_small_memory = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]
@@ -293,7 +243,6 @@ def lambda_without_fork() -> Workload:
     return Workload(nn.Linear(1, 1), HoldsALambda(100_000))
 
 
-@pytest.mark.slow
 def test_workers_that_are_not_forked_are_counted_alike() -> None:
     with runner_of("squares_without_fork") as runner:
         found = runner.measure(WITH_WORKERS, QUICK).measurement
@@ -329,7 +278,6 @@ def threads_before_fork() -> Workload:
     return Workload(nn.Linear(1, 1), Products(100_000))
 
 
-@pytest.mark.slow
 def test_workers_that_compute_do_not_hang_on_threads_that_ran_before_they_were_forked() -> None:
     with runner_of("threads_before_fork") as runner:
         attempt = runner.measure(replace(WITH_WORKERS, intra_op_threads=2), QUICK)

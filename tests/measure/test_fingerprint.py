@@ -134,7 +134,7 @@ def test_lines_and_comments_do_not_matter(edit: tuple[str, str]) -> None:
     assert built(SOURCE.replace(*edit)) == built(SOURCE)
 
 
-@pytest.mark.slow
+@pytest.mark.machine
 def test_neither_the_process_nor_the_file_matters(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     found = {

@@ -56,13 +56,10 @@ def test_a_pipeline_that_is_just_fast_enough_is_measured_to_the_end(workers: int
     assert (run.log.ends, same) == (without.log.ends, window)
 
 
-@pytest.mark.parametrize("spread", [0.03, 0.1])
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
-@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (1, 8), (2, 2), (8, 8)])
-def test_noise_hardly_ever_ends_a_pipeline_that_is_fast_enough(
-    workers: int, prefetch: int, phi: float, spread: float
-) -> None:
-    machines = [noisy(workers, prefetch, phi, spread, seed) for seed in range(SEEDS)]
+@pytest.mark.parametrize("phi", [0.0, 0.8])
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 8), (8, 8)])
+def test_noise_hardly_ever_ends_a_pipeline_that_is_fast_enough(workers: int, prefetch: int, phi: float) -> None:
+    machines = [noisy(workers, prefetch, phi, 0.1, seed) for seed in range(SEEDS)]
     assert sum(measured(machine, TRUTH / 1.05)[0].stopped_early for machine in machines) <= 0.05 * SEEDS
 
 
@@ -80,14 +77,11 @@ def test_a_pipeline_that_is_too_slow_is_ended_early_and_its_rate_is_right(
     assert summary.samples_per_second == pytest.approx(truth, rel=0.03)
 
 
-@pytest.mark.parametrize("phi", [0.0, 0.5])
-@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (1, 8), (2, 2), (8, 8)])
-def test_a_noisy_pipeline_that_is_too_slow_is_ended_early_nearly_always(
-    workers: int, prefetch: int, phi: float
-) -> None:
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 8), (8, 8)])
+def test_a_noisy_pipeline_that_is_too_slow_is_ended_early_nearly_always(workers: int, prefetch: int) -> None:
     ended, covered, spent = 0, 0, 0.0
     for seed in range(SEEDS):
-        run, window, summary = measured(noisy(workers, prefetch, phi, 0.05, seed), TRUTH / 0.9)
+        run, window, summary = measured(noisy(workers, prefetch, 0.5, 0.05, seed), TRUTH / 0.9)
         ended += run.stopped_early
         spent += length(run, window)
         covered += summary.samples_per_second == pytest.approx(TRUTH, rel=0.1)

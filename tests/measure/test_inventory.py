@@ -35,7 +35,7 @@ def comes_true(claim: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "start"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+    ("num_workers", "start"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.machine)]
 )
 def test_every_batch_that_is_built_is_counted_in_whichever_process(num_workers: int, start: str | None) -> None:
     counter = CountingCollate(None, num_workers)

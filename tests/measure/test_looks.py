@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from autotune.probes import LoaderTrace
 
+pytestmark = pytest.mark.machine
+
 BATCH_SIZE = 4
 SAMPLE_SECONDS = 0.01
 BATCH_SECONDS = 0.03

@@ -5,6 +5,8 @@ import pytest
 from autotune.measure.memory import MemoryGrowth, MemorySample, growth_between
 from tests.alone import assert_passes
 
+pytestmark = pytest.mark.machine
+
 
 def sample(batches: int, private: dict[int, int], shared: dict[int, int], in_flight: int = 0) -> MemorySample:
     return MemorySample(batches=batches, private=private, shared=shared, in_flight=in_flight, held=0)

@@ -36,6 +36,7 @@ FAILING = Config(batch_size=8, intra_op_threads=2)
 """The configuration in which the broken workloads break."""
 
 pytestmark = [
+    pytest.mark.machine,
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
     pytest.mark.usefixtures("shared_processes"),
 ]
@@ -111,7 +112,7 @@ def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> 
 
 @pytest.mark.parametrize(
     "look",
-    [LOADER, pytest.param(COMPUTE, marks=pytest.mark.slow), pytest.param(ANATOMY, marks=pytest.mark.slow)],
+    [LOADER, COMPUTE, ANATOMY],
     ids=["loader", "compute", "anatomy"],
 )
 def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
@@ -185,7 +186,6 @@ def test_an_error_in_the_users_dataset_comes_back_from_the_process() -> None:
     assert_tells_where(attempt, "raise_value_error")
 
 
-@pytest.mark.slow
 def test_after_an_error_looks_and_training_go_on_in_a_clean_process() -> None:
     with runner_of("raising_at_batch_size_7") as runner:
         runner.inspect(SOUND)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from autotune.probes import Trace
 
+pytestmark = pytest.mark.machine
+
 CONFIG = Config(batch_size=4)
 STEP_SECONDS = 0.01
 

@@ -8,12 +8,10 @@ import pytest
 
 from tests.ranks.failing import FAILURES, LIMIT, strike
 
-QUICK = ("raise", "kill")
+pytestmark = pytest.mark.machine
 
 
-@pytest.mark.parametrize(
-    "how", [how if how in QUICK else pytest.param(how, marks=pytest.mark.slow) for how in FAILURES]
-)
+@pytest.mark.parametrize("how", FAILURES)
 def test_a_rank_that_fails_ends_the_trial_and_nothing_else(how: str, tmp_path: Path) -> None:
     outcome, message = FAILURES[how]
     struck = strike(how, tmp_path / "failed")

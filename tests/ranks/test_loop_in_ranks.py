@@ -16,6 +16,8 @@ from autotune.config import Config, load_config
 from tests.quiet import undisturbed
 from tests.ranks.train import SAMPLES
 
+pytestmark = pytest.mark.machine
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 README = ROOT / "README.md"
@@ -72,7 +74,6 @@ def test_two_ranks_train_as_one_process_does_with_the_same_samples_in_a_step(tmp
         assert mine == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in theirs] or mine == pytest.approx(theirs)
 
 
-@pytest.mark.slow
 def test_torchrun_trains_at_the_rate_that_tuning_in_ranks_has_promised(tmp_path: Path) -> None:
     command = [
         sys.executable,

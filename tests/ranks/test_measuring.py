@@ -16,7 +16,7 @@ from tests.sharing import shared_processes
 
 __all__ = ["shared_processes"]
 
-pytestmark = pytest.mark.usefixtures("shared_processes")
+pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
 
 BATCH = 8
 PLAIN = Config(batch_size=BATCH, ranks=2)
@@ -41,8 +41,8 @@ def measured(
 @pytest.mark.parametrize(
     ("workload", "config", "step"),
     [
-        pytest.param("equal", PLAIN, BUILD + STEP, marks=pytest.mark.slow),
-        pytest.param("equal", FED, STEP, marks=pytest.mark.slow),
+        ("equal", PLAIN, BUILD + STEP),
+        ("equal", FED, STEP),
         ("unequal", PLAIN, BUILD + STEP + SLOWER),
         ("synchronising", PLAIN, BUILD + STEP + SYNC),
     ],
@@ -131,7 +131,7 @@ def test_a_model_that_lies_in_pieces_is_measured_with_every_batch_size() -> None
     [
         ("shards_with_an_optimizer", "the optimizer has none of the model's parameters"),
         ("partial", "Workload(parallelize=lambda model: DistributedDataParallel(model, find_unused_parameters=True))"),
-        pytest.param("leaving", "the user's code ended the process (0)", marks=pytest.mark.slow),
+        ("leaving", "the user's code ended the process (0)"),
     ],
 )
 def test_what_does_not_work_in_ranks_is_said_with_the_way_out(workload: str, message: str) -> None:

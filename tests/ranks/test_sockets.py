@@ -20,6 +20,8 @@ from autotune.records import Request
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
 
+pytestmark = pytest.mark.machine
+
 INTERVAL = 0.05
 """Seconds between two looks at the sockets of all processes."""
 TWO = Config(batch_size=8, ranks=2)

@@ -14,7 +14,7 @@ from autotune.search.keeping import Keeper
 from autotune.search.reading import read_study
 from autotune.tuning import Run
 from tests import examples
-from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, space_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of
 
 SPEED = {"off": 1.0, "bf16": 0.55, "fp16": 0.6}
 MEMORY = {"off": 9_000_000, "bf16": 5_200_000, "fp16": 5_200_000}
@@ -46,7 +46,7 @@ def kept_study(path: Path, **facts: Any) -> Result:
     described = gpu_facts(**{"model_name": "ResNet", "dataset_name": "FolderOfJpegs", **facts})
     keeper = Keeper(path)
     try:
-        run = Run(machine, space_of(described), described, host(8), Clock(180, machine.now), lambda progress: None)
+        run = Run(machine, few_of(described, num_workers="0,4,16"), described, host(8), Clock(180, machine.now), lambda progress: None)
         result = run.result(keeper, None)
         keeper.finish()
     finally:

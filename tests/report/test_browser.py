@@ -29,7 +29,7 @@ CHROMIUM = shutil.which("chromium")
 FLAGS = ["--disable-gpu", "--disable-quic", "--no-first-run", "--no-sandbox", "--disable-background-networking"]
 DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg path'))"
 SCREENS = [(width, scheme) for width in (360, 800, 1400) for scheme in ("light", "dark")]
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian: chromium)")]
+pytestmark = [pytest.mark.server, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian: chromium)")]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from autotune.tuning import Run
 from tests import examples
 from tests.report.results import kept_study, simulated_result
 from tests.search.test_keeping import HERE, frozen, opened, trial
-from tests.simulated import SimulatedMachine, equal_everywhere, gpu_facts, host, space_of
+from tests.simulated import SimulatedMachine, equal_everywhere, few_of, gpu_facts, host
 
 TUNE = ("--model", "m:f", "--output", "tuned.yaml")
 
@@ -182,7 +182,7 @@ def failing_run(keeper: Keeper) -> None:
     """A run of the whole program on a machine where nothing works."""
     machine = SimulatedMachine(cost=equal_everywhere, fails=lambda config: Outcome.USER_ERROR)
     facts = gpu_facts()
-    run = Run(machine, space_of(facts), facts, host(8), Clock(180, machine.now), lambda progress: None)
+    run = Run(machine, few_of(facts), facts, host(8), Clock(180, machine.now), lambda progress: None)
     with pytest.raises(UserCodeError):
         run.result(keeper, None)
 

@@ -20,6 +20,8 @@ from tests.stations import OnStations, SimulatedStation, at
 from tests.test_shared import measured, repeated, trials_in
 from tests.tuner import FACTS, SPACE, keeper_of, rough
 
+pytestmark = pytest.mark.server
+
 REQUEST = Request(seconds=1.0)
 LOST = Attempt(outcome=Outcome.LOST, message="lost")
 

@@ -37,6 +37,8 @@ from tests.server import PASSWORD, Server, free_port
 from tests.simulated import SimulatedMachine, host, larger_batches_pay
 from tests.tuner import FACTS, SPACE, keeper_of, rough
 
+pytestmark = pytest.mark.server
+
 REQUEST = Request(seconds=1.0)
 
 

@@ -22,6 +22,8 @@ from autotune.search.database import Heartbeat, open_database
 from autotune.search.stored import RECORD, frozen_trial
 from tests import examples
 
+pytestmark = pytest.mark.server
+
 HEARTBEAT = Heartbeat(interval=1, grace=2)
 DISTRIBUTIONS = {"batch_size": IntDistribution(1, 1024)}
 NAMES = (f"study {number}" for number in itertools.count())

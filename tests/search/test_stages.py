@@ -18,14 +18,15 @@ from autotune.search.stages import MAX_DOUBTS, PROBE_SHARE, Search
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
 from tests.simulated import (
+    WHOLE,
     SimulatedMachine,
     StepCost,
     equal_everywhere,
+    few_of,
     gpu_facts,
     host,
     larger_batches_pay,
     loader_bound,
-    space_of,
 )
 
 CPU, GPU = examples.facts(dataset_length=None), gpu_facts(dataset_length=None)
@@ -47,7 +48,7 @@ class Run:
     ) -> None:
         self.machine = machine
         self.told: list[Progress] = []
-        self.space: Space = space_of(facts, **bounds)
+        self.space: Space = few_of(facts, **bounds)
         keeper = Keeper(storage)
         self.study: TuningStudy = open_study(self.space, facts, host(), keeper=keeper)
         self.clock = Clock(budget, machine.now)
@@ -243,7 +244,7 @@ class HangingOnce(SimulatedMachine):
 
 
 def test_the_search_goes_on_after_a_trial_that_hung_while_there_is_time_for_another() -> None:
-    run = Run(HangingOnce(cost=loader_bound), budget=90.0)
+    run = Run(HangingOnce(cost=loader_bound), budget=90.0, **WHOLE)
     assert run.study.trials[1].outcome is Outcome.TIMEOUT
     assert run.reason.startswith("within 3% of the ceiling")
     assert run.clock.spent <= 90.0

@@ -22,6 +22,7 @@ from tests.simulated import (
     SimulatedMachine,
     StepCost,
     equal_everywhere,
+    few_of,
     four_shared_cores,
     gpu_facts,
     host,
@@ -76,7 +77,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def test_the_baseline_is_the_first_trial_even_beyond_the_bounds() -> None:
-    space = space_of(gpu_facts(), batch_size="64..256")
+    space = few_of(gpu_facts(), batch_size="64..256")
     baseline, *others = run(opened(space), SimulatedMachine(cost=loader_bound), 15)
     assert (baseline.number, baseline.kind, baseline.config) == (0, "baseline", examples.BASELINE)
     assert all(trial.kind != "baseline" for trial in others)
@@ -108,7 +109,7 @@ def test_no_configuration_is_measured_twice(cost: Any) -> None:
 def test_every_proposal_but_the_baseline_respects_the_bounds(
     bounds: dict[str, Any], allowed: dict[str, set[Any]]
 ) -> None:
-    _, *proposals = run(opened(space_of(gpu_facts(), **bounds)), SimulatedMachine(cost=loader_bound, noise=0.05), 25)
+    _, *proposals = run(opened(few_of(gpu_facts(), **bounds)), SimulatedMachine(cost=loader_bound, noise=0.05), 25)
     for name, values in allowed.items():
         assert {getattr(trial.config, name) for trial in proposals} <= values
 
@@ -119,7 +120,7 @@ FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
 @pytest.mark.parametrize("outcome", FAILURES)
 def test_failures_are_pruned_and_infeasible(outcome: Outcome, journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome if config.num_workers else None)
-    run(opened(space_of(gpu_facts()), journal), machine, 12)
+    run(opened(few_of(gpu_facts()), journal), machine, 12)
     stored = optuna_trials(journal)
     assert {trial.state for trial in stored} == {TrialState.COMPLETE, TrialState.PRUNED}
     for trial in stored:
@@ -134,9 +135,9 @@ def test_every_trial_carries_its_full_record(journal: Path) -> None:
         noise=0.1,
         fails=lambda config: Outcome.DEVICE_OOM if config.num_workers > 4 else None,
     )
-    told = run(opened(space_of(gpu_facts()), journal), machine, 12)
+    told = run(opened(few_of(gpu_facts()), journal), machine, 12)
     assert {trial.outcome for trial in told} == {Outcome.OK, Outcome.DEVICE_OOM}
-    assert opened(space_of(gpu_facts()), journal).trials == tuple(told)
+    assert opened(few_of(gpu_facts()), journal).trials == tuple(told)
     stored = optuna_trials(journal)
     assert [trial.user_attrs.get("message", "") for trial in stored] == [trial.message for trial in told]
     assert [trial.value for trial in stored] == [trial.rate for trial in told]
@@ -155,8 +156,8 @@ def test_every_trial_carries_its_full_record(journal: Path) -> None:
 
 def test_a_reopened_study_continues(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound, noise=0.02)
-    before = run(opened(space_of(gpu_facts()), journal), machine, 6)
-    reopened = opened(space_of(gpu_facts()), journal)
+    before = run(opened(few_of(gpu_facts()), journal), machine, 6)
+    reopened = opened(few_of(gpu_facts()), journal)
     assert reopened.trials == tuple(before)
     after = run(reopened, machine, 20)
     assert [trial.number for trial in after] == list(range(6, 26))
@@ -165,7 +166,7 @@ def test_a_reopened_study_continues(journal: Path) -> None:
 
 
 def test_a_reopened_study_proposes_what_an_uninterrupted_one_would(journal: Path) -> None:
-    space = space_of(gpu_facts())
+    space = few_of(gpu_facts())
     whole = run(opened(space), SimulatedMachine(cost=four_shared_cores), 30)
     machine = SimulatedMachine(cost=four_shared_cores)
     parts = [trial for count in (4, 9, 17) for trial in run(opened(space, journal), machine, count)]
@@ -174,10 +175,10 @@ def test_a_reopened_study_proposes_what_an_uninterrupted_one_would(journal: Path
 
 def test_a_trial_that_a_killed_run_was_at_is_not_counted(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    killed = opened(space_of(gpu_facts()), journal)
+    killed = opened(few_of(gpu_facts()), journal)
     run(killed, machine, 3)
     lost, _ = killed.ask()
-    reopened = opened(space_of(gpu_facts()), journal)
+    reopened = opened(few_of(gpu_facts()), journal)
     assert len(optuna_trials(journal)) == 3
     assert len(reopened.trials) == 3
     assert run(reopened, machine, 1)[0].config == lost  # it was never measured
@@ -185,11 +186,11 @@ def test_a_trial_that_a_killed_run_was_at_is_not_counted(journal: Path) -> None:
 
 def test_a_baseline_that_failed_is_measured_again(journal: Path) -> None:
     run(
-        opened(space_of(gpu_facts()), journal),
+        opened(few_of(gpu_facts()), journal),
         SimulatedMachine(cost=loader_bound, fails=lambda c: Outcome.CRASHED),
         1,
     )
-    reopened = opened(space_of(gpu_facts()), journal)
+    reopened = opened(few_of(gpu_facts()), journal)
     assert reopened.trials == ()
     baseline, following = run(reopened, SimulatedMachine(cost=loader_bound), 2)
     assert (baseline.kind, baseline.outcome, baseline.number) == ("baseline", Outcome.OK, 0)
@@ -197,7 +198,7 @@ def test_a_baseline_that_failed_is_measured_again(journal: Path) -> None:
 
 
 def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() -> None:
-    study = opened(space_of(gpu_facts()))
+    study = opened(few_of(gpu_facts()))
     run(study, SimulatedMachine(cost=loader_bound), 1)
     for letter in ("m", "\u2502", "\U0001f525"):
         said = 10**6 * letter
@@ -210,11 +211,11 @@ def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() 
 
 def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    first = opened(space_of(gpu_facts()), journal)
+    first = opened(few_of(gpu_facts()), journal)
     first.ask()
     first.abandon()
     for _ in range(2):
-        study = opened(space_of(gpu_facts()), journal)
+        study = opened(few_of(gpu_facts()), journal)
         run(study, machine, 3)
         study.confirmed(machine.measure(Config(), REQUEST), Config())
     assert study.trials[0].number == 0
@@ -222,7 +223,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
 
 
 def test_an_abandoned_trial_fails_and_may_be_asked_for_again() -> None:
-    study = opened(space_of(gpu_facts()))
+    study = opened(few_of(gpu_facts()))
     run(study, SimulatedMachine(cost=loader_bound), 2)
     lost, _ = study.ask()
     study.abandon()
@@ -235,7 +236,7 @@ def test_a_failed_or_disturbed_trial_is_never_the_best() -> None:
     machine = SimulatedMachine(
         cost=larger_batches_pay, fails=lambda config: Outcome.SUSPECT if config.batch_size > 32 else None
     )
-    study = opened(space_of(gpu_facts()))
+    study = opened(few_of(gpu_facts()))
     trials = run(study, machine, 20)
     assert max(trials, key=lambda trial: trial.rate or 0.0).outcome is Outcome.SUSPECT
     assert study.best is not None
@@ -263,7 +264,7 @@ KEPT = Config(num_workers=4, persistent_workers=True)
 def test_among_equally_fast_configurations_the_cheapest_is_the_finalist(
     dear: Config, cheap: Config, rate_of_cheaper: float, is_chosen: bool
 ) -> None:
-    study = opened(space_of(gpu_facts()))
+    study = opened(few_of(gpu_facts(), prefetch_factor="2,8"))
     looked_at(study, SimulatedMachine(cost=loader_bound), ("numerics", Config(amp="bf16")))
     for config, rate in ((Config(batch_size=32), 100.0), (dear, 1000.0), (cheap, rate_of_cheaper)):
         _, kind = study.ask()
@@ -274,7 +275,7 @@ def test_among_equally_fast_configurations_the_cheapest_is_the_finalist(
 
 def study_with(rates: Mapping[Config, float]) -> TuningStudy:
     """A study of the baseline and of configurations with these rates."""
-    study = opened(space_of(gpu_facts()))
+    study = opened(few_of(gpu_facts(), num_workers="0,2,4,6,8"))
     for config, rate in ({Config(): 1000.0} | dict(rates)).items():
         _, kind = study.ask()
         measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
@@ -297,13 +298,13 @@ def test_what_hardly_beats_the_baseline_is_no_finalist_and_the_baseline_never_is
 
 def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    study = opened(space_of(gpu_facts()), journal)
+    study = opened(few_of(gpu_facts()), journal)
     trials = run(study, machine, 3)
     confirmations = [
         study.confirmed(machine.measure(config, REQUEST), config) for config in (Config(), examples.ANSWER)
     ]
     assert [trial.kind for trial in confirmations] == ["confirm", "confirm"]
-    for current in (study, opened(space_of(gpu_facts()), journal)):
+    for current in (study, opened(few_of(gpu_facts()), journal)):
         assert current.trials == tuple(trials)
         assert current.history == (*trials, *confirmations)
         assert [trial.number for trial in current.history] == list(range(5))
@@ -311,7 +312,7 @@ def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
 
 def test_opening_a_study_leaves_optunas_verbosity_as_it_was() -> None:
     before = optuna.logging.get_verbosity()
-    opened(space_of(gpu_facts()))
+    opened(few_of(gpu_facts()))
     assert optuna.logging.get_verbosity() == before
 
 
@@ -322,10 +323,10 @@ def looked_at(study: TuningStudy, machine: SimulatedMachine, *parts: tuple[Part,
 
 def test_looks_are_kept_beside_the_trials(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound, fails=too_large)
-    study = opened(space_of(gpu_facts()), journal)
+    study = opened(few_of(gpu_facts()), journal)
     run(study, machine, 1)
     looked_at(study, machine, ("loader", Config()), ("compute", Config()), ("compute", Config(batch_size=512)))
-    reopened = opened(space_of(gpu_facts()), journal)
+    reopened = opened(few_of(gpu_facts()), journal)
     assert reopened.probes == study.probes
     assert [probe.part for probe in reopened.probes] == ["loader", "compute", "compute"]
     assert [probe.outcome for probe in reopened.probes] == [Outcome.OK, Outcome.OK, Outcome.DEVICE_OOM]
@@ -334,7 +335,7 @@ def test_looks_are_kept_beside_the_trials(journal: Path) -> None:
 
 def test_a_trial_carries_what_was_expected_of_it() -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    study = opened(space_of(gpu_facts()))
+    study = opened(few_of(gpu_facts()))
     run(study, machine, 1)
     looked_at(study, machine, ("loader", Config()), ("compute", Config()))
     (trial,) = run(study, machine, 1)
@@ -351,7 +352,7 @@ def slow_alone(config: Config) -> StepCost:
 
 def test_a_step_that_cannot_win_is_recorded_as_skipped_with_its_bound(journal: Path) -> None:
     machine = SimulatedMachine(cost=slow_alone)
-    study = opened(space_of(gpu_facts()), journal)
+    study = opened(few_of(gpu_facts()), journal)
     run(study, machine, 1)
     looked_at(study, machine, ("numerics", Config(amp="bf16")))
     looked_at(study, machine, ("loader", Config()), ("compute", Config()), ("compute", Config(amp="bf16")))
@@ -372,7 +373,7 @@ def test_a_step_that_cannot_win_is_recorded_as_skipped_with_its_bound(journal: P
 
 def test_what_leaves_too_little_memory_free_is_infeasible_and_never_the_best(journal: Path) -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
-    study = opened(space_of(gpu_facts()), journal)
+    study = opened(few_of(gpu_facts()), journal)
     trials = run(study, machine, 40)
     limit = 0.9 * 8 * 2**30
     assert study.best is not None

@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
+pytestmark = pytest.mark.machine
+
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "studies" / "digits"
 
@@ -146,7 +148,6 @@ def test_one_training_step_has_a_finite_loss_and_moves_every_parameter(workload)
     assert not any(map(torch.equal, before, model.parameters()))
 
 
-@pytest.mark.slow
 def test_the_training_script_runs_a_hand_written_config_and_says_how_fast(environment, written, tmp_path):
     config = tmp_path / "autotune.yaml"
     config.write_text("autotune: 1\ndataloader: {batch_size: 64, num_workers: 1, persistent_workers: true}\n")
@@ -155,7 +156,6 @@ def test_the_training_script_runs_a_hand_written_config_and_says_how_fast(enviro
     assert "promised" not in line
 
 
-@pytest.mark.slow
 def test_the_training_script_compares_with_the_promised_rate(environment, written, tmp_path):
     config = tmp_path / "autotune.yaml"
     config.write_text(

@@ -83,7 +83,7 @@ def test_words_are_followed_by_words_of_the_same_passage(modules: dict[str, Modu
     assert following.tolist() == [[6, 7], [9, workloads.PADDING]]
 
 
-@pytest.mark.slow
+@pytest.mark.machine
 def test_the_training_script_runs_whole_epochs_as_the_file_says(tmp_path: Path) -> None:
     config = tmp_path / "autotune.yaml"
     config.write_text("autotune: 1\ndataloader: {batch_size: 64}\nthreads: {intra_op: 1}\n", encoding="utf-8")
