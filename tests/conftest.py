@@ -14,7 +14,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is first i
 import pytest
 import torch
 
-from autotune.process import MeasuringProcess
 from tests.processes import MARK, marked
 from tests.server import database, server
 from tests.sharing import no_process_is_left, shared_processes
@@ -58,8 +57,8 @@ def pytest_collection_finish() -> None:
 def no_measuring_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests without a marker are quick and run side by side, so they start none."""
     if not any(map(request.node.get_closest_marker, ("machine", "server", "smoke", "gpu"))):
-        monkeypatch.setattr(MeasuringProcess, "_start", refuse_to_start)
+        monkeypatch.setattr("autotune.runner.MeasuringProcess", refuse_to_start)
 
 
-def refuse_to_start(*_: object) -> None:
+def refuse_to_start(*_: object, **options: object) -> None:
     pytest.fail("a test that starts a measuring process has the marker machine, server or smoke")

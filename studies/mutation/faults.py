@@ -219,25 +219,25 @@ FAULTS = (
         "autotune/runner.py",
         "if self._session is None or request.fresh or key != self._key:",
         "if self._session is None or key != self._key:",
-        ("tests/test_runner.py",),
+        ("tests/test_smoke.py", "tests/test_process.py"),
     ),
     Fault(
         "autotune/runner.py",
         "if request.fresh or _needs_plain_model(config, request) or not attempt.found:",
         "if request.fresh or _needs_plain_model(config, request):",
-        ("tests/test_runner.py",),
+        ("tests/test_smoke.py", "tests/test_process.py"),
     ),
     Fault(
         "autotune/process.py",
         "start = max(self._output_begin, os.fstat(descriptor).st_size - OUTPUT_BYTES)",
         "start = max(0, os.fstat(descriptor).st_size - OUTPUT_BYTES)",
-        ("tests/test_runner.py",),
+        ("tests/test_smoke.py", "tests/test_process.py"),
     ),
     Fault(
         "autotune/process.py",
         "environment = {**os.environ, **thread_environment}",
         "environment = {**thread_environment, **os.environ}",
-        ("tests/test_runner.py",),
+        ("tests/test_smoke.py", "tests/test_process.py"),
     ),
     # the file
     Fault(

@@ -46,7 +46,14 @@ def kept_study(path: Path, **facts: Any) -> Result:
     described = gpu_facts(**{"model_name": "ResNet", "dataset_name": "FolderOfJpegs", **facts})
     keeper = Keeper(path)
     try:
-        run = Run(machine, few_of(described, num_workers="0,4,16"), described, host(8), Clock(180, machine.now), lambda progress: None)
+        run = Run(
+            machine,
+            few_of(described, num_workers="0,4,16"),
+            described,
+            host(8),
+            Clock(180, machine.now),
+            lambda progress: None,
+        )
         result = run.result(keeper, None)
         keeper.finish()
     finally:
