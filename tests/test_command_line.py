@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import autotune
+from autotune.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,24 +93,33 @@ def workload(name: str) -> tuple[str, str]:
         ),
     ],
 )
+@pytest.mark.usefixtures("shared_processes")
 def test_wrong_input_gives_an_exit_code_and_one_line(
-    tmp_path: Path, flags: tuple[str, ...], exit_code: int, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+    exit_code: int,
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     device = () if "--device" in flags else ("--device", "cpu")
-    done = run(tmp_path, *flags, *device, "--budget", "10s")
-    lines = done.stderr.splitlines()
-    assert done.returncode == exit_code, done.stderr
-    assert sum(line.startswith("autotune: error: ") for line in lines) == 1, done.stderr
+    code = main([*flags, *device, "--budget", "10s"])
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert code == exit_code, err
+    assert sum(line.startswith("autotune: error: ") for line in lines) == 1, err
     assert lines[-1].startswith("autotune: error: ")
     assert message in lines[-1]
-    assert done.stdout == ""
-    assert str(PACKAGE) not in done.stderr
-    assert exit_code == 3 or "Traceback" not in done.stderr
+    assert out == ""
+    assert str(PACKAGE) not in err
+    assert exit_code == 3 or "Traceback" not in err
     assert not list(tmp_path.iterdir())
 
 
 def test_an_error_in_the_users_code_shows_their_traceback(tmp_path: Path) -> None:
     done = run(tmp_path, *workload("every_item_raises"), "--device", "cpu")
+    assert done.returncode == 3
     assert "Traceback (most recent call last):\n" in done.stderr
     assert 'tests/workloads.py", line ' in done.stderr
     assert ", in __getitem__\n" in done.stderr
