@@ -20,7 +20,7 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 ALONE = Config(batch_size=16)
 WITH_WORKERS = Config(batch_size=16, num_workers=2, intra_op_threads=1)
 
-pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
+pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("shared_processes")]
 
 LIMITS = {
     "by_decoding": (ALONE, Cause.DECODING),

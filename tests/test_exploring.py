@@ -164,9 +164,10 @@ def test_an_unknown_option_is_refused_before_anything_starts() -> None:
 
 
 @pytest.mark.machine
+@pytest.mark.timed
 def test_on_the_demo_each_option_is_tried_and_the_answer_is_one_that_was_confirmed() -> None:
     result = tune(
-        "autotune.demo:build", device="cpu", budget=90.0, trials=2, batch_size=64, num_workers="0..2", amp="off",
+        "autotune.demo:build", device="cpu", budget=45.0, trials=2, batch_size=64, num_workers="0..2", amp="off",
         explore="channels_last,tf32,fused_optimizer",
     )  # fmt: skip
     tried = {each.option: each for each in result.tried}

@@ -64,7 +64,7 @@ def temporary_files(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if not name.startswith("torchinductor_")]
 
 
-HANGING = ["hangs_spawned", "hangs_sharing_files"]
+HANGING = ["hangs_sharing_files"]
 
 
 @pytest.mark.parametrize("name", HANGING)

@@ -106,7 +106,7 @@ def test_an_option_changes_neither_names_nor_training(option: str) -> None:
 
 @pytest.mark.machine
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs a C++ compiler")
-@pytest.mark.parametrize("options", [("compile",), ("channels_last", "fused_optimizer", "checkpointing", "compile")])
+@pytest.mark.parametrize("options", [("channels_last", "fused_optimizer", "checkpointing", "compile")])
 def test_a_compiled_model_trains_like_a_plain_one(options: tuple[str, ...]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.nn.Dropout.forward", lambda self, values: values)  # compiled, it draws other numbers

@@ -17,7 +17,7 @@ from autotune import load_config
 from tests.test_command_line import PACKAGE, Running, environment, wait_until, workload
 
 pytestmark = pytest.mark.machine
-FLAGS = ("--device", "cpu", "--budget", "90s", "--trials", "4", "--batch-size", "8", "--baseline", "batch_size=8")
+FLAGS = ("--device", "cpu", "--budget", "25s", "--trials", "3", "--batch-size", "8", "--baseline", "batch_size=8")
 KNOBS = ("--num-workers", "0..2", "--prefetch-factor", "2", "--threads", "1", "--amp", "off")
 """Of samples that are waited for: two workers are twice as fast on every machine, so there is a second trial."""
 

@@ -81,6 +81,7 @@ def sleeping() -> Iterator[ProcessRunner]:
         yield runner
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("num_workers", [0, 1, 4])
 def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: int) -> None:
     load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
@@ -95,6 +96,7 @@ def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: 
     assert undisturbed(measure, lambda rate: rate >= truth * 0.95) >= truth * 0.95
 
 
+@pytest.mark.timed
 def test_the_ceiling_is_the_rate_of_the_step_alone(sleeping: ProcessRunner) -> None:
     def measure() -> float:
         attempt = sleeping.measure(Config(batch_size=8), Request(seconds=0.2, fresh=True))  # with a step of its own
@@ -106,6 +108,7 @@ def test_the_ceiling_is_the_rate_of_the_step_alone(sleeping: ProcessRunner) -> N
     assert undisturbed(measure, lambda ceiling: ceiling >= least) >= least
 
 
+@pytest.mark.timed
 def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None:
     load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
 

@@ -602,9 +602,10 @@ def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any
 
 
 @pytest.mark.machine
+@pytest.mark.timed
 def test_on_a_real_pipeline_whose_step_takes_ten_times_its_loading_six_trials_reach_the_ceiling() -> None:
     def measure() -> Result:
-        return tune("tests/workloads.py:ten_loadings", device="cpu", budget=120.0, batch_size="16..128", amp="off")
+        return tune("tests/workloads.py:ten_loadings", device="cpu", budget=45.0, batch_size="16..128", amp="off")
 
     def is_right(result: Result) -> bool:
         stops = result.stop_reason.startswith("within 3% of the ceiling") and len(searched(result)) <= 6

@@ -70,10 +70,10 @@ class _Switch:
             self.flag.touch()
 
 
-def inject(name: str) -> Injected:
-    """Run a study of a minute, of two and a half for a hang, in which this fault strikes one trial."""
+def inject(name: str, seconds: float = BUDGET) -> Injected:
+    """Run a study of so many seconds, 90 more for a hang, in which this fault strikes one trial."""
     fault, before = FAULTS[name], _segments()
-    budget = BUDGET + (HANG if fault.outcome is Outcome.TIMEOUT else 0.0)
+    budget = seconds + (HANG if fault.outcome is Outcome.TIMEOUT else 0.0)
     with tempfile.TemporaryDirectory() as folder, _environment(name, Path(folder, "flag")):
         switch = _Switch(Path(folder, "flag"))
         result = tune(

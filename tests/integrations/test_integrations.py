@@ -44,7 +44,16 @@ def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_changed_and_training_with_the_answer_is_as_fast_as_promised(tmp_path: Path, name: str) -> None:
+def test_tuning_changes_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_TEST_BUDGET", "6")
+    tuned = told(tmp_path, name, "tune")
+    assert tuned["same"] is True
+    assert tuned.get("changed", {}).keys() <= CHANGED
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("name", ["lightning"])
+def test_training_with_the_answer_is_as_fast_as_promised(tmp_path: Path, name: str) -> None:
     """Two workers that wait read 200 samples in a second, none 100: which it is does not depend on the machine."""
     attempts = itertools.count()
 

@@ -35,7 +35,7 @@ from tests.workloads import SAMPLE_SECONDS, Sleeping
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
 WITHOUT_AND_WITH_WORKERS = pytest.mark.parametrize("loader", [{}, {"num_workers": 2}], ids=["alone", "workers"])
 LOADERS = pytest.mark.parametrize(

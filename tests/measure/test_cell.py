@@ -20,7 +20,7 @@ from autotune.workload import Workload
 from tests.datasets import CountingUp, Ragged, Squares
 from tests.quiet import undisturbed
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
 STEP_SECONDS = 0.03
 MIB = 2**20

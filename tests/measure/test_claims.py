@@ -41,7 +41,7 @@ ALONE = Config(batch_size=8)
 WITH_WORKERS = Config(batch_size=8, num_workers=2, persistent_workers=True)
 ROOT = str(Path(autotune.__file__).parent.parent)
 
-pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
+pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("shared_processes")]
 
 
 def runner_of(name: str) -> ProcessRunner:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autotune.probes import LoaderTrace
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
 BATCH_SIZE = 4
 SAMPLE_SECONDS = 0.01

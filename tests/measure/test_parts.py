@@ -37,6 +37,7 @@ FAILING = Config(batch_size=8, intra_op_threads=2)
 
 pytestmark = [
     pytest.mark.machine,
+    pytest.mark.timed,
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
     pytest.mark.usefixtures("shared_processes"),
 ]

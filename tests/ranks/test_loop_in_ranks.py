@@ -74,6 +74,7 @@ def test_two_ranks_train_as_one_process_does_with_the_same_samples_in_a_step(tmp
         assert mine == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in theirs] or mine == pytest.approx(theirs)
 
 
+@pytest.mark.timed
 def test_torchrun_trains_at_the_rate_that_tuning_in_ranks_has_promised(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -84,7 +85,7 @@ def test_torchrun_trains_at_the_rate_that_tuning_in_ranks_has_promised(tmp_path:
         "--ranks",
         "2",
         "--budget",
-        "75s",
+        "40s",
     ]
     command += [
         "--baseline",

@@ -16,7 +16,7 @@ from tests.sharing import shared_processes
 
 __all__ = ["shared_processes"]
 
-pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
+pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("shared_processes")]
 
 BATCH = 8
 PLAIN = Config(batch_size=BATCH, ranks=2)
@@ -30,7 +30,7 @@ def measured(
     def measure() -> Measurement:
         with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu") as runner:
             runner.inspect(PLAIN)
-            attempt = runner.measure(config, Request(seconds=3.0))
+            attempt = runner.measure(config, Request(seconds=2.0))
         assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt
         assert attempt.measurement is not None
         return attempt.measurement
@@ -41,7 +41,6 @@ def measured(
 @pytest.mark.parametrize(
     ("workload", "config", "step"),
     [
-        ("equal", PLAIN, BUILD + STEP),
         ("equal", FED, STEP),
         ("unequal", PLAIN, BUILD + STEP + SLOWER),
         ("synchronising", PLAIN, BUILD + STEP + SYNC),

@@ -201,6 +201,7 @@ def long_result(trials: int) -> Result:
     return replace(result, history=tuple(history))
 
 
+@pytest.mark.timed
 def test_five_hundred_trials_open_in_two_seconds(browser: Any, tmp_path: Path) -> None:
     path = written(tmp_path / "long.html", long_result(500))
     taken = []

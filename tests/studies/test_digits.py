@@ -156,6 +156,7 @@ def test_the_training_script_runs_a_hand_written_config_and_says_how_fast(enviro
     assert "promised" not in line
 
 
+@pytest.mark.timed
 def test_the_training_script_compares_with_the_promised_rate(environment, written, tmp_path):
     config = tmp_path / "autotune.yaml"
     config.write_text(

@@ -81,6 +81,7 @@ def test_measuring_was_recorded_to_cost_less_than_a_percent_of_a_step_of_10_ms()
 
 
 @pytest.mark.machine
+@pytest.mark.timed
 def test_measuring_costs_half_of_the_shortest_step_at_most(study: Any) -> None:
     """Side by side, so that it holds on a machine of any speed; recorded it is a quarter."""
 
