@@ -47,7 +47,7 @@ SOUND = Config(batch_size=8, intra_op_threads=1)
             Outcome.CRASHED,
             "the process ended without an answer (aborted, signal SIGABRT) in __getitem__, workloads.py",
         ),
-        ("step_hangs", 0, Outcome.TIMEOUT, "no answer within 15 s"),
+        ("step_hangs", 0, Outcome.TIMEOUT, "no answer within 5 s"),
         (
             "unpicklable",
             1,
@@ -61,7 +61,7 @@ def test_an_end_is_an_outcome_with_its_evidence(
 ) -> None:
     config = Config(batch_size=8, num_workers=workers, intra_op_threads=2)
     with ProcessRunner(describe(f"tests.broken:{name}"), "cpu") as runner:
-        attempt = runner.measure(config, Request(seconds=0.2, time_limit=15 if name == "step_hangs" else 60))
+        attempt = runner.measure(config, Request(seconds=0.2, time_limit=5 if name == "step_hangs" else 60))
         assert (attempt.outcome, attempt.message[: len(message)]) == (outcome, message), attempt.details
         assert runner.measure(SOUND, Request(seconds=0.2, time_limit=60)).measurement is not None
     assert are_gone(processes)
@@ -70,7 +70,7 @@ def test_an_end_is_an_outcome_with_its_evidence(
 def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
     result = autotune.tune(
         "tests.broken:unpicklable",
-        device="cpu", budget=20, trials=3, baseline={"batch_size": 16, "threads": 1},
+        device="cpu", budget=10, trials=3, baseline={"batch_size": 16, "threads": 1},
         batch_size=(16, 32, 64), num_workers=(0, 1, 2), amp="off", threads=1,
     )  # fmt: skip
     with_workers = [trial for trial in result.history if trial.config.num_workers]

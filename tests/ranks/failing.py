@@ -19,12 +19,12 @@ from tests.processes import MARK, are_gone, marked
 from tests.ranks.workloads import FAILED, HOW
 
 CONFIG = Config(batch_size=8, num_workers=1, ranks=2)
-LIMIT = 8.0
+LIMIT = 6.0
 """Seconds that a trial may take."""
 FAILURES = {
     "raise": (Outcome.USER_ERROR, "rank 1 of 2: ValueError: the second rank has had enough"),
     "out_of_memory": (Outcome.DEVICE_OOM, "rank 1 of 2: OutOfMemoryError: CUDA out of memory"),
-    "hang": (Outcome.TIMEOUT, "no answer within 8 s: it was in <lambda>, workloads.py line "),
+    "hang": (Outcome.TIMEOUT, "no answer within 6 s: it was in <lambda>, workloads.py line "),
     "kill": (Outcome.HOST_OOM, "rank 1: the process was killed (signal 9)"),
     "crash": (Outcome.CRASHED, "rank 1: the process ended without an answer (segmentation fault"),
     "exit": (Outcome.CRASHED, "rank 1: the process ended without an answer (exit code 3)"),

@@ -1,4 +1,7 @@
-"""One rank fails: the trial ends with the right outcome, nothing is left of it, and the next one does not notice."""
+"""One rank fails: the trial ends with the right outcome, nothing is left of it, and the next one does not notice.
+
+All ways to fail, five times each, are in studies/ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.ranks.failing import FAILURES, LIMIT, strike
 pytestmark = pytest.mark.machine
 
 
-@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("how", ["raise", "hang", "kill", "crash"])
 def test_a_rank_that_fails_ends_the_trial_and_nothing_else(how: str, tmp_path: Path) -> None:
     outcome, message = FAILURES[how]
     struck = strike(how, tmp_path / "failed")
