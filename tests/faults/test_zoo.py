@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
-    *("--model", "tests.faults.zoo:build", "--device", "cpu", "--budget", "20s", "--trials", "3", "--amp", "off"),
+    *("--model", "tests.faults.zoo:build", "--device", "cpu", "--budget", "60s", "--trials", "3", "--amp", "off"),
     *("--batch-size", "16,64", "--threads", "1", "--num-workers", "0", "--baseline", "batch_size=8,threads=1"),
 )
 
