@@ -22,7 +22,6 @@ from autotune.room import MemoryRoom
 from autotune.search.space import build_space
 from autotune.tuning import Run, tune
 from tests import examples
-from tests.quiet import undisturbed
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
@@ -599,17 +598,3 @@ def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any
     with pytest.raises(UsageError, match=flag):
         tune("no_such_module:build", on_progress=seen.append, **options)
     assert seen == []
-
-
-@pytest.mark.machine
-@pytest.mark.timed
-def test_on_a_real_pipeline_whose_step_takes_ten_times_its_loading_six_trials_reach_the_ceiling() -> None:
-    def measure() -> Result:
-        return tune("tests/workloads.py:ten_loadings", device="cpu", budget=45.0, batch_size="16..128", amp="off")
-
-    def is_right(result: Result) -> bool:
-        stops = result.stop_reason.startswith("within 3% of the ceiling") and len(searched(result)) <= 6
-        return stops and result.verdict == "faster" and result.speedup == pytest.approx(1.1, rel=0.05)
-
-    result = undisturbed(measure, is_right)
-    assert is_right(result), (result.stop_reason, searched(result), result.verdict, result.speedup)

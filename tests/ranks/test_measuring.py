@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("s
 
 BATCH = 8
 PLAIN = Config(batch_size=BATCH, ranks=2)
-FED = Config(batch_size=BATCH, num_workers=2, ranks=2)
+FED = Config(batch_size=BATCH, num_workers=1, ranks=2)
 BUILD = BATCH * SAMPLE
 
 

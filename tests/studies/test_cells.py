@@ -53,6 +53,7 @@ def test_a_fault_in_the_code_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.timed
 @pytest.mark.parametrize("study", ["loader_prediction"], indirect=True)
 def test_a_loader_that_sleeps_is_predicted(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(study.STEP_VARIABLE, "0.01")
     monkeypatch.setattr(study, "SETTINGS", [(2, 2)])
     monkeypatch.setattr(study, "LOOK", Request(seconds=1.0, part="loader"))
     monkeypatch.setattr(study, "WINDOW", Request(seconds=2.0))

@@ -1,6 +1,6 @@
 """Trained with what came out, by the packages themselves, on samples that are waited for: the promise holds.
 
-pytest studies/trainers/test_promise.py
+pytest studies/trainers/test_trained_rates.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.data import BATCH, SAMPLES, SECONDS
-from tests.integrations.test_integrations import NAMES, told
+from tests.integrations.test_integrations import CHANGED, NAMES, told
 from tests.quiet import undisturbed
 
 
