@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).resolve().parent / "recorded" / "faults.json"
 LIMIT = 15 * 60.0
 """Seconds after which tests that have not ended have noticed a fault."""
-PASSED, FAILED, NONE_RUN = 0, 1, 5
-"""What pytest exits with."""
+PASSED, FAILED, STOPPED, NONE_RUN = 0, 1, 2, 5
+"""What pytest exits with; side by side it stops after the first that fails."""
 OUT_OF_TIME = f"no end after {LIMIT:.0f} s"
 SHOWN = 4000
 """Characters of the output that an error shows."""
@@ -126,7 +126,7 @@ def noticed_by(folder: Path, fault: Fault) -> str | None:
         code, output = run_tests(folder, files)
         if code is None:
             return OUT_OF_TIME
-        if code == FAILED:
+        if code in (FAILED, STOPPED):
             return first_failed(output)
         if code not in (PASSED, NONE_RUN):
             raise RuntimeError(f"{fault}: exit code {code}\n{output[-SHOWN:]}")

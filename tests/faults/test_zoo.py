@@ -32,7 +32,7 @@ pytestmark = pytest.mark.machine
 
 def test_a_study_goes_on_after_a_fault_and_leaves_nothing_behind() -> None:
     name = "worker leaves processes and exits"
-    found = inject(name, seconds=20.0)
+    found = inject(name, seconds=30.0)
     assert found.outcome is FAULTS[name].outcome, found.message
     assert found.recovery_seconds is not None
     assert (found.processes, found.segments, found.is_valid) == ((), (), True)
