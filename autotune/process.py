@@ -182,13 +182,13 @@ class MeasuringProcess:
             what = f"could not be read ({frame})"
         else:
             number, document = frame
-            if number == self._number:
-                return document
             if number == self._session and "closed" in document:
                 raise _EndedError(document["closed"])
             if number == self._session and "failed" in document:
                 failed: dict[str, Any] = document["failed"]
                 return failed
+            if number == self._number:
+                return document
             what = f"was to request {number}, not to {self._number}"
         advice = "does the workload write to descriptors that it has not opened?"
         raise self._lost(Outcome.CRASHED, f"the reply {what}: {advice}")
@@ -201,6 +201,8 @@ class MeasuringProcess:
                 frame = self._replies.get(timeout=left)
                 if not isinstance(frame, FrameError) and frame[0] == self._session and "closed" in frame[1]:
                     raise _EndedError(frame[1]["closed"])
+        if self._process.poll() is not None:
+            raise _EndedError(self._process.returncode)
 
     def stop(self) -> None:
         """Close the conversation, and kill all that is left below if that does not end it."""

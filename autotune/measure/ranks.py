@@ -1,8 +1,8 @@
 """A session of several ranks: each is a fork of the session's own process, which waits for them and ends them.
 
-Ranks of one host meet in a file of the private scratch folder, and talk over the loopback interface: no port is open to
-anybody else, and nothing that another process could have written is unpickled. Rank 0 leads the conversation with the
-tuner. Where one of them fails, in any way, the others, which would wait for it for ever, are ended.
+Ranks of one host meet in a file of the private scratch folder, from which nothing is unpickled, and talk over the
+loopback interface: no port is open to other hosts. Rank 0 leads the conversation with the tuner. Where one of them
+fails, in any way, the others, which would wait for it for ever, are ended.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource
 __all__ = ["main"]
 
 
-HIGH = 500
-"""The conversation's descriptors are numbered from here: code that closes or reads those it never opened begins low."""
+HIGH = (500, 200, 100)
+"""From where the conversation's descriptors are numbered, as high as the system lets them: code that closes or writes
+to those that it never opened begins low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +199,12 @@ def _take_channel() -> _Channel:
 
 def _duplicate(descriptor: int) -> int:
     """Return another descriptor of a file, with a high number where the system lets it."""
-    with suppress(ImportError, OSError):  # Windows; or fewer descriptors are allowed
+    with suppress(ImportError):  # Windows
         import fcntl
 
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        for least in HIGH:
+            with suppress(OSError):
+                return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
     return os.dup(descriptor)
 
 
