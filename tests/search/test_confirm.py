@@ -359,6 +359,14 @@ def test_a_certain_loss_is_not_claimed() -> None:
     assert confirmed(machine(-0.2, noise=0.001)).verdict == "no proven gain"
 
 
+def test_an_interval_that_holds_equality_proves_nothing_however_large_the_gain() -> None:
+    found = confirmation([(1000.0, None)] * 3, [1400.0, 900.0, 1200.0])
+    speedup, interval = found.speedup(0)
+    assert interval is not None
+    assert interval[0] < 1 < 1.1 < speedup
+    assert found.verdict == "no proven gain"
+
+
 def test_more_finalists_need_a_wider_interval() -> None:
     baselines = [(1000.0, 1010.0), (1020.0, 1000.0), (1000.0, 1000.0)]
     rates = [1100.0, 1150.0, 1120.0]

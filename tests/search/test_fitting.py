@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.records import Outcome, Probe
-from autotune.room import MemoryRoom
+from autotune.room import DEFAULT_ROOM, MemoryRoom
 from autotune.search.compute import LARGEST_STEP
 from autotune.search.fitting import LEAST_OWN, Fitting, exceeds
 from autotune.search.knowledge import Knowledge
@@ -107,6 +107,12 @@ def test_beyond_so_many_times_the_largest_that_ran_nothing_is_said_to_fit(batch:
 def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, headroom: float) -> None:
     numbers = examples.measurement(peak_memory_bytes=peak, memory_limit_bytes=limit)
     assert exceeds(numbers, MemoryRoom(headroom=headroom)) == (peak > limit * (1 - headroom))
+
+
+def test_memory_that_grows_until_the_end_of_an_epoch_is_exceeded_before_it_is() -> None:
+    numbers = examples.measurement(memory="host", peak_memory_bytes=2**30, memory_limit_bytes=2**32)
+    assert not exceeds(numbers, DEFAULT_ROOM)
+    assert exceeds(replace(numbers, epoch_host_memory_bytes=2**33), DEFAULT_ROOM)
 
 
 @pytest.mark.parametrize(

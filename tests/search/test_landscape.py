@@ -11,6 +11,7 @@ from autotune.config import Config
 from autotune.records import Outcome
 from autotune.result import Landscape
 from autotune.search.outlook import _Failure
+from autotune.search.space import without_loader
 from autotune.search.study import TuningStudy, open_study
 from tests.search.test_study import run
 from tests.simulated import (
@@ -84,6 +85,22 @@ def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
     assert best.num_workers >= 0.5 * study.best.config.num_workers
     options = replace(study.best.config, options=("channels_last",))
     assert study.landscape(options).loaders == found  # what is added to the step does not hide its loader
+
+
+def test_of_loaders_that_differ_in_pinning_alone_the_fastest_is_shown() -> None:
+    study = explored(loader_bound)
+    assert study.best is not None
+    step, outlook, are_different = without_loader(study.best.config), study.outlook, False
+    for forecast in landscape_of(study).loaders:
+        setting = forecast.num_workers, forecast.prefetch_factor
+        alike = [
+            outlook.rate_of(config)
+            for config in outlook.configs
+            if without_loader(config) == step and (config.num_workers, config.prefetch_factor) == setting
+        ]
+        assert forecast.rate == pytest.approx(max(alike))
+        are_different |= min(alike) < 0.999 * max(alike)
+    assert are_different
 
 
 def test_the_memory_that_may_be_used_leaves_the_headroom() -> None:

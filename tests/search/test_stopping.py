@@ -20,6 +20,7 @@ def outlook(
     *,
     error: float = 0.0,
     ceilings: Sequence[float] | float = 1e6,
+    limits: float | None = None,
     refused: Sequence[int] = (),
     closed: Sequence[int] = (),
 ) -> Outlook:
@@ -36,7 +37,7 @@ def outlook(
             rates=rates,
             ceilings=ceiling,
             ceiling_errors=np.full(count, MEASURED),
-            limits=ceiling,
+            limits=ceiling if limits is None else np.full(count, limits),
             bounds=ceiling * 1.1,
             step_errors=zeros,
             loader_errors=zeros,
@@ -58,6 +59,10 @@ def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops:
     assert (reason is not None) == stops
     if stops:
         assert reason == "within 3% of the ceiling: no loader can give more than 100 samples/s"
+
+
+def test_what_the_loader_is_expected_to_allow_is_no_ceiling() -> None:
+    assert reason_to_stop(outlook(60.0, [90.0], ceilings=100.0, limits=61.0)) is None
 
 
 def test_the_ceiling_is_the_highest_of_all_that_fit() -> None:
