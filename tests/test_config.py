@@ -364,3 +364,9 @@ def test_a_wrong_number_of_ranks_is_named(monkeypatch: pytest.MonkeyPatch, text:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", text)
     with pytest.raises(UsageError, match=r"LOCAL_WORLD_SIZE is .*; allowed: whole numbers from 1"):
         Config().for_rank()
+
+
+def test_both_numbers_of_threads_come_back_from_a_file(tmp_path: Path) -> None:
+    Config(intra_op_threads=3, inter_op_threads=5).save(tmp_path / "a.yaml")
+    found = load_config(tmp_path / "a.yaml")
+    assert (found.intra_op_threads, found.inter_op_threads) == (3, 5)
