@@ -399,10 +399,19 @@ def test_the_control_of_an_honest_machine_is_hardly_ever_off() -> None:
     assert sum(control.is_off for control in found if control) <= 3
 
 
+DRIFTING = ((0.05, True), (0.05, False), (0.2, False))
+"""Amplitudes of a wave in the machine's speed, and whether there is a control."""
+
+
 @pytest.mark.parametrize("finalists", [(CHEAP,), (CHEAP, MIDDLE, DEAR)], ids=["one", "three"])
-def test_equal_configurations_are_rarely_called_faster(finalists: tuple[Config, ...]) -> None:
-    options: dict[str, Any] = {"finalists": finalists, "with_control": False}
-    verdicts = [confirmed(machine(0.0, noise=0.03, seed=seed), seed=seed, **options).verdict for seed in range(200)]
+@pytest.mark.parametrize(("drift", "with_control"), [(0.0, False), *DRIFTING])
+def test_equal_configurations_are_rarely_called_faster(
+    finalists: tuple[Config, ...], drift: float, with_control: bool
+) -> None:
+    options: dict[str, Any] = {"finalists": finalists, "with_control": with_control}
+    verdicts = [
+        confirmed(machine(0.0, noise=0.03, drift=drift, seed=seed), seed=seed, **options).verdict for seed in range(200)
+    ]
     assert verdicts.count("faster") <= 10
 
 
@@ -413,9 +422,9 @@ def test_a_true_gain_is_found_through_noise_and_drift(
 ) -> None:
     verdicts = [
         confirmed(machine(gain, noise=noise, drift=drift, seed=seed), seed=seed, with_control=with_control).verdict
-        for seed in range(40)
+        for seed in range(100)
     ]
-    assert verdicts.count("faster") >= 36
+    assert verdicts.count("faster") >= 90
 
 
 @pytest.mark.parametrize(("gain", "noise"), [(0.25, 0.02), (1.0, 0.03), (1.0, 0.005)])
