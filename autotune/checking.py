@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +15,8 @@ from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.records import Attempt, Progress, Request, Runner, Trial
 from autotune.result import Control
 from autotune.runner import ProcessRunner
-from autotune.search.confirm import MIN_ROUNDS, confirm, finalists_for
-from autotune.stats import Interval
+from autotune.search.confirm import confirm, finalists_for
+from autotune.stats import Interval, geometric_interval
 from autotune.workload import Workload, describe
 
 __all__ = ["Check", "Promise", "check", "compare", "read_promise"]
@@ -24,6 +24,8 @@ __all__ = ["Check", "Promise", "check", "compare", "read_promise"]
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
 """What a measurement takes with its process, about; the first one tells."""
+RUNS_ALONE = 5
+"""Fresh processes in which a configuration is measured that is its own baseline."""
 GRACE = 10.0
 """Seconds after the end of the budget in which a measurement that has begun may end."""
 
@@ -34,12 +36,14 @@ class Promise:
 
     config: Config
     """The configuration."""
-    baseline: Config
-    """What it was compared with."""
+    baseline: Config | None
+    """What it was compared with; ``None`` where that is what it is itself, or the file does not say."""
     samples_per_second: float | None
     """Its rate; ``None`` where the file does not say."""
+    next_run_95: Interval | None
+    """95 % interval for the rate of one further run."""
     speedup: float
-    """That rate over the baseline's."""
+    """Its rate over the baseline's."""
     speedup_ci95: Interval | None
     """95 % interval of the speed-up."""
     workload: str | None
@@ -53,14 +57,15 @@ class Check:
     promise: Promise
     """What the file says."""
     verdict: Literal["holds", "broken", "undecided"]
-    """``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie below the
-    promised interval; ``undecided`` where the measurements do not tell."""
+    """Of a gain: ``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie
+    below the promised interval. Of a rate alone: ``holds`` where it is not below what one further run was promised.
+    ``undecided`` where the measurements do not tell."""
     samples_per_second: float
     """Rate of the configuration now."""
-    speedup: float
-    """That rate over the baseline's now: geometric mean of paired ratios."""
+    speedup: float | None
+    """That rate over the baseline's now: geometric mean of paired ratios; ``None`` without a baseline."""
     speedup_ci95: Interval | None
-    """95 % t-interval of it; ``None`` after a single round."""
+    """95 % interval of it; ``None`` below three rounds."""
     rounds: int
     """Complete rounds of fresh processes."""
     control: Control | None
@@ -100,7 +105,7 @@ def check(
 
     source = describe(workload, dataset)
     with ProcessRunner(source, device, on_wait=on_wait, oversubscribe_ranks=oversubscribe_ranks) as runner:
-        facts = runner.inspect(promise.baseline)
+        facts = runner.inspect(promise.baseline or promise.config)
         if promise.workload not in (None, facts.fingerprint):
             notes.append(f"{path}: model, dataset or training code are not those that the file was made for")
         return compare(runner, promise, clock, tell, tuple(notes), runner.close)
@@ -114,20 +119,20 @@ def compare(
     notes: tuple[str, ...] = (),
     on_interrupt: Callable[[], None] | None = None,
 ) -> Check:
-    """Measure both of a promise's configurations for as long as the clock allows, or until the user interrupts it.
+    """Measure a promise's configurations for as long as the clock allows, or until the user interrupts it.
 
-    Raises ``NothingFeasibleError`` when either cannot be measured.
+    Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
     begin, attempts = clock.spent, list[Attempt]()
 
     def has_time(measurements: float, rounds: int) -> bool:
         cost = (clock.spent - begin) / len(attempts) if attempts else PROCESS_SECONDS
-        return clock.left >= measurements * cost / (2 if rounds < MIN_ROUNDS else 1)
+        return clock.left >= measurements * cost / (1 if rounds else 2)
 
     def next_request() -> Request:
         return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, clock.left) + GRACE, fresh=True)
 
-    def on_attempt(config: Config, attempt: Attempt) -> None:
+    def on_attempt(config: Config, attempt: Attempt, round: str = "") -> None:
         attempts.append(attempt)
         trial = Trial(
             number=len(attempts) - 1,
@@ -139,6 +144,21 @@ def compare(
         )
         tell(Progress(phase="confirm", seconds_left=clock.left, finished=trial))
 
+    if promise.baseline is None:
+        measured = _measured_alone(runner, promise.config, next_request, has_time, on_attempt, on_interrupt)
+        if not measured:
+            raise NothingFeasibleError(_why_nothing(attempts))
+        rate, interval = geometric_interval(measured)
+        return Check(
+            promise=promise,
+            verdict=_verdict_on_rate(promise, rate, interval),
+            samples_per_second=rate,
+            speedup=None,
+            speedup_ci95=None,
+            rounds=len(measured),
+            control=None,
+            notes=notes,
+        )
     found = confirm(
         runner,
         promise.baseline,
@@ -149,50 +169,101 @@ def compare(
         on_attempt=on_attempt,
         on_interrupt=on_interrupt,
     )
-    if found is None or found.winner is None:
-        reasons = [f"{attempt.outcome}: {attempt.message}" for attempt in attempts if attempt.message]
-        raise NothingFeasibleError(f"nothing could be compared; {reasons[-1] if reasons else 'there was no time'}")
-    speedup, interval = found.speedup(0)
+    if found is None or found.answer is None:
+        raise NothingFeasibleError(_why_nothing(attempts))
     return Check(
         promise=promise,
-        verdict=_verdict(promise, interval, found.noise),
+        verdict=_verdict(promise, found.interval(0), found.noise),
         samples_per_second=found.standing(0).rate,
-        speedup=speedup,
-        speedup_ci95=interval,
+        speedup=found.speedup(0),
+        speedup_ci95=found.interval(0),
         rounds=found.rounds_of(0),
         control=found.control,
         notes=notes,
     )
 
 
+def _why_nothing(attempts: list[Attempt]) -> str:
+    reasons = [f"{attempt.outcome}: {attempt.message}" for attempt in attempts if attempt.message]
+    return f"nothing could be compared; {reasons[-1] if reasons else 'there was no time'}"
+
+
+def _measured_alone(
+    runner: Runner,
+    config: Config,
+    next_request: Callable[[], Request],
+    has_time: Callable[[float, int], bool],
+    on_attempt: Callable[[Config, Attempt], None],
+    on_interrupt: Callable[[], None] | None,
+) -> list[float]:
+    """Return the rates of one configuration in a few fresh processes."""
+    rates: list[float] = []
+    try:
+        while len(rates) < RUNS_ALONE and has_time(1, len(rates)):
+            attempt = runner.measure(config, next_request())
+            on_attempt(config, attempt)
+            if attempt.measurement is None:
+                break
+            rates.append(attempt.measurement.samples_per_second)
+    except KeyboardInterrupt:
+        if on_interrupt is None:
+            raise
+        on_interrupt()
+    return rates
+
+
+def _verdict_on_rate(
+    promise: Promise, rate: float, interval: Interval | None
+) -> Literal["holds", "broken", "undecided"]:
+    least = promise.next_run_95[0] if promise.next_run_95 else promise.samples_per_second
+    if least is None:
+        return "undecided"
+    if rate >= least:
+        return "holds"
+    return "broken" if promise.next_run_95 and interval and interval[1] < least else "undecided"
+
+
 def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Literal["holds", "broken", "undecided"]:
     if interval is None:
         return "undecided"
     low, high = interval
-    least = promise.speedup_ci95[0] if promise.speedup_ci95 else promise.speedup
+    least = promise.speedup_ci95[0] if promise.speedup_ci95 else 1.0
     if high * noise < max(1.0, least):
         return "broken"
     return "holds" if low > noise else "undecided"
 
 
 def read_promise(path: Path) -> Promise:
-    """Read a config file and what it promises.
+    """Read a config file and what it promises: a gain over a baseline or, where it has none, a rate.
 
-    Raises ``ConfigFileError`` where it says nothing of a gain over a baseline.
+    Raises ``ConfigFileError`` where it says nothing of either.
     """
     config = load_config(path)
     measured: Mapping[str, Any] = config.measured or {}
-    if measured.get("verdict") != "faster" or "baseline" not in measured:
-        raise ConfigFileError(f"{path}: promises no gain over a baseline, so there is nothing to check")
-    interval = measured.get("speedup_ci95")
+    if "samples_per_second" not in measured and "baseline" not in measured:
+        raise ConfigFileError(f"{path}: promises neither a rate nor a gain, so there is nothing to check")
+    baseline = _baseline(path, measured["baseline"]) if "baseline" in measured else None
     return Promise(
         config=config,
-        baseline=_baseline(path, measured["baseline"]),
+        baseline=None if baseline is None or _is_same(baseline, config) else baseline,
         samples_per_second=measured.get("samples_per_second"),
+        next_run_95=_interval(measured.get("next_run_95")),
         speedup=float(measured.get("speedup", 1.0)),
-        speedup_ci95=(float(interval[0]), float(interval[1])) if interval else None,
+        speedup_ci95=_interval(measured.get("speedup_ci95")),
         workload=(config.made_on or {}).get("workload"),
     )
+
+
+def _is_same(baseline: Config, config: Config) -> bool:
+    """Tell whether a configuration is its baseline, whose threads may have been left to torch."""
+    threads = {
+        name: getattr(baseline, name) or getattr(config, name) for name in ("intra_op_threads", "inter_op_threads")
+    }
+    return replace(baseline, **threads) == config
+
+
+def _interval(values: Sequence[float] | None) -> Interval | None:
+    return (float(values[0]), float(values[1])) if values else None
 
 
 def _baseline(path: Path, section: Mapping[str, Any]) -> Config:

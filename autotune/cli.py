@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.budget import require_budget
 from autotune.duration import parse_duration
 from autotune.errors import (
     AutotuneError,
@@ -37,6 +38,7 @@ from autotune.flags import (
 )
 from autotune.interrupts import interruptible, shielded
 from autotune.printable import printable
+from autotune.verdict import Verdict, parse_verdict, verdict_text
 
 if TYPE_CHECKING:
     import argparse
@@ -49,8 +51,10 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-BROKEN_PROMISE = 1
-"""Exit code of ``check`` where a config file's promise does not hold any more."""
+CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
+"""Exit codes of ``check``."""
+VERDICT_CODES = {Verdict.FASTER: 0, Verdict.NO_GAIN: 10, Verdict.UNDECIDED: 11}
+"""Exit codes of tuning with ``--exit-verdict``."""
 CLOSED = (OSError, SystemExit)
 """What writing to a terminal or pipe raises that was closed; rich wants to exit then."""
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -86,9 +90,9 @@ def _run(flags: argparse.Namespace) -> int:
     try:
         with _quiet_warnings(flags.quiet):
             result = _tune({**arguments, "storage": keeper}, flags.quiet)
+        output = _beside_what_is_proven(result, output, flags.force)
         _deliver(result, output, keeper, flags)
-        is_interrupted = "interrupted" in result.stop_reason
-        if flags.storage is None and not is_interrupted:
+        if flags.storage is None and not _is_interrupted(result):
             keeper.finish()
         if report:
             from autotune.result import RecordedStudy
@@ -97,7 +101,7 @@ def _run(flags: argparse.Namespace) -> int:
         keeper.close()
         if keeper.failure and keeper.failure not in result.notes:  # the storage was lost after the result was there
             _say(keeper.failure)
-        return InterruptedRunError.exit_code if is_interrupted else 0
+        return _exit_code(result, flags)
     except (UserCodeError, NothingFeasibleError):
         if report and keeper.failed_study:
             try:
@@ -115,6 +119,16 @@ def _run(flags: argparse.Namespace) -> int:
         raise
     finally:
         keeper.close()
+
+
+def _is_interrupted(result: Result) -> bool:
+    return "interrupted" in result.stop_reason
+
+
+def _exit_code(result: Result, flags: argparse.Namespace) -> int:
+    if _is_interrupted(result):
+        return InterruptedRunError.exit_code
+    return VERDICT_CODES[result.verdict] if flags.exit_verdict else 0
 
 
 def _keeper(storage: str | None, output: Path) -> Keeper:
@@ -160,7 +174,7 @@ def _check(flags: argparse.Namespace) -> int:
             on_progress=on_progress,
         )
     print(json.dumps(asdict(found), indent=2) if flags.json else check_text(found, flags.file))
-    return BROKEN_PROMISE if found.verdict == "broken" else 0
+    return CHECK_CODES[found.verdict]
 
 
 def _diagnose(flags: argparse.Namespace) -> int:
@@ -240,7 +254,7 @@ def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model
-    arguments["budget"] = parse_duration(flags.budget)
+    arguments["budget"] = require_budget(parse_duration(flags.budget))
     arguments["baseline"] = None if flags.baseline is None else parse_baseline(flags.baseline)
     return arguments
 
@@ -304,6 +318,24 @@ def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Names
             _print(_json_text(result) if flags.json else snippet(result, str(output)))
 
 
+def _beside_what_is_proven(result: Result, output: Path, force: bool) -> Path:
+    """Return where a result is written: beside a file whose gain is proven, where its own is undecided."""
+    if force or result.verdict is not Verdict.UNDECIDED or not output.exists():
+        return output
+    from autotune.config import load_config
+
+    try:
+        with _quiet_warnings(quiet=True):
+            measured = load_config(output).measured or {}
+    except AutotuneError:
+        return output  # it promises nothing that could be read
+    if parse_verdict(measured.get("verdict")) is not Verdict.FASTER:
+        return output
+    aside = output.with_name(f"{output.stem}.undecided{output.suffix}")
+    _say(f"{output} holds a gain that was proven, and stays; this answer is written to {aside} (--force replaces it).")
+    return aside
+
+
 def _seen_with(keeper: Keeper, flags: argparse.Namespace) -> tuple[str, ...]:
     """Return the arguments with which ``report`` shows the study; none where it is not kept, or behind a password."""
     if not keeper.is_kept or flags.storage not in (None, keeper.location):
@@ -316,17 +348,27 @@ def _json_text(result: Result) -> str:
     from autotune.columns import trial_row
     from autotune.encoding import without_nan
 
-    names = ("verdict", "speedup", "speedup_ci95", "rounds", "stop_reason", "remaining_gain", "notes", "seconds")
+    names = ["speedup", "speedup_ci95", "next_run_95", "rounds", "stop_reason", "remaining_gain", "most_gain"]
+    names += ["missing", "notes", "seconds"]
     document = result.config.to_document()
     content = {
+        "verdict": verdict_text(result.verdict, result.most_gain),
         "config": document,
         "measured": document.get("measured"),
         **{name: getattr(result, name) for name in names},
         "tried": [asdict(each) for each in result.tried],
+        "likeliest": _finalist_document(result),
         "control": asdict(result.control) if result.control else None,
         "trials": [trial_row(trial) for trial in result.history],
     }
     return json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
+
+
+def _finalist_document(result: Result) -> dict[str, Any] | None:
+    """Return what is likeliest to be faster, its configuration as a config file has it."""
+    if result.likeliest is None:
+        return None
+    return {**asdict(result.likeliest), "config": result.likeliest.config.to_document()}
 
 
 def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,11 +15,20 @@ from autotune.finding import Finding
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Outcome, Probe, Trial, WorkloadFacts
-from autotune.result import Control, Landscape, Result, TriedOption
-from autotune.search.confirm import Confirmation, Standing
+from autotune.result import Control, Finalist, Landscape, Result, TriedOption
+from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
 from autotune.search.space import without_loader
+from autotune.verdict import Verdict, verdict_text
 
 __all__ = ["conclude"]
+
+
+ODDS = 20 / 21
+"""Probability of a gain from which what was not proven is the answer all the same: odds of 20 to 1."""
+LEAST_SAID = 0.01
+"""The smallest gain that is ever said to be excluded."""
+HEAVY = 0.5
+"""Share of the confirming measurements from which a machine counts as disturbed."""
 
 
 def conclude(
@@ -33,37 +42,45 @@ def conclude(
     stop_reason: str,
     seconds: float,
     highest_limit: float,
-    is_confirmed: bool = True,
+    remaining: float | None,
+    longer: str | None = None,
     tried: tuple[TriedOption, ...] = (),
     distrusted: Sequence[str] = (),
     probes: Sequence[Probe] = (),
     landscape: Callable[[Config], Landscape] | None = None,
 ) -> Result:
-    """Return the result of a run: the winner where its gain was proven, the baseline otherwise.
+    """Return the result of a run: what was proven, what is likely, or that there is nothing to gain.
 
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
-    ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader
-    were ever late; ``is_confirmed`` tells that nothing is missing for want of confirmation; ``tried`` are
-    the options that were explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at
-    parts, which tell why the answer is no faster; ``landscape`` tells what is expected of the space around it.
+    ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader were ever
+    late; ``remaining`` what is expected at most, as a share, of all that was not tried, where the search ended because
+    that is little, and else ``None``; ``longer`` is the budget that would help; ``tried`` are the options that were
+    explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at parts, which tell why
+    the answer is no faster; ``landscape`` tells what is expected of the space around it.
     """
+    decision = _decide(confirmation, trials, remaining)
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
-    if confirmation and confirmation.winner is not None and confirmation.verdict == "faster":
-        winner = confirmation.winner
-        answer, rounds = confirmation.standing(winner), confirmation.rounds_of(winner)
-        speedup, interval = confirmation.speedup(winner)
+    if confirmation and decision.answer is not None:
+        chosen = decision.answer
+        answer, rounds = confirmation.standing(chosen), confirmation.rounds_of(chosen)
+        speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
+    undecided = decision.verdict is Verdict.UNDECIDED
     result = Result(
         config=_resolved(answer.config, facts),
         baseline=_resolved(before.config, facts),
         samples_per_second=answer.rate,
         ci95=answer.rate_ci95,
+        next_run_95=answer.next_run_95,
         baseline_samples_per_second=before.rate,
         baseline_ci95=before.rate_ci95,
         rounds=rounds,
         speedup=speedup,
         speedup_ci95=interval,
-        verdict=confirmation.verdict if confirmation else "no proven gain",
+        verdict=decision.verdict,
+        most_gain=decision.most_gain,
+        likeliest=_likeliest(confirmation),
+        missing=tuple(_missing(confirmations, longer)) if undecided else (),
         control=confirmation.control if confirmation else None,
         stop_reason=stop_reason,
         remaining_gain=max(0.0, highest_limit / answer.rate - 1),
@@ -77,12 +94,57 @@ def conclude(
         finalists=confirmation.found if confirmation else (),
         landscape=landscape(answer.config) if landscape else None,
         notes=(
-            *_notes(confirmation, answer, before, confirmations, is_confirmed, facts),
+            *_notes(confirmation, answer, before, confirmations, facts),
             *(f"{why}: left out" for why in distrusted),
         ),
         findings=_findings(answer, facts, host, probes),
     )
     return replace(result, config=_with_evidence(result, before.config, host))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A verdict, and what it is about."""
+
+    verdict: Verdict
+    answer: int | None = None
+    """The finalist that is the answer; ``None`` for the baseline."""
+    most_gain: float | None = None
+
+
+def _decide(confirmation: Confirmation | None, trials: Sequence[Trial], remaining: float | None) -> _Decision:
+    index = confirmation.answer if confirmation else None
+    if confirmation is None or index is None:
+        others = [trial for trial in trials[1:] if trial.measurement is not None]
+        has_none = remaining is not None and not others and confirmation is None
+        return _Decision(Verdict.NO_GAIN, most_gain=0.0) if has_none else _Decision(Verdict.UNDECIDED)
+    if confirmation.is_proven(index):
+        return _Decision(Verdict.FASTER, index)
+    most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
+    if most <= NEGLIGIBLE:
+        return _Decision(Verdict.NO_GAIN, most_gain=max(LEAST_SAID, most - 1))
+    is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM
+    return _Decision(Verdict.UNDECIDED, index if is_likely else None)
+
+
+def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
+    if confirmation is None or confirmation.answer is None:
+        return None
+    config = confirmation.finalists[confirmation.answer]
+    return next(found for found in confirmation.found if found.config == config)
+
+
+def _missing(confirmations: Sequence[Trial], longer: str | None) -> Iterator[str]:
+    """Yield what would decide what is undecided."""
+    if longer:
+        yield f"more time (--budget {longer})"
+    disturbed = _disturbed(confirmations)
+    if disturbed and len(disturbed) >= HEAVY * len(confirmations):
+        yield f"a quieter machine ({disturbed[-1].message})"
+
+
+def _disturbed(confirmations: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT]
 
 
 def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequence[Probe]) -> tuple[Finding, ...]:
@@ -116,7 +178,13 @@ def _standing(trial: Trial) -> Standing:
     """Return what a trial of the search says of its configuration, where nothing was confirmed."""
     assert trial.measurement is not None
     measured = trial.measurement
-    return Standing(config=trial.config, rate=measured.samples_per_second, rate_ci95=measured.ci95, typical=measured)
+    return Standing(
+        config=trial.config,
+        rate=measured.samples_per_second,
+        rate_ci95=measured.ci95,
+        next_run_95=None,
+        typical=measured,
+    )
 
 
 def _resolved(config: Config, facts: WorkloadFacts) -> Config:
@@ -138,6 +206,7 @@ def _with_evidence(result: Result, given: Config, host: Host) -> Config:
     measured = {
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _rounded_interval(result.ci95),
+        "next_run_95": _rounded_interval(result.next_run_95),
         "peak_memory_bytes": answer.peak_memory_bytes,
         "memory": answer.memory,
         "memory_limit_bytes": answer.memory_limit_bytes,
@@ -146,7 +215,7 @@ def _with_evidence(result: Result, given: Config, host: Host) -> Config:
         "baseline": baseline,
         "speedup": _rounded(result.speedup),
         "speedup_ci95": _rounded_interval(result.speedup_ci95),
-        "verdict": result.verdict,
+        "verdict": verdict_text(result.verdict, result.most_gain),
     }
     made_on = {
         "device": result.facts.device_name,
@@ -165,19 +234,17 @@ def _notes(
     answer: Standing,
     before: Standing,
     confirmations: Sequence[Trial],
-    is_confirmed: bool,
     facts: WorkloadFacts,
 ) -> Iterator[str]:
-    disturbed = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT]
-    if disturbed:
+    if disturbed := _disturbed(confirmations):
         yield (
-            f"the machine was disturbed during confirmation ({disturbed[-1].message}); those rounds do "
-            "not count. Close what else is running and try again"
+            f"the machine was disturbed during {len(disturbed)} of {len(confirmations)} confirming measurements "
+            f"({disturbed[-1].message}): they count, and make the interval wider"
         )
-    if not is_confirmed or (confirmation and confirmation.winner is None):
-        yield "the fastest trial was not confirmed in a fresh process, so nothing is claimed"
-    elif confirmation and len(confirmation.rounds) == 1:
-        yield "there was time for one round only, which proves nothing; give a larger --budget"
+    if confirmations and (confirmation is None or confirmation.answer is None):
+        failed = next((trial for trial in reversed(confirmations) if trial.measurement is None), None)
+        why = f"{failed.outcome}: {failed.message}" if failed else "it took too long, or more memory than it may"
+        yield f"nothing could be compared with what you have in fresh processes ({why})"
     if confirmation and confirmation.control and confirmation.control.is_off:
         yield _off_text(confirmation.control)
     size, old_size = answer.config.batch_size, before.config.batch_size
@@ -202,7 +269,7 @@ def _off_text(control: Control) -> str:
     assert control.ci99 is not None
     low, high = (100 * (end - 1) for end in control.ci99)
     return (
-        f"the machine was too disturbed: the baseline, measured again and again, differs from itself by "
+        "the machine was not the same from minute to minute: the baseline, measured again, differs from itself by "
         f"{100 * (control.ratio - 1):+.1f} % (99 % interval {low:+.1f} to {high:+.1f} %), and only a gain beyond that "
         "is claimed. Close what else is running, or give a larger --budget"
     )

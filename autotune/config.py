@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from autotune.configfile import SCHEMA_VERSION, read_document, write_document
+from autotune.configfile import SCHEMA_VERSION, read_document, unknown_keys, without_unknown, write_document
 from autotune.errors import ConfigFileError, UsageError
 from autotune.host import made_elsewhere
 from autotune.options import apply_options, parse_options
@@ -84,6 +84,8 @@ class Config:
     """The file's ``measured`` section: what was measured for this configuration; no part of its identity."""
     made_on: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """The file's ``made_on`` section: machine and versions it was measured with; no part of its identity."""
+    unknown: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """What the file holds besides, by section, as a later release may have written it: kept, and without effect."""
 
     def __post_init__(self) -> None:
         if self.num_workers and self.prefetch_factor is None:
@@ -279,11 +281,15 @@ class Config:
         for name in ("measured", "made_on"):
             if getattr(self, name) is not None:
                 document[name] = dict(getattr(self, name))
+        for name, content in (self.unknown or {}).items():
+            section = document.get(name)
+            document[name] = {**section, **content} if section is not None and isinstance(content, dict) else content
         return document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Config:
         """Build a configuration from a validated config file's content."""
+        document, unknown = without_unknown(document)
         threads = document.get("threads", {})
         return cls(
             **document["dataloader"],
@@ -292,13 +298,15 @@ class Config:
             inter_op_threads=threads.get("inter_op"),
             measured=document.get("measured"),
             made_on=document.get("made_on"),
+            unknown=unknown or None,
         )
 
 
 def load_config(path: str | Path) -> Config:
     """Read a config file, YAML or JSON.
 
-    Warns (``UserWarning``) when this machine or its versions differ from those the file was made on. Raises
+    Warns (``UserWarning``) when this machine or its versions differ from those the file was made on, and of keys that
+    this release does not know. Raises
     ``ConfigFileError`` naming file, key and what is allowed when the file is missing, damaged or of another
     schema version.
     """
@@ -307,6 +315,8 @@ def load_config(path: str | Path) -> Config:
         config = Config.from_document(document)
     except UsageError as error:
         raise ConfigFileError(f"{path}: dataloader: {error}") from None
+    for key in unknown_keys(document):
+        warnings.warn(f"{path}: {key}: unknown to this release, and without effect", stacklevel=2)
     for difference in made_elsewhere(document.get("made_on", {})):
         warnings.warn(f"{path}: {difference}; run autotune here to be sure", stacklevel=2)
     return config

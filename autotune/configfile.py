@@ -19,7 +19,14 @@ from autotune.schema import allowed, is_valid
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["SCHEMA_VERSION", "document_text", "read_document", "write_document"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "document_text",
+    "read_document",
+    "unknown_keys",
+    "without_unknown",
+    "write_document",
+]
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 100_000
@@ -207,22 +214,58 @@ def _checked(path: Path, document: object) -> dict[str, Any]:
     return document
 
 
-def _check_section(path: Path, name: object, content: object) -> None:
+def unknown_keys(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections and keys of a document that this release does not know."""
     sections = _sections()
-    if name not in sections:
-        raise ConfigFileError(f"{path}: {_named(name)}: unknown section; allowed: {', '.join(sections)}")
-    section = sections[str(name)]
+    for name, content in document.items():
+        if name == "autotune":
+            continue
+        if name not in sections:
+            yield _named(name)
+        else:
+            yield from (f"{name}.{_named(key)}" for key in content if key not in sections[name]["properties"])
+
+
+def without_unknown(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what this release knows of a checked document, and what it does not: sections, or keys of sections."""
+    sections, known, unknown = _sections(), dict[str, Any](), dict[str, Any]()
+    for name, content in document.items():
+        if name == "autotune":
+            known[name] = content
+        elif name not in sections:
+            unknown[name] = content
+        else:
+            of_section = sections[name]["properties"]
+            known[name] = {key: value for key, value in content.items() if key in of_section}
+            if more := {key: value for key, value in content.items() if key not in of_section}:
+                unknown[name] = more
+    return known, unknown
+
+
+def _check_section(path: Path, name: object, content: object) -> None:
+    """Raise ``ConfigFileError`` for what is wrong in a section; what is unknown, as of a later release, may stand."""
+    section = _sections().get(str(name), {"type": "object", "properties": {}})
+    if not isinstance(name, str) or (name not in _sections() and not _is_plain(content)):
+        raise ConfigFileError(f"{path}: {_named(name)}: is {_shown(content)}; allowed: {allowed(section)}")
+    if name not in _sections():
+        return
     if not isinstance(content, dict):
         raise ConfigFileError(f"{path}: {name}: is {_shown(content)}; allowed: {allowed(section)}")
     schemas = section["properties"]
     for key, value in content.items():
-        if key not in schemas:
-            raise ConfigFileError(f"{path}: {name}.{_named(key)}: unknown key; allowed: {', '.join(schemas)}")
-        if not (_is_plain(value) and is_valid(value, schemas[key]) and _is_ordered(value)):
-            raise ConfigFileError(f"{path}: {name}.{key}: is {_shown(value)}; allowed: {allowed(schemas[key])}")
+        if not isinstance(key, str) or not _is_plain(value):
+            raise ConfigFileError(
+                f"{path}: {name}.{_named(key)}: is {_shown(value)}; allowed: {_allowed(schemas, key)}"
+            )
+        if key in schemas and not (is_valid(value, schemas[key]) and _is_ordered(value)):
+            raise ConfigFileError(f"{path}: {name}.{key}: is {_shown(value)}; allowed: {_allowed(schemas, key)}")
     for key in section.get("required", ()):
         if key not in content:
             raise ConfigFileError(f"{path}: {name}.{key}: missing; allowed: {allowed(schemas[key])}")
+
+
+def _allowed(schemas: Mapping[str, Any], key: object) -> str:
+    return allowed(schemas[key]) if isinstance(key, str) and key in schemas else "a text, or another plain value"
 
 
 _SHORT = reprlib.Repr()

@@ -17,7 +17,7 @@ from autotune.host import inspect_host
 from autotune.probes import Anatomy, Trace
 from autotune.records import Attempt, Measurement, Part, Progress, Request, Runner, Trial, WorkloadFacts
 from autotune.runner import ProcessRunner
-from autotune.search.attempt import measure_undisturbed, require_numbers
+from autotune.search.attempt import measure_once_more, require_numbers
 from autotune.workload import Workload, describe
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -130,7 +130,7 @@ class _Looks:
     def _measure(self) -> Measurement:
         self.tell(Progress(phase="baseline", seconds_left=0.0, running=self.config))
         request = Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT)
-        attempt = measure_undisturbed(self.runner, self.config, request, lambda first: True)
+        attempt = measure_once_more(self.runner, self.config, request, lambda first: True, if_disturbed=True)
         self.tell(Progress(phase="baseline", seconds_left=0.0, finished=self._as_trial(attempt)))
         return require_numbers(attempt)
 

@@ -20,6 +20,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import Attempt, Measurement, Probe, Trial, WorkloadFacts
 from autotune.result import Result
+from autotune.verdict import EARLIER, Verdict
 
 __all__ = [
     "attempt_from_json",
@@ -80,7 +81,8 @@ def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
     """Rebuild a result from what ``to_json`` made of it, and its trials. Raises ``ValueError``."""
     if not isinstance(values, Mapping):
         raise _wrong("result", values, "an object")
-    return replace(_record(Result, {**values, "history": ()}, "result"), history=history)
+    verdict = Verdict.UNDECIDED if values.get("verdict") == EARLIER else values.get("verdict")
+    return replace(_record(Result, {**values, "verdict": verdict, "history": ()}, "result"), history=history)
 
 
 def attempt_from_json(values: object) -> Attempt:

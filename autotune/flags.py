@@ -59,13 +59,15 @@ other commands:
   report STUDY               a study as a page of HTML with charts, or its trials as CSV or Parquet
 
 exit codes:
-  0    done: the file is written, also where no gain was proven
+  0    done: the file is written, whatever the verdict
   1    check: the file's promise does not hold any more
   2    wrong use: a flag or a reference
   3    your code fails on the baseline configuration
   4    no configuration could be measured
   5    the config file or the study cannot be read or written
   6    the cluster that trials run on is gone
+  10   with --exit-verdict: nothing is faster by more than a few percent
+  11   with --exit-verdict, and check: undecided
   130  interrupted: what is known is written first
 """
 
@@ -123,7 +125,7 @@ def build_check_parser() -> argparse.ArgumentParser:
         prog="autotune check",
         usage="python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
         description="Measure a config file's configuration against its baseline again: does its promise hold here?",
-        epilog="exit codes: 0 the promise holds, or there was no time to know; 1 it does not; others as for tuning",
+        epilog="exit codes: 0 the promise holds; 1 it does not; 11 undecided; others as for tuning",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
@@ -273,7 +275,7 @@ def _add_budget_flag(group: argparse._ArgumentGroup, default: str) -> None:
         "--budget",
         default=default,
         metavar="TIME",
-        help="time to spend, such as 90s, 3m, 1h, 1m30s (default: %(default)s)",
+        help="time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least for tuning (default: %(default)s)",
     )
 
 
@@ -289,6 +291,14 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         "--report",
         metavar="FILE",
         help="write a page of HTML with charts, too, such as report.html; needs pip install 'torch-autotune[report]'",
+    )
+    group.add_argument(
+        "--force", action="store_true", help="replace a file whose gain is proven, also by an answer that is undecided"
+    )
+    group.add_argument(
+        "--exit-verdict",
+        action="store_true",
+        help="exit with 0 where the answer is faster, 10 where there is no gain, 11 where that is undecided",
     )
     _add_printing_flags(group)
 

@@ -16,10 +16,11 @@ from autotune.errors import AutotuneError, NothingFeasibleError, UsageError, Use
 from autotune.likeness import Described
 from autotune.records import Attempt, Outcome, Request, Runner, Trial
 from autotune.report.words import rate_text
-from autotune.search.attempt import HostLostError, measure_undisturbed
+from autotune.search.attempt import HostLostError, measure_once_more
 from autotune.search.board import Board, Seat
 from autotune.search.losses import MOST_LOSSES
 from autotune.search.stages import Search
+from autotune.search.stopping import Ending, Stop
 
 __all__ = ["Lanes", "OpenSearch", "Station"]
 
@@ -113,12 +114,12 @@ class Lanes:
     _lanes: list[_Lane] = field(default_factory=list, init=False)
     _failures: list[AutotuneError] = field(default_factory=list, init=False)
     _error: BaseException | None = field(default=None, init=False)
-    _reason: str | None = field(default=None, init=False)
+    _stop: Stop | None = field(default=None, init=False)
     _first: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while the first baseline is measured: on one host at a time."""
     _is_over: threading.Event = field(default_factory=threading.Event, init=False)
 
-    def search(self, board: Board, open_search: OpenSearch) -> str:
+    def search(self, board: Board, open_search: OpenSearch) -> Stop:
         """Search on all hosts until each has found a reason to stop; return the last one's.
 
         Raises what ``Search.run`` does, but for a host that is lost, and what ``watch`` does.
@@ -128,21 +129,21 @@ class Lanes:
                 self._begin(station, board, open_search)
             while self._goes_on:
                 self.watch()
-                for station in self.arrivals() if self._reason is None else ():
+                for station in self.arrivals() if self._stop is None else ():
                     self._begin(station, board, open_search)
                 self._is_over.wait(TICK)
         finally:
             self._end()
         if self._error is not None:
             raise self._error
-        if self._reason is None and not board.has_baseline:
+        if self._stop is None and not board.has_baseline:
             raise self._failures[0] if self._failures else NothingFeasibleError(NO_HOST)
-        return self._reason or NO_HOST
+        return self._stop or Stop(Ending.BUDGET, NO_HOST)
 
     @property
     def _goes_on(self) -> bool:
         """Whether a lane is still searching; one whose host is only being opened again is not waited for."""
-        waits_for_hosts = self._reason is None
+        waits_for_hosts = self._stop is None
         return self._error is None and any(
             lane.thread.is_alive() and (lane.is_up or waits_for_hosts) for lane in self._lanes
         )
@@ -207,7 +208,7 @@ class Lanes:
             while not self._is_over.is_set():
                 try:
                     if self._takes_part(lane, board):
-                        self._reason = lane.search.run()
+                        self._stop = lane.search.run()
                     return
                 except HostLostError as lost:
                     lane.search.study.abandon()
@@ -275,7 +276,7 @@ class Lanes:
         limit = min(max(LEAST_CHECK, CHECK_FACTOR * baseline.seconds), max(LEAST_CHECK, search.left))
         request = Request(seconds=search.longest_window, time_limit=limit)
         search.report("baseline", running=baseline.config)
-        found = measure_undisturbed(search.runner, baseline.config, request, lambda attempt: search.left > 0)
+        found = measure_once_more(search.runner, baseline.config, request, lambda attempt: search.left > 0)
         if found.outcome is Outcome.LOST:
             raise HostLostError(found.message)
         if found.measurement is None or baseline.rate is None:

@@ -34,7 +34,7 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 8
+SCHEMA = 9
 """Version of these records: a study that was stored with another one is not continued."""
 EARLIEST_SCHEMA = 6
 """The oldest version of which a study can be shown: whatever a record has gained since has a default."""
@@ -73,7 +73,8 @@ class Outcome(StrEnum):
     LOST = "lost"
     """The host that measured it is gone, or what ran there was ended: that says nothing of the configuration."""
     SUSPECT = "suspect"
-    """Measured while the machine was disturbed."""
+    """Measured while others used the machine, which makes it less certain; without numbers where they left too little
+    memory for it."""
     SKIPPED = "skipped"
     """Never run: what was measured before shows that it cannot win, or would not fit."""
 
@@ -406,6 +407,8 @@ class Trial:
     """Samples per second that were expected of it, before it ran."""
     bound: float | None = None
     """Samples per second that it could not exceed, by what was known before it ran."""
+    round: str | None = None
+    """Which round of confirmation it belongs to; ``None`` for any other trial."""
     host: str | None = None
     """Which host of a cluster measured it; ``None`` where there is but one."""
 

@@ -18,6 +18,7 @@ from autotune.files import write_file
 from autotune.finding import Finding
 from autotune.host import Host
 from autotune.records import Interval, Measurement, Outcome, Trial, WorkloadFacts
+from autotune.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +57,7 @@ class Control:
     ratio: float
     """Geometric mean of the second rate over the first."""
     ci99: Interval | None
-    """99 % t-interval of it; ``None`` for a single pair."""
+    """99 % t-interval of it; ``None`` below three pairs."""
     pairs: int
     """How many ratios that is the mean of."""
     ratios: tuple[float, ...] = ()
@@ -106,7 +107,8 @@ class Finalist:
     speedup: float
     """Geometric mean of its rates over the baseline's, round by round."""
     interval: Interval | None
-    """t-interval of it; the intervals of all finalists together hold with 95 %. ``None`` after a single round."""
+    """Interval of it, which holds after every round; those of all finalists together hold with 95 %. ``None`` below
+    three rounds."""
     ratios: tuple[float, ...]
     """The ratio of each round, in order."""
     has_failed: bool
@@ -176,7 +178,8 @@ class Result:
     """What a run of autotune found, with the evidence."""
 
     config: Config
-    """The answer: the baseline itself where no gain was proven."""
+    """The answer: what was proven to be faster or, where that is undecided, what is faster by odds of 20 to 1; the
+    baseline itself otherwise."""
     baseline: Config
     """What the user ran before."""
     samples_per_second: float
@@ -192,9 +195,9 @@ class Result:
     speedup: float
     """Geometric mean of the paired ratios, answer to baseline; 1 where the baseline is the answer."""
     speedup_ci95: Interval | None
-    """95 % t-interval of that ratio; ``None`` with a single round."""
-    verdict: Literal["faster", "no proven gain"]
-    """Whether the gain was proven."""
+    """95 % interval of that ratio, which holds after every round; ``None`` below three rounds."""
+    verdict: Verdict
+    """Whether something is faster than the baseline."""
     control: Control | None
     """The baseline against itself; ``None`` where it was measured once."""
     stop_reason: str
@@ -224,6 +227,14 @@ class Result:
     """What the search expects of the whole space; ``None`` where there was none."""
     findings: tuple[Finding, ...] = ()
     """What limits the answer's rate, that which takes the most time first, then what is worth knowing besides."""
+    most_gain: float | None = None
+    """Where there is no gain: the largest that was not excluded, as a share; 0 where nothing else was to be had."""
+    next_run_95: Interval | None = None
+    """95 % interval for the rate of one further run with the answer; ``None`` below three rounds."""
+    likeliest: Finalist | None = None
+    """What is likeliest to be faster than the baseline, proven or not; ``None`` where nothing was compared with it."""
+    missing: tuple[str, ...] = ()
+    """What would decide it, where it is undecided."""
 
     @property
     def bottleneck(self) -> str | None:

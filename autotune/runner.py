@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +15,7 @@ from autotune.devicelock import DeviceLock
 from autotune.encoding import attempt_from_json, facts_from_json
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import Host, inspect_host
+from autotune.neighbours import Usage, busiest_text, cpu_usage, own_processes, suspended_seconds
 from autotune.process import MeasuringProcess, ProcessLostError
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.workload import ImportedWorkload, WorkloadSource
@@ -29,6 +30,8 @@ DEVICE_PATIENCE = 60.0
 """Seconds for which an accelerator is waited for that another tuner holds."""
 OF_ONE_PROCESS = ("numerics", "anatomy", "trace")
 """What is looked at in one process, also where several ranks train: it is about the model, not about their number."""
+LONGEST_SLEEP = 1.0
+"""Seconds of the machine's sleep from which a measurement does not count."""
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
 WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
@@ -99,7 +102,7 @@ class ProcessRunner:
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions."""
-        begin = time.monotonic()
+        begin, slept, usage = time.monotonic(), suspended_seconds(), cpu_usage()
         try:
             attempt = self._ask_to_measure(config, request)
         except ProcessLostError as lost:
@@ -109,7 +112,12 @@ class ProcessRunner:
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
         if request.fresh or _needs_plain_model(config, request) or not attempt.found:
             self._end_session()  # a failure may have left weights, memory or the device in any state
-        return replace(attempt, seconds=time.monotonic() - begin)
+        attempt = replace(attempt, seconds=time.monotonic() - begin)
+        slept = suspended_seconds() - slept
+        if slept > LONGEST_SLEEP:
+            message = f"the machine was suspended for {slept:.0f} s meanwhile"
+            return Attempt(outcome=Outcome.SUSPECT, message=message, seconds=attempt.seconds)
+        return _with_names(attempt, usage)
 
     def close(self) -> None:
         """End every process and all that they have started; the accelerator stays this tuner's, who may go on."""
@@ -183,6 +191,15 @@ class ProcessRunner:
         if session is not None and not session.close():
             session.stop()
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
+
+
+def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
+    """Name those who took the CPUs meanwhile."""
+    measured = attempt.measurement
+    if measured is None or not measured.conditions.is_crowded:
+        return attempt
+    named = busiest_text(before, cpu_usage(), own_processes(), attempt.seconds)
+    return replace(attempt, message=f"{attempt.message}, most of it {named}") if named else attempt
 
 
 def _require_room(ranks: int, host: Host | None) -> None:

@@ -7,6 +7,7 @@ A validator of its own, since a training script that reads a config file may hav
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ def is_valid(value: object, schema: Schema) -> bool:
         return isinstance(value, str) and value in schema["enum"]
     if not any(_is_of_type(value, name) for name in _types(schema)):
         return False
+    if isinstance(value, str) and "pattern" in schema:
+        return re.search(schema["pattern"], value) is not None
     if isinstance(value, list):
         return _is_valid_list(value, schema)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -41,7 +44,7 @@ def allowed(schema: Schema) -> str:
         "integer": f"a whole number from {schema.get('minimum')}",
         "number": f"a number from {schema.get('minimum')}",
         "boolean": "true or false",
-        "string": "a text",
+        "string": f"a text such as {', '.join(examples)}" if (examples := schema.get("examples")) else "a text",
         "object": "a section of keys and plain values",
         "array": _allowed_list(schema),
     }

@@ -18,7 +18,9 @@ __all__ = [
     "half_width",
     "mean_interval",
     "mser_truncation",
+    "next_interval",
     "ratio_interval",
+    "student_cdf",
     "student_quantile",
     "trend",
 ]
@@ -137,6 +139,19 @@ def ratio_interval(
     Pairs must have been taken side by side: what disturbs both cancels.
     """
     return geometric_interval([a / b for a, b in zip(numerators, denominators, strict=True)], confidence)
+
+
+def next_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Return the interval for one further value: of positive values, on their logarithms; ``None`` below two of them.
+
+    It is wider than that of the mean, ``t s sqrt(1 + 1/n)``: readers take a promise for what they will see.
+    """
+    if len(values) < 2:
+        return None
+    logarithms = [math.log(value) for value in values]
+    width = half_width(logarithms, confidence) * math.sqrt(len(values) + 1)
+    centre = fmean(logarithms)
+    return math.exp(centre - width), math.exp(centre + width)
 
 
 def mser_truncation(values: Sequence[float], most: int | None = None) -> int:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.baseline import as_baseline, fitted
-from autotune.budget import Clock
+from autotune.budget import Clock, longer_budget, require_budget, told
 from autotune.conclusion import conclude
 from autotune.config import Config
-from autotune.duration import parse_duration
+from autotune.duration import format_duration, parse_duration
 from autotune.errors import InterruptedRunError, UsageError
 from autotune.flags import ENGINES
 from autotune.host import Host, inspect_host
@@ -25,12 +25,14 @@ from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.attempt import HostLostError
-from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
+from autotune.search.confirm import Confirmation, confirm, finalists_for
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
 from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
 from autotune.search.replicas import advice_on_data_parallel
+from autotune.search.sequential import LEAST_ROUNDS
 from autotune.search.space import Space, build_space, parse_knob
+from autotune.search.stopping import Ending, Stop
 from autotune.workload import Workload, describe
 
 if TYPE_CHECKING:
@@ -162,7 +164,7 @@ def tune(
     if engine == "ray" and oversubscribe_ranks:
         raise UsageError("--oversubscribe-ranks: for --engine local")
     before = as_baseline(baseline, global_batch_size, ranks)
-    clock = Clock(parse_duration(budget))
+    clock = Clock(require_budget(parse_duration(budget)))
     tell = _one_at_a_time(on_progress or (lambda progress: None))
     tell(Progress(phase="inspect", seconds_left=clock.left))
     source = describe(workload, dataset)
@@ -170,10 +172,12 @@ def tune(
     def say(message: str, phase: Phase = "inspect") -> None:
         tell(Progress(phase=phase, seconds_left=clock.left, message=message))
 
-    def run(runner: Runner, facts: WorkloadFacts, host: Host, lanes: Lanes | None = None) -> Result:
+    def run(
+        runner: Runner, facts: WorkloadFacts, host: Host, lanes: Lanes | None = None, opening: float | None = None
+    ) -> Result:
         base = fitted(before, facts, global_batch_size)
         space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
-        return Run(runner, space, facts, host, clock, tell, options, lanes).result(storage, trials, room)
+        return Run(runner, space, facts, host, clock, tell, options, lanes, opening).result(storage, trials, room)
 
     if engine == "ray":
         from autotune.cluster import Cluster
@@ -185,7 +189,10 @@ def tune(
             return run(lanes, stations[0].described.facts, stations[0].described.host, lanes)
     runner = partial(ProcessRunner, source, device, oversubscribe_ranks=oversubscribe_ranks)
     with runner(patience=WAIT_SHARE * clock.left, on_wait=say) as local:
-        return run(local, local.inspect(before), inspect_host())
+        begin = clock.spent
+        with told(lambda seconds: say(f"loading your model and dataset has taken {seconds:.0f} s")):
+            facts = local.inspect(before)
+        return run(local, facts, inspect_host(), opening=clock.spent - begin)
 
 
 @dataclass(slots=True)
@@ -202,10 +209,10 @@ class Run:
     """More of the step to try."""
     lanes: Lanes | None = None
     """The hosts of a cluster, which are the runner then."""
+    opening: float | None = None
+    """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
-    has_finalists: bool = False
-    """Whether the search found something to confirm."""
     losses: Counter[Config] = field(default_factory=Counter)
     """How often a finalist was lost with its host."""
     dropped: dict[Config, str] = field(default_factory=dict)
@@ -230,7 +237,7 @@ class Run:
         from autotune.search.board import Board
 
         board = Board(keeper) if self.lanes else None
-        opening = self.lanes.stations[0].opening if self.lanes else None
+        opening = self.lanes.stations[0].opening if self.lanes else self.opening
         search = self._open_search(board.seat() if board else keeper, self.runner, max_trials, room, opening=opening)
         study = search.study
         keeper.tell = lambda message: self.tell(
@@ -238,10 +245,7 @@ class Run:
         )
         for message in (*keeper.notes, *filter(None, [keeper.continues])):
             self.tell(Progress(phase="inspect", seconds_left=self.clock.left, message=message))
-        reason = self._search(search, board)
-        keeper.search_ended(reason)
-        explorer, was_interrupted = self._explore(search, interrupted=reason == INTERRUPTED)
-        confirmation, was_interrupted = self._confirm_somewhere(search, explorer, interrupted=was_interrupted)
+        stop, confirmation, explorer = self._find(search, board, keeper)
         here = self.lanes.current.described if self.lanes and self.lanes.current else self
         result = conclude(
             study.trials,
@@ -250,10 +254,11 @@ class Run:
             host=here.host,
             history=study.history,
             confirmations=self.confirmations,
-            stop_reason=INTERRUPTED if was_interrupted else reason,
+            stop_reason=self._in_words(stop, search),
             seconds=self.clock.spent,
             highest_limit=study.outlook.highest_limit,
-            is_confirmed=confirmation is not None or not self.has_finalists,
+            remaining=study.outlook.remaining if stop.ending is Ending.COMPLETE else None,
+            longer=longer_budget(self.clock.budget),
             probes=study.probes,
             tried=tuple(explorer.tried) if explorer else (),
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
@@ -264,6 +269,34 @@ class Run:
         result = replace(result, notes=(*result.notes, *of_hosts, *filter(None, [self._advice(search, result)])))
         keeper.result(result, verdict_sentence(result))
         return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
+
+    def _find(
+        self, search: Search, board: Board | None, keeper: Keeper
+    ) -> tuple[Stop, Confirmation | None, Explorer | None]:
+        """Search and confirm; search on with what confirmation has left of the time that was set aside for it."""
+        explorer, confirmation, was_interrupted = None, None, False
+        while True:
+            known = len(search.study.trials)
+            stop = self._search(search, board)
+            keeper.search_ended(stop.text)
+            was_interrupted = stop.ending is Ending.INTERRUPTED
+            if explorer is None:
+                explorer, was_interrupted = self._explore(search, interrupted=was_interrupted)
+            if search.is_confirmed and len(search.study.trials) == known:
+                return stop, confirmation, explorer
+            confirmation, was_interrupted = self._confirm_somewhere(search, explorer, interrupted=was_interrupted)
+            search.is_confirmed = True
+            if was_interrupted:
+                return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation, explorer
+            if self.lanes or stop.ending is not Ending.BUDGET or not search.has_time:
+                return stop, confirmation, explorer
+
+    def _in_words(self, stop: Stop, search: Search) -> str:
+        """Return why the run ended; where the budget is not spent, why what is left of it was no use."""
+        if stop.ending is not Ending.BUDGET or self.clock.left < search.trial_cost:
+            return stop.text
+        left, budget = format_duration(self.clock.left), longer_budget(self.clock.budget)
+        return f"the {left} left are not enough for another trial and its confirmation: --budget {budget}"
 
     def _open_search(
         self, keeper: Keeper, runner: Runner, max_trials: int | None, room: MemoryRoom, **options: Any
@@ -301,7 +334,7 @@ class Run:
             self._close_runner()
             return advice(lambda measurements: False)
 
-    def _search_on_hosts(self, lanes: Lanes, board: Board, search: Search) -> str:
+    def _search_on_hosts(self, lanes: Lanes, board: Board, search: Search) -> Stop:
         """Search on all hosts of a cluster; ``search`` knows afterwards what they have found."""
 
         def open_search(seat: Keeper, runner: Runner, opening: float, sleep: Callable[[float], object]) -> Search:
@@ -312,7 +345,7 @@ class Run:
         finally:
             search.study.refresh()
 
-    def _search(self, search: Search, board: Board | None) -> str:
+    def _search(self, search: Search, board: Board | None) -> Stop:
         """Run the search; the user may interrupt it once the baseline was measured."""
         try:
             return self._search_on_hosts(self.lanes, board, search) if self.lanes and board else search.run()
@@ -323,16 +356,17 @@ class Run:
             message = ONCE_MORE.format(seconds=INTERRUPTED_SECONDS)
             self.tell(Progress(phase="confirm", seconds_left=INTERRUPTED_SECONDS, message=message))
             self._close_runner()
-            return INTERRUPTED
+            return Stop(Ending.INTERRUPTED, INTERRUPTED)
 
     def _explore(self, search: Search, *, interrupted: bool) -> tuple[Explorer | None, bool]:
         """Try more of the step on the best configuration; say too whether the user has stopped the run by then."""
         if not self.explore or interrupted:
             return None, interrupted
-        found = search.study.finalists(1) or search.study.trials[:1]
+        found = search.study.best
+        assert found is not None
         explorer = Explorer(
             runner=self.runner,
-            start=self.space.with_persistence(found[0]),
+            start=self.space.with_persistence(found),
             options=self.explore,
             room=search.study.room,
             clock=self.clock,
@@ -396,17 +430,16 @@ class Run:
         were lost ``most_losses`` times are left out.
         """
         study, explored = search.study, explorer.answer if explorer else None
-        explored_cost = 3 * search.fresh_cost + (explorer.start_seconds if explorer else 0.0)
+        explored_cost = LEAST_ROUNDS * (search.fresh_cost + (explorer.start_seconds if explorer else 0.0))
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
-        rounds = 1 if interrupted else MIN_ROUNDS
-        if explored is not None and end - self.clock.spent < rounds * explored_cost:
+        if explored is not None and end - self.clock.spent < explored_cost:
             explored = None  # without it there is time to prove what the search has found
-        count = count if explored is None else max(1, count - 1)
-        chosen = dict.fromkeys(self.space.with_persistence(trial) for trial in study.finalists(count))
-        finalists = [config for config in chosen if config != study.trials[0].config]
-        finalists += [] if explored is None else [explored]
-        self.has_finalists |= bool(finalists)
+        likely = study.finalists(count if explored is None else max(1, count - 1))
+        entering = self._compared(likely, explored)
+        finalists = self._compared(sorted(likely, key=study.cost), explored)
+        if not finalists and not interrupted and study.candidate:  # there was no time to try it before
+            finalists = [study.candidate]
         finalists = self._without_lost(finalists, most_losses)
         if not finalists:
             return None, interrupted
@@ -415,18 +448,18 @@ class Run:
 
         def has_time(measurements: float, rounds: int) -> bool:
             cost = (self.clock.spent - begin) / taken if taken else search.fresh_cost
-            if rounds < MIN_ROUNDS and not interrupted:
-                measurements /= 2  # without two rounds nothing is proven
+            if not rounds and not interrupted:
+                measurements /= 2  # without a round nothing is compared
             return self.clock.spent + measurements * cost <= end
 
         def next_request() -> Request:
             limit = max(10.0, end + GRACE - self.clock.spent)
             return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
 
-        def on_attempt(config: Config, attempt: Attempt) -> None:
+        def on_attempt(config: Config, attempt: Attempt, round: str) -> None:
             nonlocal taken
             taken += 1
-            self.confirmations.append(study.confirmed(attempt, config))
+            self.confirmations.append(study.confirmed(attempt, config, round))
             search.report("confirm", finished=self.confirmations[-1])
             if attempt.outcome is Outcome.LOST and config in finalists:
                 self._count_loss(config)
@@ -435,6 +468,7 @@ class Run:
             interruptions.append(True)
             self._close_runner()
 
+        host = self.lanes.current.described.name if self.lanes and self.lanes.current else None
         search.report("confirm", running=finalists[0])
         found = confirm(
             self.runner,
@@ -443,11 +477,20 @@ class Run:
             next_request,
             has_time=has_time,
             with_control=with_control,
+            history=[trial for trial in study.history if trial.host == host],
+            entering=entering,
             fits=lambda measured: not exceeds(measured, study.room),
             on_attempt=on_attempt,
             on_interrupt=None if interrupted else on_interrupt,  # twice means: now
         )
         return found, any(interruptions)
+
+    def _compared(self, trials: Sequence[Trial], explored: Config | None) -> list[Config]:
+        """Return the configurations that trials would be the answer as, and what exploring gave."""
+        configs = [self.space.with_persistence(trial) for trial in trials]
+        return list(
+            dict.fromkeys([*(config for config in configs if config != self.space.base), *filter(None, [explored])])
+        )
 
     def _close_runner(self) -> None:
         """End a measurement that the user has interrupted."""

@@ -21,7 +21,8 @@ from autotune.probes import (
     TracedOperation,
 )
 from autotune.records import Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
-from autotune.result import Control, Result
+from autotune.result import Control, Finalist, Result
+from autotune.verdict import Verdict
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(
@@ -294,7 +295,11 @@ def faster_result(**changes: Any) -> Result:
         rounds=3,
         speedup=2.311,
         speedup_ci95=(2.18, 2.45),
-        verdict="faster",
+        verdict=Verdict.FASTER,
+        next_run_95=(2760.0, 2949.0),
+        likeliest=Finalist(
+            config=ANSWER, speedup=2.311, interval=(2.18, 2.45), ratios=(2.29, 2.31, 2.333), has_failed=False
+        ),
         control=Control(ratio=1.004, ci99=(0.981, 1.028), pairs=3),
         stop_reason="the rate is within 3 % of the compute ceiling",
         remaining_gain=0.0375,
@@ -310,19 +315,41 @@ def faster_result(**changes: Any) -> Result:
 
 
 def no_gain_result(**changes: Any) -> Result:
-    """Nothing beat the baseline."""
-    config = replace(BASELINE, measured={"samples_per_second": 1234.5, "verdict": "no proven gain"})
+    """Nothing beats the baseline by more than 3 %."""
+    config = replace(BASELINE, measured={"samples_per_second": 1234.5, "verdict": "no gain above 3 %"})
     example = faster_result(
         config=config,
         samples_per_second=1234.5,
         ci95=(1200.0, 1270.0),
         speedup=1.0,
         speedup_ci95=None,
-        verdict="no proven gain",
-        stop_reason="the budget is spent",
-        remaining_gain=1.4,
+        verdict=Verdict.NO_GAIN,
+        most_gain=0.028,
+        likeliest=Finalist(config=ANSWER, speedup=1.004, interval=(0.98, 1.028), ratios=(1.0,) * 8, has_failed=False),
+        stop_reason="the best that was not tried is expected to be less than 2 % faster",
+        remaining_gain=0.014,
         measurement=measurement(),
         notes=("the loader is the limit: store the images uncompressed",),
+    )
+    return replace(example, **changes)
+
+
+def undecided_result(**changes: Any) -> Result:
+    """What is likely to be faster, in one round of a short run on a busy machine."""
+    found = Finalist(config=ANSWER, speedup=2.311, interval=None, ratios=(2.311,), has_failed=False)
+    measured = {"samples_per_second": 2853.0, "verdict": "undecided"}
+    example = faster_result(
+        config=replace(ANSWER, measured=measured),
+        verdict=Verdict.UNDECIDED,
+        rounds=1,
+        ci95=None,
+        next_run_95=None,
+        speedup_ci95=None,
+        control=None,
+        likeliest=found,
+        missing=("more time (--budget 1m)", "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"),
+        stop_reason="the budget is spent",
+        remaining_gain=1.4,
     )
     return replace(example, **changes)
 
@@ -333,6 +360,7 @@ def check(**changes: Any) -> Check:
         config=ANSWER,
         baseline=BASELINE,
         samples_per_second=2000.0,
+        next_run_95=None,
         speedup=2.0,
         speedup_ci95=(1.9, 2.1),
         workload=None,

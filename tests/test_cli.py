@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--engine", "--explore",
-    "--global-batch-size", "--oversubscribe-ranks",
+    "--exit-verdict", "--force", "--global-batch-size", "--oversubscribe-ranks",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
     "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--storage", "--threads", "--trials",
     "--version",
@@ -102,6 +102,7 @@ def test_help_shows_commands_ranges_and_every_exit_code(capsys: pytest.CaptureFi
         (["--version"], 0),
         ([], 2),
         (["--model", "m:f", "--budget", "soon"], 2),
+        (["--model", "m:f", "--budget", "1s"], 2),
         (["--model", "m:f", "--baseline", "batch=3"], 2),
         (["--model", "m:f", "--output", "a.txt"], 5),
     ],
@@ -132,6 +133,7 @@ def test_python_dash_m_runs_the_same_command_line() -> None:
         (["--model", "m:f", "--wrong"], "--wrong"),
         (["--model", "m:f", "--trials", "many"], "--trials"),
         (["--model", "m:f", "--budget", "0s"], "--budget"),
+        (["--model", "m:f", "--budget", "1s"], "--budget 1s: too short to compare anything; the least is 30s"),
         (["--mod", "m:f"], "--model"),
     ],
 )
@@ -284,7 +286,7 @@ def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(
     from autotune import checking
 
     received: dict[str, object] = {}
-    for verdict, code in (("holds", 0), ("undecided", 0), ("broken", 1)):
+    for verdict, code in (("holds", 0), ("undecided", 11), ("broken", 1)):
 
         def check(path: str, workload: str, dataset: str | None, verdict: Any = verdict, **options: Any) -> object:
             received.update(path=path, workload=workload, dataset=dataset, **options)
@@ -500,6 +502,62 @@ def test_json_is_one_object_with_the_file_the_verdict_and_every_trial(
     assert [row["outcome"] for row in content["trials"]] == ["ok", "ok", "device_oom"]
     assert content["trials"][1]["loss"] is None
     assert content["tried"] == []
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [(examples.faster_result(), 0), (examples.no_gain_result(), 10), (examples.undecided_result(), 11)],
+    ids=["faster", "no gain", "undecided"],
+)
+def test_the_exit_code_is_the_verdict_where_that_is_asked_for(
+    in_empty_folder: Path, put_tune: PutTune, result: Result, code: int
+) -> None:
+    put_tune(lambda **arguments: result)
+    assert main(["--model", "m:f", "--quiet"]) == 0
+    assert main(["--model", "m:f", "--quiet", "--force", "--exit-verdict"]) == code
+
+
+def test_json_has_what_is_likely_where_nothing_is_proven(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_tune(lambda **arguments: examples.undecided_result())
+    main(["--model", "m:f", "--json", "--quiet"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["verdict"] == "undecided"
+    assert content["likeliest"]["speedup"] == 2.311
+    assert content["likeliest"]["config"]["dataloader"]["batch_size"] == 128
+    assert content["missing"][0] == "more time (--budget 1m)"
+
+
+@pytest.mark.parametrize("name", ["autotune.yaml", "tuned.json"])
+def test_what_is_proven_is_not_replaced_by_what_is_undecided(
+    in_empty_folder: Path, put_tune: PutTune, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path, aside = Path(name), Path(name.replace(".", ".undecided."))
+    examples.faster_result().config.save(path)
+    proven = path.read_bytes()
+    put_tune(lambda **arguments: examples.undecided_result())
+    assert main(["--model", "m:f", "--output", name]) == 0
+    out, err = capsys.readouterr()
+    assert path.read_bytes() == proven
+    assert aside.exists()
+    assert f'load_config("{aside}")' in out
+    assert f"{name} holds a gain that was proven, and stays" in err
+    assert f"Written: {aside}" in err
+    main(["--model", "m:f", "--output", name, "--force"])
+    assert path.read_bytes() == aside.read_bytes()
+
+
+@pytest.mark.parametrize("earlier", ["undecided", "no gain above 3 %", "no proven gain", None])
+def test_anything_else_is_replaced(in_empty_folder: Path, put_tune: PutTune, earlier: str | None) -> None:
+    path = Path("autotune.yaml")
+    path.write_text("no config file" if earlier is None else "")
+    if earlier:
+        Config(measured={"verdict": earlier}).save(path)
+    put_tune(lambda **arguments: examples.undecided_result())
+    assert main(["--model", "m:f", "--quiet"]) == 0
+    assert "batch_size: 128" in path.read_text()
+    assert os.listdir() == ["autotune.yaml"]
 
 
 def test_the_answer_is_shown_even_where_the_file_cannot_be_written_after_all(

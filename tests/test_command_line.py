@@ -104,7 +104,7 @@ def test_wrong_input_gives_an_exit_code_and_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     device = () if "--device" in flags else ("--device", "cpu")
-    code = main([*flags, *device, "--budget", "10s"])
+    code = main([*flags, *device, "--budget", "30s"])
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert code == exit_code, err

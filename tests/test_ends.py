@@ -70,7 +70,7 @@ def test_an_end_is_an_outcome_with_its_evidence(
 def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
     result = autotune.tune(
         "tests.broken:unpicklable",
-        device="cpu", budget=10, trials=3, baseline={"batch_size": 16, "threads": 1},
+        device="cpu", budget=30, trials=3, baseline={"batch_size": 16, "threads": 1},
         batch_size=(16, 32, 64), num_workers=(0, 1, 2), amp="off", threads=1,
     )  # fmt: skip
     with_workers = [trial for trial in result.history if trial.config.num_workers]

@@ -121,7 +121,7 @@ def test_on_a_full_disk_the_answer_is_still_on_stdout(tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o size=16k tmpfs "$0" && cd "$0" && head -c 16384 /dev/zero > full; exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, str(folder), sys.executable, "-m", "autotune", *workload("small")]
     done = subprocess.run(
-        [*command, *FLAGS, *KNOBS, "--budget", "10s", "--json"],
+        [*command, *FLAGS, *KNOBS, "--budget", "30s", "--json"],
         env=environment(),
         cwd=PACKAGE.parent,
         capture_output=True,

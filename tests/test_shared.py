@@ -288,7 +288,7 @@ def test_a_tuner_that_is_killed_while_the_server_is_away_loses_nothing(
 # --- the command line ---
 
 FLAGS = ("--device", "cpu", "--trials", "4", "--batch-size", "8", "--baseline", "batch_size=8", "--quiet")
-KNOBS = ("--num-workers", "0..2", "--prefetch-factor", "2", "--threads", "1", "--amp", "off", "--budget", "20s")
+KNOBS = ("--num-workers", "0..2", "--prefetch-factor", "2", "--threads", "1", "--amp", "off", "--budget", "30s")
 
 
 def run_command(folder: Path, *flags: str) -> subprocess.Popen[str]:

@@ -94,7 +94,7 @@ def test_what_is_killed_is_an_outcome_and_every_failure_ends_its_session() -> No
 
 
 def test_the_command_line_tunes_and_writes_a_file_that_loads(tmp_path: Path) -> None:
-    flags = "--model tests.workloads:small --device cpu --budget 10s --trials 2 --num-workers 0 --json --output x.yaml"
+    flags = "--model tests.workloads:small --device cpu --budget 30s --trials 2 --num-workers 0 --json --output x.yaml"
     done = python("-m", "autotune", *flags.split(), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

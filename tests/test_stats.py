@@ -14,6 +14,7 @@ from autotune.stats import (
     half_width,
     mean_interval,
     mser_truncation,
+    next_interval,
     ratio_interval,
     student_quantile,
 )
@@ -194,3 +195,24 @@ def test_three_values_are_always_kept(values: list[float]) -> None:
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(-6, 6))
 def test_the_unit_does_not_matter(values: list[int], power: int) -> None:
     assert mser_truncation([value * 2.0**power for value in values]) == mser_truncation([float(v) for v in values])
+
+
+def test_the_interval_of_a_further_value_is_students_and_wider_than_that_of_the_mean() -> None:
+    values = [950.0, 1000.0, 1040.0, 1010.0]
+    logarithms = [math.log(value) for value in values]
+    centre = fmean(logarithms)
+    spread = math.sqrt(sum((value - centre) ** 2 for value in logarithms) / 3)
+    width = student.ppf(0.975, 3) * spread * math.sqrt(1 + 1 / 4)
+    low, high = next_interval(values) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((math.exp(centre - width), math.exp(centre + width)))
+    assert next_interval(values[:1]) is None
+
+
+def test_the_interval_of_a_further_value_holds_it_as_often_as_it_says() -> None:
+    generator = random.Random(5)
+    hits = 0
+    for _ in range(4000):
+        *seen, further = (1000 * math.exp(generator.gauss(0.0, 0.03)) for _ in range(generator.randint(4, 12)))
+        low, high = next_interval(seen) or (0.0, 0.0)
+        hits += low <= further <= high
+    assert 0.94 * 4000 <= hits <= 0.96 * 4000

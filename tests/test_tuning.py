@@ -17,12 +17,15 @@ from autotune.configfile import read_document
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Outcome, Progress, Request, WorkloadFacts
+from autotune.report.words import verdict_sentence
 from autotune.result import Result
 from autotune.room import MemoryRoom
 from autotune.search.space import build_space
 from autotune.tuning import Run, tune
+from autotune.verdict import Verdict, verdict_text
 from tests import examples
 from tests.simulated import (
+    WHOLE,
     SimulatedMachine,
     StepCost,
     equal_everywhere,
@@ -88,7 +91,7 @@ def test_the_best_of_a_known_machine_is_found_within_twenty_trials(
     result = tuned(machine, facts, cpus=cpus, trials=20)
     assert len(searched(result)) <= 20
     assert machine.rate(result.config) >= 0.95 * machine.best(few_of(facts, cpus))
-    assert result.verdict == "faster"
+    assert result.verdict is Verdict.FASTER
 
 
 def test_the_best_that_fits_in_memory_is_found() -> None:
@@ -98,7 +101,7 @@ def test_the_best_that_fits_in_memory_is_found() -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
     result = tuned(machine, trials=20)
     assert result.config.batch_size == 128
-    assert result.verdict == "faster"
+    assert result.verdict is Verdict.FASTER
 
 
 @pytest.mark.parametrize(("budget", "baselines"), [(120.0, 1), (600.0, 2)])
@@ -110,7 +113,7 @@ def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, basel
     before = [t.rate for t in confirmed if t.config == examples.BASELINE]
     assert len(after) == result.rounds
     assert len(before) == baselines * result.rounds
-    assert result.verdict == "faster"
+    assert result.verdict is Verdict.FASTER
     assert result.samples_per_second == pytest.approx(statistics.geometric_mean(after))
     assert result.baseline_samples_per_second == pytest.approx(statistics.geometric_mean(before))
     assert result.samples_per_second not in [t.rate for t in searched(result)]
@@ -127,12 +130,15 @@ def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
     ]
     lucky = [result for result in results if max(t.rate for t in searched(result)) > searched(result)[0].rate]
     assert len(lucky) >= 10  # so many searches had a winner
-    assert sum(result.verdict == "faster" for result in results) <= 3
+    assert sum(result.verdict is Verdict.FASTER for result in results) <= 3
 
 
 def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:
     result = tuned(SimulatedMachine(cost=equal_everywhere))
-    assert result.verdict == "no proven gain"
+    assert result.verdict is Verdict.NO_GAIN
+    assert 0 < (result.most_gain or 0) <= 0.05
+    assert result.likeliest is not None
+    assert result.likeliest.speedup == pytest.approx(1.0)
     assert result.config == result.baseline
     assert result.config.batch_size == examples.BASELINE.batch_size
     assert (result.speedup, result.speedup_ci95) == (1.0, None)
@@ -149,10 +155,11 @@ def test_a_failing_candidate_gives_the_baseline_and_a_note() -> None:
         cost=loader_bound, fails_fresh=lambda config: Outcome.SHM if config.num_workers else None
     )
     result = tuned(machine)
-    assert result.verdict == "no proven gain"
+    assert result.verdict is Verdict.UNDECIDED
     assert result.config.num_workers == 0
     assert result.rounds == 0
-    assert any("not confirmed" in note for note in result.notes)
+    assert result.likeliest is None
+    assert any("nothing could be compared with what you have in fresh processes (shm" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.USER_ERROR, Outcome.NUMERICS, Outcome.WORKER_DIED, Outcome.CRASHED])
@@ -178,7 +185,7 @@ def test_an_interrupted_search_confirms_what_it_has() -> None:
     assert "interrupted" in result.stop_reason
     assert len(searched(result)) == 5
     assert result.rounds >= 2
-    assert result.verdict == "faster"
+    assert result.verdict is Verdict.FASTER
     assert machine.closed == 1
 
 
@@ -205,12 +212,16 @@ def test_an_interrupt_before_the_baseline_is_measured_is_an_error() -> None:
 
 
 def test_an_interrupted_confirmation_claims_nothing() -> None:
-    machine = SimulatedMachine(cost=four_shared_cores, interrupt_at=9)
+    machine = SimulatedMachine(cost=four_shared_cores, interrupt_at=10)
     result = tuned(machine, CPU, cpus=4, trials=6)
-    assert result.verdict == "no proven gain"
-    assert result.config == result.baseline
+    assert result.verdict is Verdict.UNDECIDED
+    assert result.stop_reason == "interrupted by the user"
+    assert result.likeliest is not None
+    assert len(result.likeliest.ratios) == 1
+    assert result.config != result.baseline  # a single round tells so much of a gain like this one
+    assert result.speedup_ci95 is None
     ran = [trial for trial in result.history if trial.kind != "skipped"]
-    assert len(ran) == 8  # the trials, and the round that was complete
+    assert len(ran) == 9  # the trials, and the round that was complete
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7])
@@ -250,28 +261,83 @@ def test_what_could_still_be_gained_is_measured_to_the_ceiling() -> None:
     assert result.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
 
 
-def test_disturbed_trials_are_repeated_and_never_the_answer() -> None:
+def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
     def fails(config: Config) -> Outcome | None:
         return Outcome.SUSPECT if config.batch_size > 64 else None
 
     machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
-    seen: list[Progress] = []
-    result = tuned(machine, tell=seen.append)
+    result = tuned(machine)
     suspect = [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT]
     assert suspect
     asked = [config for config, request in machine.calls if not request.fresh]
-    assert all(asked.count(trial.config) == 2 for trial in suspect)
-    assert result.config.batch_size <= 64
-    fastest = max(t.rate for t in searched(result) if t.outcome is Outcome.OK)
-    assert max(progress.best_rate or 0.0 for progress in seen) == fastest
-    assert max(trial.rate for trial in suspect) > fastest
+    assert all(asked.count(trial.config) == 1 for trial in suspect)
+    assert result.verdict is Verdict.FASTER
+    assert result.config.batch_size > 64
 
 
-def test_a_confirmation_that_is_always_disturbed_claims_nothing_and_says_why() -> None:
-    machine = SimulatedMachine(cost=loader_bound, fails_fresh=lambda config: Outcome.SUSPECT)
-    result = tuned(machine)
-    assert result.verdict == "no proven gain"
-    assert any("disturbed" in note for note in result.notes)
+def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_is_told() -> None:
+    busy = SimulatedMachine(cost=loader_bound, noise=0.1, fails=lambda config: Outcome.SUSPECT)
+    result = tuned(busy)
+    assert {trial.outcome for trial in result.history if trial.kind != "skipped"} == {Outcome.SUSPECT}
+    assert result.verdict is Verdict.FASTER
+    confirming = sum(trial.kind == "confirm" for trial in result.history)
+    assert any(
+        f"disturbed during {confirming} of {confirming} confirming measurements" in note for note in result.notes
+    )
+
+
+def test_what_is_undecided_says_what_would_decide_it() -> None:
+    def hardly(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1040 if config.num_workers else 1000))
+
+    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+    undecided = tuned(SimulatedMachine(cost=hardly, noise=0.1, fails=lambda config: Outcome.SUSPECT, seed=3), **few)
+    assert undecided.verdict is Verdict.UNDECIDED
+    assert undecided.missing[0] == "more time (--budget 5m)"
+    assert undecided.missing[1].startswith("a quieter machine (")
+    assert "What would decide it: more time (--budget 5m); a quieter machine" in verdict_sentence(undecided)
+
+
+@pytest.mark.parametrize("budget", [30.0, 40.0, 60.0, 75.0])
+@pytest.mark.parametrize("noise", [0.01, 0.2])
+def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_to_stop_is_true(
+    budget: float, noise: float
+) -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=4.0)
+    result = tuned(machine, CPU, cpus=4, budget=budget)
+    assert result.likeliest is not None
+    assert result.rounds >= 1
+    left = budget - machine.time
+    if result.stop_reason == "the budget is spent":
+        assert left < 4.0
+    elif "left are not enough for another trial and its confirmation" in result.stop_reason:
+        assert left < 4.0 + 3 * 2 * 7.0
+    assert machine.time <= budget + 2 * machine.seconds
+
+
+def test_what_confirmation_leaves_of_its_time_goes_to_the_search() -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=0.02, seconds=6.0)
+    result = tuned(machine, CPU, cpus=4, budget=400.0, **WHOLE)
+    fresh = [request.fresh for _, request in machine.calls]
+    again = fresh[fresh.index(True) :]
+    assert False in again  # trials after the first round
+    assert result.verdict is Verdict.FASTER
+
+
+def test_a_study_that_goes_on_counts_its_earlier_rounds(tmp_path: Path) -> None:
+    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+
+    def some(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1060 if config.num_workers else 1000))
+
+    storage, rounds = tmp_path / "study.journal", []
+    for seed in range(2):
+        machine = SimulatedMachine(cost=some, noise=0.06, seed=seed, seconds=8.0)
+        result = tuned(machine, storage=storage, **few)
+        assert result.likeliest is not None
+        rounds.append(len(result.likeliest.ratios))
+        assert sum(request.fresh for _, request in machine.calls) > 0
+    assert rounds[1] > rounds[0] >= 3
 
 
 def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None:
@@ -335,7 +401,8 @@ def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() ->
     machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, numerics=overflowing)
     result = tuned(machine, amp="fp16")
     assert {config.amp for config, _ in machine.calls} == {"off"}
-    assert (result.verdict, result.config.amp) == ("no proven gain", "off")
+    assert (result.verdict, result.config.amp) == (Verdict.NO_GAIN, "off")
+    assert result.most_gain == 0.0  # nothing else is to be had
     assert any("fp16" in note for note in result.notes)
 
 
@@ -407,7 +474,7 @@ def test_a_larger_batch_comes_with_advice() -> None:
     assert result.config.batch_size > examples.BASELINE.batch_size
     assert any("learning rate" in note for note in result.notes)
     fixed = tuned(SimulatedMachine(cost=loader_bound), batch_size=32)
-    assert fixed.verdict == "faster"
+    assert fixed.verdict is Verdict.FASTER
     assert not any("learning rate" in note for note in fixed.notes)
 
 
@@ -429,9 +496,9 @@ def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> 
             return found
 
     result = run_of(Growing(cost=larger_batches_pay), CPU).result(None, None, MemoryRoom(most=2**31))
-    assert result.verdict == "no proven gain"
+    assert result.verdict is Verdict.UNDECIDED
     assert result.config.batch_size == 32
-    assert any("not confirmed" in note for note in result.notes)
+    assert any("more memory than it may" in note for note in result.notes)
 
 
 def test_a_baseline_in_a_study_that_goes_on_is_held_to_the_memory_too(tmp_path: Path) -> None:
@@ -510,7 +577,7 @@ def test_a_stored_study_whose_baseline_failed_starts_again(tmp_path: Path) -> No
     with pytest.raises(UserCodeError):
         tuned(SimulatedMachine(cost=loader_bound, fails=lambda config: Outcome.USER_ERROR), storage=storage)
     result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
-    assert result.verdict == "faster"
+    assert result.verdict is Verdict.FASTER
     assert searched(result)[0].config == examples.BASELINE
 
 
@@ -564,7 +631,7 @@ def test_the_file_gives_the_answer_back(tmp_path: Path, name: str, cost: Callabl
     assert loaded == result.config
     assert loaded.measured == result.config.measured
     assert loaded.measured is not None
-    assert loaded.measured["verdict"] == result.verdict
+    assert loaded.measured["verdict"] == verdict_text(result.verdict, result.most_gain)
     assert loaded.measured["samples_per_second"] == pytest.approx(result.samples_per_second, rel=1e-5)
 
 

@@ -135,7 +135,7 @@ before = state()
 became = "success"
 try:
     autotune.best_config(
-        model, dataset, loss=loss, device="cpu", budget=8, trials=2, optimizer=optimizer, batch_size=[16, 32],
+        model, dataset, loss=loss, device="cpu", budget=30, trials=2, optimizer=optimizer, batch_size=[16, 32],
         num_workers=[0, 1], amp="off", threads=2, baseline={"batch_size": 16}, on_progress=on_progress,
     )
 except (Exception, KeyboardInterrupt) as error:

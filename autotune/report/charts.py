@@ -149,7 +149,7 @@ def confirmation_chart(result: Result) -> Chart | None:
 
 def _named(finalist: Finalist, result: Result) -> str:
     position = result.finalists.index(finalist) + 1
-    is_answer = result.verdict == "faster" and result.speedup == finalist.speedup
+    is_answer = result.config != result.baseline and result.speedup == finalist.speedup
     return "the answer" if is_answer else f"finalist {position}"
 
 

@@ -42,8 +42,11 @@ from autotune.report.words import (
     slowest_rank_rows,
     snippet,
     step_text,
+    verdict_details,
+    verdict_title,
 )
 from autotune.result import RecordedStudy
+from autotune.verdict import Verdict
 
 if TYPE_CHECKING:
     from autotune.records import Trial
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["html_report", "html_summary", "save_report"]
 
 FOLDER = Path(__file__).with_name("page")
+TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
+"""How the page shows a verdict."""
 SHOWN = {
     "number": "trial",
     "kind": "kind",
@@ -209,13 +214,12 @@ def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
-    is_faster = result.verdict == "faster"
     subject = f"{result.facts.model_name} on {result.facts.dataset_name} · {result.facts.device_name}"
     stopped = f"Stopped: {result.stop_reason.rstrip('.')}. Trials: {outcomes_text(result.history)}"
     return {
-        "title": f"{result.speedup:.2f} times faster" if is_faster else "Keep what you have",
-        "lead": f"{_proof(result)} {stopped}, in {format_duration(result.seconds)}.",
-        "tone": "gain" if is_faster else "same",
+        "title": verdict_title(result),
+        "lead": f"{verdict_details(result)} {stopped}, in {format_duration(result.seconds)}.",
+        "tone": TONES[result.verdict],
         "subject": subject,
         "tiles": list(_tiles(result)),
         "comparison": _comparison(result),
@@ -243,15 +247,6 @@ def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
     for tried in result.tried:
         yield tried_line(tried, tried.option in result.config.options)
     yield from result.notes
-
-
-def _proof(result: Result) -> str:
-    """Return how well the verdict is known."""
-    if result.verdict != "faster":
-        return "No gain was proven."
-    interval = "95 % interval {:.2f} to {:.2f}, c".format(*result.speedup_ci95) if result.speedup_ci95 else "C"
-    rounds = counted(result.rounds, "round")
-    return f"{interval}onfirmed in {rounds} of fresh processes."
 
 
 def _unfinished(study: RecordedStudy) -> dict[str, Any]:
@@ -287,7 +282,9 @@ def _tiles(result: Result) -> Iterator[_Tile]:
     used = f"was {gibibytes_text(before.peak_memory_bytes)}" if changes else ""
     whole = f"of {gibibytes_text(after.memory_limit_bytes)} GiB {after.memory}"
     yield _Tile("peak memory", f"{gibibytes_text(after.peak_memory_bytes)} GiB", _joined(used, whole))
-    yield _Tile("largest remaining gain", remaining_gain_text(result).rstrip(".").replace(" %", "\N{NO-BREAK SPACE}%"))
+    yield _Tile(
+        "a perfect loader would add", remaining_gain_text(result).rstrip(".").replace(" %", "\N{NO-BREAK SPACE}%")
+    )
     if after.device_idle_share is not None:
         was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
         yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)

@@ -37,6 +37,7 @@ from autotune.report.words import (
     time_parts,
     verdict_sentence,
 )
+from autotune.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,8 +62,6 @@ __all__ = [
 
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
-LEAST_PAIRS = 3
-"""A control of fewer pairs has too wide an interval to say anything."""
 _PHASES = {
     "inspect": "inspecting",
     "baseline": "baseline",
@@ -157,14 +156,14 @@ def summary(result: Result, path: str | None = None, study: Sequence[str] = ()) 
 
     ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
     """
-    verdict = Text(verdict_sentence(result), style="bold green" if result.verdict == "faster" else "bold")
+    verdict = Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")
     facts = [
         f"Stopped: {sentence(result.stop_reason)}",
-        f"Largest remaining gain: {remaining_gain_text(result)}",
+        f"A loader that is never late would add {remaining_gain_text(result)}",
         *(finding_text(finding) for finding in result.findings if finding.is_limit),
         f"Trials: {outcomes_text(result.history)}, in {format_duration(result.seconds)}.",
     ]
-    if result.control and result.control.ci99 and result.control.pairs >= LEAST_PAIRS and not result.control.is_off:
+    if result.control and result.control.ci99 and not result.control.is_off:
         low, high = result.control.ci99
         facts.insert(0, f"Control: the baseline against itself {result.control.ratio:.2f} ({low:.2f} to {high:.2f}).")
     facts.extend(tried_line(tried, tried.option in result.config.options) for tried in result.tried)
@@ -182,8 +181,13 @@ def check_text(check: Check, path: str) -> str:
         "broken": "The promise does not hold here any more: tune again.",
         "undecided": "That does not tell whether it holds: close what else is running, or give a larger --budget.",
     }
-    then = _claim_text(check.promise.speedup, check.promise.speedup_ci95, check.promise.samples_per_second)
-    now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
+    promise = check.promise
+    if check.speedup is None:
+        then = _rate_claim(promise.samples_per_second, promise.next_run_95)
+        now = f"{rate_text(check.samples_per_second)} samples/s"
+    else:
+        then = _claim_text(promise.speedup, promise.speedup_ci95, promise.samples_per_second)
+        now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
     lines = [
         f"{path} promises {then}.",
         f"Now it is {now}, in {counted(check.rounds, 'round')} of fresh processes.",
@@ -191,6 +195,11 @@ def check_text(check: Check, path: str) -> str:
         verdicts[check.verdict],
     ]
     return printable("\n".join(lines))
+
+
+def _rate_claim(rate: float | None, interval: tuple[float, float] | None) -> str:
+    limits = " ({} to {} in one further run)".format(*map(rate_text, interval)) if interval else ""
+    return f"{rate_text(rate or 0.0)} samples/s{limits}, and no gain over another configuration"
 
 
 def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune.printable import printable
 from autotune.records import Outcome
+from autotune.verdict import Verdict, percent_above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +40,9 @@ __all__ = [
     "snippet",
     "step_text",
     "time_parts",
+    "verdict_details",
     "verdict_sentence",
+    "verdict_title",
 ]
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -147,9 +150,9 @@ def step_text(seconds: float) -> str:
 
 
 def remaining_gain_text(result: Result) -> str:
-    """Return what could be gained at most, as a sentence's end."""
+    """Return what a loader that is never late would add at most, as a sentence's end."""
     if not math.isfinite(result.remaining_gain):
-        return "unknown."
+        return "nobody knows how much."
     return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
 
 
@@ -183,16 +186,59 @@ def config_text(config: Config) -> str:
     return " · ".join(parts)
 
 
+def verdict_title(result: Result) -> str:
+    """Return the verdict in a few words."""
+    if result.verdict is Verdict.FASTER:
+        return f"{result.speedup:.2f} times faster"
+    if result.verdict is Verdict.UNDECIDED:
+        return "Undecided"
+    return "No gain" if not result.most_gain else f"No gain above {percent_above(result.most_gain)} %"
+
+
 def verdict_sentence(result: Result) -> str:
-    """Return the verdict in one sentence, with its interval and how it was confirmed."""
-    if result.verdict != "faster":
-        return "No proven gain: keep what you have."
-    interval = "no interval"
-    if result.speedup_ci95:
-        low, high = result.speedup_ci95
-        interval = f"95 % interval {low:.2f} to {high:.2f}"
-    confirmed = f", confirmed in {counted(result.rounds, 'round')} of fresh processes"
-    return f"{result.speedup:.2f} times faster ({interval}){confirmed}."
+    """Return the verdict with its interval, how it was found, and what it means for the user."""
+    title, details = verdict_title(result), verdict_details(result)
+    if result.verdict is Verdict.FASTER:
+        return f"{title}: {details}"
+    return f"{title}: {details[:1].lower()}{details[1:]}"
+
+
+def verdict_details(result: Result) -> str:
+    """Return what stands behind the verdict's title."""
+    if result.verdict is Verdict.FASTER:
+        how = f"confirmed in {counted(result.rounds, 'round')} of fresh processes"
+        return f"{_interval_text(result.speedup_ci95)}, {how}."
+    if result.verdict is Verdict.UNDECIDED:
+        return f"{_estimate_text(result)}.{_missing_text(result)}"
+    if not result.most_gain:
+        return "Keep what you have. Nothing else is allowed, or nothing else could run."
+    return f"Keep what you have. {_best_text(result)}."
+
+
+def _interval_text(interval: tuple[float, float] | None) -> str:
+    return f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else "no interval yet"
+
+
+def _best_text(result: Result) -> str:
+    """Return what the best alternative gave."""
+    best = result.likeliest
+    if best is None:
+        return "Nothing was compared with it"
+    what, rounds = config_text(best.config), counted(len(best.ratios), "round")
+    return f"{what} gave {best.speedup:.2f} times your rate in {rounds} ({_interval_text(best.interval)})"
+
+
+def _estimate_text(result: Result) -> str:
+    """Return what is known where nothing is proven, and what the answer is."""
+    if result.likeliest is None:
+        return "Nothing could be compared with what you have, which is the answer for now"
+    if result.config == result.baseline:
+        return f"{_best_text(result)}; the answer for now is what you have"
+    return f"{_best_text(result)}, which is likely to be faster and is the answer for now"
+
+
+def _missing_text(result: Result) -> str:
+    return f" What would decide it: {'; '.join(result.missing)}." if result.missing else ""
 
 
 def cause_text(finding: Finding) -> str:

@@ -1,8 +1,7 @@
-"""One measurement: once more when the machine was disturbed, and an error where there must be a number."""
+"""One measurement: once more where something outside kept it from a number, and an error where there must be one."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 
-__all__ = ["HostLostError", "measure_undisturbed", "require_host", "require_numbers"]
+__all__ = ["HostLostError", "measure_once_more", "require_host", "require_numbers"]
 
 THEIR_FAILURES = (
     Outcome.USER_ERROR,
@@ -33,19 +32,25 @@ def require_host(attempt: Attempt) -> None:
         raise HostLostError(attempt.message)
 
 
-def measure_undisturbed(
-    runner: Runner, config: Config, request: Request, may_repeat: Callable[[Attempt], bool]
+def measure_once_more(
+    runner: Runner,
+    config: Config,
+    request: Request,
+    may_repeat: Callable[[Attempt], bool],
+    *,
+    if_disturbed: bool = False,
 ) -> Attempt:
-    """Measure, and repeat a suspect measurement once if there is time; the less disturbed of the two counts.
+    """Measure, once more where there is time and something outside kept the first attempt from giving a number.
 
-    Its ``seconds`` are those of both.
+    Where much hangs on a single number, ``if_disturbed`` repeats what others have disturbed, too. The ``seconds`` are
+    those of both.
     """
     first = runner.measure(config, request)
-    if first.outcome is not Outcome.SUSPECT or not may_repeat(first):
+    is_good = first.outcome is not Outcome.SUSPECT or (first.found and not if_disturbed)
+    if is_good or not may_repeat(first):
         return first
     second = runner.measure(config, request)
-    is_better = second.outcome is Outcome.OK or (second.measurement is not None and _foreign(second) <= _foreign(first))
-    return replace(second if is_better else first, seconds=first.seconds + second.seconds)
+    return replace(second if second.found else first, seconds=first.seconds + second.seconds)
 
 
 def require_numbers(measured: Attempt | Trial) -> Measurement:
@@ -62,7 +67,3 @@ def require_numbers(measured: Attempt | Trial) -> Measurement:
         f"the baseline configuration cannot be measured ({measured.outcome}): {measured.message}; "
         "pass a smaller one, for example --baseline batch_size=1"
     )
-
-
-def _foreign(attempt: Attempt) -> float:
-    return attempt.measurement.conditions.foreign_cpus if attempt.measurement else math.inf

@@ -1,47 +1,47 @@
-"""Re-measure baseline and finalists side by side in fresh processes, and say what was proven."""
+"""Measure baseline and finalists side by side in fresh processes, and say what that proves."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from statistics import fmean
-from typing import Literal, Protocol
+from typing import Protocol
 
 from autotune.config import Config
-from autotune.records import Attempt, Measurement, Outcome, Request, Runner
+from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 from autotune.result import Control, Finalist
-from autotune.search.attempt import measure_undisturbed, require_host
-from autotune.stats import Interval, geometric_interval, ratio_interval
+from autotune.search.attempt import require_host
+from autotune.search.sequential import LEAST_ROUNDS, alpha_of, chance_of_gain, sequential_interval
+from autotune.stats import Interval, geometric_interval, next_interval, ratio_interval
 
-__all__ = ["MIN_ROUNDS", "Confirmation", "Round", "Standing", "confirm", "finalists_for"]
+__all__ = ["CLAIM", "NEGLIGIBLE", "Confirmation", "Round", "Standing", "confirm", "finalists_for"]
 
 CLAIM = 1.02
 """Smallest speed-up that is claimed, and within which two configurations count as equally fast."""
-CONFIDENCE = 0.95
-"""Of all intervals of speed-ups together (Bonferroni)."""
+NEGLIGIBLE = 1.05
+"""Largest speed-up that may be left open where it is said that there is no gain."""
 CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a machine that is quiet should hardly ever be called disturbed."""
-MIN_ROUNDS = 2
-"""Fewest rounds from which anything can be proven."""
+TOLD_APART, SPREAD = 0.8, 0.04
+"""Probability from which a dearer finalist counts as faster than a cheaper one, and the spread of a pair's logarithm
+that is usual: nothing is claimed by it, so it need not be on the safe side."""
 MAX_ROUNDS = 16
-PRECISE = 0.02
-"""Half-width of the interval of a speed-up's logarithm at which no further round is needed."""
-PRECISE_SHARE = 0.1
-"""The same as a share of the logarithm itself: a large gain need not be known to two percent."""
-STEADY_ROUNDS, EARLY = 5, 0.25
-"""With fewer rounds the interval must be narrower by this factor: rounds that end where a few happen to agree would
-make intervals of 95 % hold in 91 % (studies/confirmation)."""
+"""Most rounds of one confirmation."""
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
-"""Measurements that there must be time for, for so many finalists: more need wider intervals, and so more rounds. In
-simulations of thirty configurations five finalists were no better than three."""
+"""Measurements that there must be time for, for so many finalists. In simulations of thirty configurations five
+finalists were no better than three."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
 LEAST_WITH_CONTROL = 36
 """The same for measuring the baseline twice in each round; with less, more rounds are worth more."""
+FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT, Outcome.LOST)
+"""What became of an attempt without numbers and says nothing of its configuration in a later run."""
 
 
 class HasTime(Protocol):
@@ -59,7 +59,7 @@ class Round:
     control: Measurement | None
     """The baseline again; ``None`` where there was no time for it."""
     finalists: tuple[Measurement | None, ...]
-    """Each finalist, in the confirmation's order; ``None`` once it was dropped."""
+    """Each finalist, in the confirmation's order; ``None`` where it was not measured in this round."""
 
     @property
     def baseline_rate(self) -> float:
@@ -77,7 +77,9 @@ class Standing:
     rate: float
     """Geometric mean of its samples per second."""
     rate_ci95: Interval | None
-    """95 % t-interval of it; ``None`` after a single measurement."""
+    """95 % t-interval of that mean; ``None`` below three measurements."""
+    next_run_95: Interval | None
+    """95 % interval for the rate of one further run; ``None`` below three measurements."""
     typical: Measurement
     """The measurement with the median rate; its ceiling is the mean of all, no less than ``rate``."""
 
@@ -88,12 +90,16 @@ class Confirmation:
 
     finalists: tuple[Config, ...]
     """What could be the answer, the cheapest first."""
+    alphas: tuple[float, ...]
+    """The chance of a false claim that each of them has."""
+    running: tuple[int, ...]
+    """Those that were neither dropped nor have failed."""
     failed: frozenset[int] = frozenset()
     """Which of them failed in a fresh process: what fails now and then is not to be trusted, however fast."""
     baseline_config: Config
     """What they are compared with."""
     rounds: tuple[Round, ...]
-    """The rounds in which nothing was disturbed, at least one."""
+    """The complete rounds, whatever others did meanwhile; at least one."""
 
     @property
     def baseline(self) -> Standing:
@@ -102,46 +108,75 @@ class Confirmation:
         return _standing(self.baseline_config, found)
 
     @property
-    def winner(self) -> int | None:
-        """The cheapest finalist within 2 % of the fastest that never failed; ``None`` where all failed."""
-        running = [index for index in self._contenders if index not in self.failed]
-        if not running:
-            return None
-        most = max(self.speedup(index)[0] for index in running)
-        return next(index for index in running if self.speedup(index)[0] >= most / CLAIM)
+    def answer(self) -> int | None:
+        """The finalist that is the answer: of those that are proven or, where none is, of all that are left.
+
+        The cheapest, unless a dearer one can be told to be faster by more than 2 %. ``None`` where all have failed.
+        """
+        proven = [index for index in self._sound if self.is_proven(index)]
+        return self._best(proven) if proven else self.leader
 
     @property
-    def _contenders(self) -> list[int]:
-        """The finalists that were measured in the last round."""
-        return [index for index, measured in enumerate(self.rounds[-1].finalists) if measured]
+    def leader(self) -> int | None:
+        """What would be the answer if all that is still measured were proven; ``None`` where all have failed."""
+        return self._best(self._contenders)
+
+    def _best(self, indices: Iterable[int]) -> int | None:
+        best: int | None = None
+        for index in indices:
+            if best is None or self._is_ahead(index, best):
+                best = index
+        return best
+
+    def _is_ahead(self, index: int, other: int) -> bool:
+        """Tell whether one finalist can be told to be faster than another by more than what counts as equal."""
+        both = [(one.finalists[index], one.finalists[other]) for one in self.rounds]
+        logarithms = [math.log(one.samples_per_second / two.samples_per_second) for one, two in both if one and two]
+        if not logarithms:
+            return self.speedup(index) > CLAIM * self.speedup(other)
+        return fmean(logarithms) > math.log(CLAIM) and chance_of_gain(logarithms, SPREAD) >= TOLD_APART
+
+    @property
+    def _sound(self) -> list[int]:
+        """The finalists that were measured and never failed, the cheapest first."""
+        return [index for index in range(len(self.finalists)) if index not in self.failed and self.rounds_of(index)]
 
     @property
     def drop(self) -> int | None:
         """The finalist to be measured no more: the slowest of those that would not be the answer now."""
-        others = [index for index in self._contenders if index != self.winner and index not in self.failed]
-        return min(others, key=lambda index: self.speedup(index)[0], default=None)
+        others = [index for index in self._contenders if index != self.leader]
+        return min(others, key=self.speedup, default=None)
 
     def standing(self, index: int) -> Standing:
         """Return what was found out about a finalist."""
-        return _standing(self.finalists[index], [one.finalists[index] for one in self.rounds if one.finalists[index]])
+        return _standing(self.finalists[index], [one.finalists[index] for one in self.rounds])
 
     def rounds_of(self, index: int) -> int:
         """Return the number of complete rounds of a finalist."""
         return sum(one.finalists[index] is not None for one in self.rounds)
 
-    def speedup(self, index: int) -> tuple[float, Interval | None]:
-        """Return the geometric mean of a finalist's paired ratios to the baseline, and its t-interval.
+    def speedup(self, index: int) -> float:
+        """Return the geometric mean of a finalist's paired ratios to the baseline."""
+        return math.exp(fmean(self._logarithms(index)))
 
-        All finalists' intervals together hold with 95 %; ``None`` after a single round.
+    def interval(self, index: int) -> Interval | None:
+        """Return the interval of that ratio, which holds after every round; those of all finalists with 95 %.
+
+        ``None`` below three rounds.
         """
-        pairs = self._pairs(index)
-        confidence = 1 - (1 - CONFIDENCE) / len(self.finalists)
-        return ratio_interval([pair[0] for pair in pairs], [pair[1] for pair in pairs], confidence)
+        return sequential_interval(self._logarithms(index), self.alphas[index])
 
-    def _pairs(self, index: int) -> list[tuple[float, float]]:
-        """Return the rates of a finalist and of the baseline, round by round."""
+    def chance(self, index: int) -> float:
+        """Return the probability that a finalist is faster than the baseline."""
+        return chance_of_gain(self._logarithms(index))
+
+    def _logarithms(self, index: int) -> list[float]:
+        return [math.log(ratio) for ratio in self._ratios(index)]
+
+    def _ratios(self, index: int) -> list[float]:
+        """Return a finalist's ratios to the baseline, round by round."""
         return [
-            (measured.samples_per_second, one.baseline_rate)
+            measured.samples_per_second / one.baseline_rate
             for one in self.rounds
             if (measured := one.finalists[index]) is not None
         ]
@@ -152,13 +187,13 @@ class Confirmation:
         return tuple(
             Finalist(
                 config=config,
-                speedup=self.speedup(index)[0],
-                interval=self.speedup(index)[1],
-                ratios=tuple(rate / baseline for rate, baseline in self._pairs(index)),
+                speedup=self.speedup(index),
+                interval=self.interval(index),
+                ratios=tuple(self._ratios(index)),
                 has_failed=index in self.failed,
             )
             for index, config in enumerate(self.finalists)
-            if self._pairs(index)
+            if self.rounds_of(index)
         )
 
     @property
@@ -172,19 +207,16 @@ class Confirmation:
         again, first = ([pair[index].samples_per_second for pair in pairs] for index in (0, 1))
         ratio, interval = ratio_interval(again, first, CONTROL_CONFIDENCE)
         ratios = tuple(one / other for one, other in zip(again, first, strict=True))
-        return Control(ratio=ratio, ci99=interval, pairs=len(pairs), ratios=ratios)
+        says_something = len(pairs) >= LEAST_ROUNDS
+        return Control(ratio=ratio, ci99=interval if says_something else None, pairs=len(pairs), ratios=ratios)
 
-    @property
-    def verdict(self) -> Literal["faster", "no proven gain"]:
-        """``faster`` only if the winner's interval excludes equality and the gain is at least 2 %.
+    def is_proven(self, index: int) -> bool:
+        """Whether a finalist's interval excludes equality and the gain is at least 2 %.
 
         Where the control is off, the machine alone makes such a difference: it must be exceeded too.
         """
-        if self.winner is None:
-            return "no proven gain"
-        speedup, interval = self.speedup(self.winner)
-        proven = interval is not None and interval[0] > self.noise and speedup >= CLAIM
-        return "faster" if proven else "no proven gain"
+        interval = self.interval(index)
+        return interval is not None and interval[0] > self.noise and self.speedup(index) >= CLAIM
 
     @property
     def noise(self) -> float:
@@ -192,19 +224,24 @@ class Confirmation:
         return math.exp(abs(math.log(self.control.ratio))) if self.control and self.control.is_off else 1.0
 
     @property
+    def most(self) -> float | None:
+        """The largest speed-up that the rounds leave possible; ``None`` where they do not tell."""
+        ends = [interval[1] if (interval := self.interval(index)) else math.inf for index in self._contenders]
+        return max(ends) * self.noise if ends and max(ends) < math.inf else None
+
+    @property
+    def _contenders(self) -> list[int]:
+        return [index for index in self._sound if index in self.running]
+
+    @property
     def is_clear(self) -> bool:
-        """Whether further rounds are not worth their time: the gain is known well enough, or there is hardly one."""
-        if len(self.rounds) <= MIN_ROUNDS or self.winner is None:
-            return self.winner is None
-        is_hopeless = all((interval := self.speedup(index)[1]) and interval[1] < CLAIM for index in self._contenders)
-        if is_hopeless and len(self.rounds) >= STEADY_ROUNDS:
+        """Whether the rounds may end: the answer is proven, or there is hardly a gain, or all have failed."""
+        if not set(self.running) <= set(self._sound):
+            return False  # one of them has not been measured yet
+        if self.leader is None or self.is_proven(self.leader):
             return True
-        speedup, interval = self.speedup(self.winner)
-        if interval is None:
-            return False
-        half_width = math.log(interval[1] / interval[0]) / 2
-        enough = max(PRECISE, PRECISE_SHARE * abs(math.log(speedup)))
-        return half_width <= (enough if len(self.rounds) >= STEADY_ROUNDS else EARLY * enough)
+        is_small = all(self.speedup(index) < CLAIM for index in self._contenders)
+        return is_small and self.most is not None and self.most <= NEGLIGIBLE
 
 
 def finalists_for(measurements: float) -> tuple[int, bool]:
@@ -222,26 +259,85 @@ def confirm(
     has_time: HasTime,
     with_control: bool = True,
     seed: int = 0,
+    history: Iterable[Trial] = (),
+    entering: Sequence[Config] = (),
     fits: Callable[[Measurement], bool] = lambda measured: True,
-    on_attempt: Callable[[Config, Attempt], None] = lambda config, attempt: None,
+    on_attempt: Callable[[Config, Attempt, str], None] = lambda config, attempt, round: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
     """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
 
-    ``finalists`` come cheapest first; ``next_request()`` says how to measure next. The order within a round is
-    random, and reversed in the next, so that what drifts cancels. A finalist that does not fit the memory is out, a
-    round in which the machine was disturbed does not count. Returns ``None`` when no round counted. A
-    KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given. Raises
-    ``HostLostError``: rounds of two hosts are not compared.
+    ``finalists`` come cheapest first; those of them that are new share what is left of the chance of a false claim in
+    the order of ``entering``. ``next_request()`` says how to measure next. The order within a round is random, and
+    reversed in the next, so that what drifts cancels. Rounds count whatever others did meanwhile: their spread is the
+    uncertainty. What gives no number for a reason outside of it is measured in another round; a finalist that fails by
+    itself or does not fit the memory is out. What ``history`` has of complete rounds counts, too; ``on_attempt`` hears
+    of every attempt, and of which round it is.
+
+    Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
+    ``on_interrupt`` is given. Raises ``HostLostError``: rounds of two hosts are not compared.
     """
-    rounds = _Rounds(runner, baseline, tuple(finalists), next_request, has_time, with_control, seed, fits, on_attempt)
+    record = _Record(baseline, tuple(finalists), tuple(history), tuple(entering))
+    rounds = _Rounds(runner, record, next_request, has_time, with_control, seed, fits, on_attempt)
     try:
         rounds.run()
     except KeyboardInterrupt:
         if on_interrupt is None:
             raise
         on_interrupt()
-    return rounds.found
+    return record.confirmation
+
+
+class _Record:
+    """The complete rounds of a study, those of earlier runs first, and what may be the answer."""
+
+    def __init__(
+        self, baseline: Config, finalists: tuple[Config, ...], history: tuple[Trial, ...], entering: tuple[Config, ...]
+    ) -> None:
+        trials = [trial for trial in history if trial.kind == "confirm" and trial.round]
+        known = dict.fromkeys(trial.config for trial in trials if trial.config != baseline)
+        order = list(dict.fromkeys([*known, *entering, *finalists]))
+        self.baseline = baseline
+        self.finalists = (*finalists, *(config for config in known if config not in finalists))
+        self.alphas = tuple(alpha_of(order.index(config)) for config in self.finalists)
+        self.given = range(len(finalists))
+        self.running = list(self.given)
+        self.failed: set[int] = set()
+        self.rounds: list[Round] = []
+        for _, members in groupby(trials, key=lambda trial: trial.round):
+            self._add_kept(list(members))
+
+    def _add_kept(self, members: Sequence[Trial]) -> None:
+        """Add a round on record, if it was complete."""
+        for trial in members:
+            if trial.config != self.baseline and trial.measurement is None and trial.outcome not in FOR_NOW:
+                self.failed.add(self.finalists.index(trial.config))
+        again = [trial.measurement for trial in members if trial.config == self.baseline]
+        if not again or any(trial.measurement is None for trial in members):
+            return
+        of = {trial.config: trial.measurement for trial in members}
+        if len(of) > 1 and again[0]:
+            control = again[1] if len(again) > 1 else None
+            of_finalists = tuple(of.get(config) for config in self.finalists)
+            self.rounds.append(Round(baseline=again[0], control=control, finalists=of_finalists))
+
+    def revive(self) -> None:
+        """Go on with what was dropped, where all that was kept has failed."""
+        self.running = [index for index in self.given if index not in self.failed]
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """What the rounds give so far."""
+        if not self.rounds:
+            return None
+        return Confirmation(
+            finalists=self.finalists,
+            alphas=self.alphas,
+            running=tuple(self.running),
+            failed=frozenset(self.failed),
+            baseline_config=self.baseline,
+            rounds=tuple(self.rounds),
+        )
 
 
 @dataclass(slots=True)
@@ -249,68 +345,66 @@ class _Rounds:
     """The rounds as they go on."""
 
     runner: Runner
-    baseline: Config
-    finalists: tuple[Config, ...]
+    record: _Record
     next_request: Callable[[], Request]
     has_time: HasTime
     with_control: bool
     seed: int
     fits: Callable[[Measurement], bool]
-    on_attempt: Callable[[Config, Attempt], None]
-    found: Confirmation | None = None
-    _running: list[int] = field(default_factory=list)
-    _failed: set[int] = field(default_factory=set)
+    on_attempt: Callable[[Config, Attempt, str], None]
+    _name: str = field(default_factory=lambda: secrets.token_hex(4))
     _tried: int = 0
+    _complete: int = 0
     _longest: float = 0.0
 
     BASELINE, CONTROL = -1, -2
 
     def run(self) -> None:
-        self._running = list(range(len(self.finalists)))
         generator = random.Random(self.seed)
-        order: list[int] = []
-        while self._running and self._goes_on():
-            parts = [self.BASELINE, *([self.CONTROL] if self.with_control else []), *self._running]
+        record, order = self.record, list[int]()
+        record.running = [index for index in record.running if index not in record.failed]
+        while record.running and self._goes_on():
+            parts = [self.BASELINE, *([self.CONTROL] if self.with_control else []), *record.running]
             order = (
                 generator.sample(parts, len(parts)) if self._tried % 2 == 0 else [p for p in order[::-1] if p in parts]
             )
             if not self._measure(order):
                 return
             self._tried += 1
-            if self.found and self._tried % ROUNDS_TO_DROP == 0 and (dropped := self.found.drop) in self._running:
-                self._running.remove(dropped)
+            if self._complete and self._tried % ROUNDS_TO_DROP == 0 and (found := record.confirmation):
+                record.running = [index for index in record.running if index != found.drop]
 
     def _goes_on(self) -> bool:
-        rounds = len(self.found.rounds) if self.found else 0
-        is_clear = self.found is not None and self.found.is_clear
-        needed = len(self._running) + 1 + self.with_control
-        return rounds < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
+        found = self.record.confirmation
+        is_clear = found is not None and found.is_clear
+        needed = len(self.record.running) + 1 + self.with_control
+        return self._complete < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
 
     def _measure(self, order: Sequence[int]) -> bool:
         """Measure one round; tell whether there may be another."""
-        attempts: dict[int, Attempt] = {}
+        measured: dict[int, Measurement] = {}
+        is_whole = True
         for part in order:
-            config = self.finalists[part] if part >= 0 else self.baseline
-            attempt = measure_undisturbed(self.runner, config, self.next_request(), self._may_repeat)
-            self.on_attempt(config, attempt)
+            config = self.record.finalists[part] if part >= 0 else self.record.baseline
+            attempt = self.runner.measure(config, self.next_request())
+            self.on_attempt(config, attempt, f"{self._name}-{self._tried}")
             require_host(attempt)
             if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
-                attempts[part] = attempt
+                measured[part] = attempt.measurement
                 self._longest = max(self._longest, attempt.seconds)
             elif attempt.measurement is None and attempt.outcome is Outcome.SUSPECT:
-                return True  # others left too little memory: this round does not count
+                is_whole = False  # for a reason outside of it: this round does not count
+                break
             elif part < 0 or self._is_cut_off(attempt):
                 return False
             else:
                 self._strike(part, attempt.outcome)
-                if not self._running:
-                    return False
-        if all(attempt.outcome is Outcome.OK for attempt in attempts.values()):
-            self._add({part: attempt.measurement for part, attempt in attempts.items() if attempt.measurement})
+                if not self.record.running:
+                    self.record.revive()
+                    return bool(self.record.running)
+        if is_whole and any(part >= 0 for part in measured):
+            self._add(measured)
         return True
-
-    def _may_repeat(self, attempt: Attempt) -> bool:
-        return self.has_time(1, MIN_ROUNDS)
 
     def _is_cut_off(self, attempt: Attempt) -> bool:
         """Tell whether a measurement ended because the time was over, and not because it was stuck."""
@@ -321,31 +415,30 @@ class _Rounds:
 
         What fails with options may not fail without them.
         """
-        amp, options = self.finalists[index].amp, set(self.finalists[index].options)
-        alike = [i for i, each in enumerate(self.finalists) if each.amp == amp and options <= set(each.options)]
+        finalists, record = self.record.finalists, self.record
+        amp, options = finalists[index].amp, set(finalists[index].options)
+        alike = [i for i in record.running if finalists[i].amp == amp and options <= set(finalists[i].options)]
         struck = alike if outcome is Outcome.NUMERICS and amp != "off" else [index]
-        self._running = [i for i in self._running if i not in struck]
-        self._failed.update(struck)
-        if self.found:
-            self.found = replace(self.found, failed=frozenset(self._failed))
+        record.running = [i for i in record.running if i not in struck]
+        record.failed.update(struck)
 
     def _add(self, measured: dict[int, Measurement]) -> None:
-        one = Round(
-            baseline=measured[self.BASELINE],
-            control=measured.get(self.CONTROL),
-            finalists=tuple(measured.get(index) for index in range(len(self.finalists))),
-        )
-        self.found = Confirmation(
-            finalists=self.finalists,
-            failed=frozenset(self._failed),
-            baseline_config=self.baseline,
-            rounds=(*(self.found.rounds if self.found else ()), one),
-        )
+        self._complete += 1
+        finalists = tuple(measured.get(index) for index in range(len(self.record.finalists)))
+        control = measured.get(self.CONTROL)
+        self.record.rounds.append(Round(baseline=measured[self.BASELINE], control=control, finalists=finalists))
 
 
 def _standing(config: Config, measurements: Sequence[Measurement | None]) -> Standing:
     found = sorted((each for each in measurements if each), key=lambda each: each.samples_per_second)
-    rate, interval = geometric_interval([each.samples_per_second for each in found])
+    rates = [each.samples_per_second for each in found]
+    rate, interval = geometric_interval(rates)
     ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
-    typical = replace(found[len(found) // 2], ceiling_samples_per_second=ceiling)
-    return Standing(config=config, rate=rate, rate_ci95=interval, typical=typical)
+    says_something = len(found) >= LEAST_ROUNDS
+    return Standing(
+        config=config,
+        rate=rate,
+        rate_ci95=interval if says_something else None,
+        next_run_95=next_interval(rates) if says_something else None,
+        typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
+    )

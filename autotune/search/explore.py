@@ -16,7 +16,7 @@ from autotune.probes import ComputeProbe
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
 from autotune.result import TriedOption
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import HostLostError, measure_undisturbed, require_host
+from autotune.search.attempt import HostLostError, measure_once_more, require_host
 from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
 from autotune.search.soundness import reason_against
 from autotune.search.space import without_loader
@@ -199,7 +199,7 @@ class Explorer:
         self.tell_running(config)
         limit = max(0.0, self.end - self.clock.spent) + GRACE
         request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)
-        attempt = measure_undisturbed(self.runner, config, request, self._may_repeat)
+        attempt = measure_once_more(self.runner, config, request, self._may_repeat, if_disturbed=True)
         if attempt.outcome is Outcome.LOST:
             self._losses[config] += 1
         else:

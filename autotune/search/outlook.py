@@ -26,6 +26,8 @@ HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
 LOOK_PREFETCH = 4
 """Batches that a look at the loader asks its worker for ahead."""
+DISTURBANCE = 0.5
+"""Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -55,6 +57,8 @@ class Outlook:
     """What is expected now."""
     is_open: NDArray[np.bool_]
     """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
+    is_untried: NDArray[np.bool_]
+    """Whether it lies within the bounds, and nobody has measured it or is doing so."""
     base: Config
     """What the user runs now."""
     best: Trial
@@ -111,6 +115,19 @@ class Outlook:
             return 0.0
         hopes = np.minimum(self._expected.means + HOPE * self._expected.errors, np.log(self.prediction.ceilings))
         return float(np.exp(hopes[self.is_open].max() - self.best_log) - 1)
+
+    def most_promising(self) -> Config | None:
+        """Return the configuration that is expected to be the fastest of those that were not measured and may fit.
+
+        ``None`` where there is none. It need not be expected to win.
+        """
+        is_left = np.array([self.refusal(config) is None for config in self.configs]) & self.is_untried
+        return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
+
+    @property
+    def remaining(self) -> float:
+        """What anything that was not tried may win over the best at most, as a share."""
+        return max(0.0, min(self.upside, math.expm1(math.log(self.highest_limit) - self.best_log)))
 
     @property
     def highest_ceiling(self) -> float:
@@ -177,13 +194,14 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
     counted = [trial for trial in feasible(knowledge) if trial.config in position]
     rates = np.array([trial.rate for trial in counted], dtype=float)
     index = [position[trial.config] for trial in counted]
+    errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
     own_threads = knowledge.facts.intra_op_threads
-    after, promised = posterior(configs, prediction, index, rates, own_threads), None
+    after, promised = posterior(configs, prediction, index, rates, own_threads, errors), None
     claimed = [position[config] for config in knowledge.claimed if config in position]
     if claimed:  # "kriging believer": others look elsewhere, and nobody counts on it
-        promised = posterior(
-            configs, prediction, index + claimed, np.append(rates, np.exp(after.means[claimed])), own_threads
-        )
+        expected = np.append(rates, np.exp(after.means[claimed]))
+        errors = np.append(errors, np.zeros(len(claimed)))
+        promised = posterior(configs, prediction, index + claimed, expected, own_threads, errors)
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
     closed = {position[trial.config] for trial in knowledge.trials if trial.config in position} | set(claimed)
@@ -215,6 +233,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         ]
     )
     is_open[len(inside) :] = False
+    is_untried = np.array([number not in closed and number < len(inside) for number in range(len(configs))])
     is_open &= np.log(prediction.bounds) > best_log
     return Outlook(
         configs=configs,
@@ -223,6 +242,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
         posterior=after,
         promised=promised,
         is_open=is_open,
+        is_untried=is_untried,
         base=space.base,
         best=best,
         best_log=best_log,
@@ -232,15 +252,27 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
 
 
 def feasible(knowledge: Knowledge) -> list[Trial]:
-    """Return the trials that gave a sound number and left enough memory free; the baseline always counts."""
+    """Return the trials that gave a number and left enough memory free; the baseline always counts.
+
+    What was measured while others used the machine counts too, with a larger error.
+    """
     return [
         trial
         for trial in knowledge.trials
         if trial.measurement is not None
-        and (
-            trial.kind == "baseline" or (trial.outcome is Outcome.OK and not exceeds(trial.measurement, knowledge.room))
-        )
+        and (trial.kind == "baseline" or not exceeds(trial.measurement, knowledge.room))
     ]
+
+
+def _disturbance(trial: Trial) -> float:
+    """Return the standard deviation that others' use of the CPUs adds to the logarithm of a trial's rate.
+
+    They took a share of the CPUs; the rate may have lost as much, or nothing.
+    """
+    if trial.measurement is None or not trial.measurement.conditions.is_crowded:
+        return 0.0
+    conditions = trial.measurement.conditions
+    return DISTURBANCE * min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
 
 
 def _of_loader(config: Config, part: str) -> Config:

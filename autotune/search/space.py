@@ -140,7 +140,7 @@ def build_space(
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     return Space(
         values,
-        {knob: tuple(allowed[knob]) for knob in KNOBS},
+        {knob: _ordered(allowed[knob], threads) for knob in KNOBS},
         baseline,
         global_batch_size=global_batch_size,
         decides_persistence=decides,
@@ -174,7 +174,7 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
     return {
-        "batch_size": tuple(sorted(b for b in batches if 1 <= b <= most)) or (baseline.batch_size,),
+        "batch_size": tuple(sorted({b for b in batches if 1 <= b <= most} | {baseline.batch_size})),
         "num_workers": workers,
         "prefetch_factor": (2, 4, 8),
         "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),

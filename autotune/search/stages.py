@@ -12,10 +12,11 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import measure_undisturbed, require_host, require_numbers
+from autotune.search.attempt import measure_once_more, require_host, require_numbers
 from autotune.search.probe import next_probe
+from autotune.search.sequential import LEAST_ROUNDS
 from autotune.search.space import Space
-from autotune.search.stopping import at_ceiling, reason_to_stop
+from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
 from autotune.search.study import TuningStudy
 
 __all__ = ["Search"]
@@ -25,7 +26,9 @@ CONFIRM_MEASUREMENTS = 24
 CONFIRM_SHARE = 0.4
 """Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
 PROBE_SHARE = 0.3
-"""Share of the budget after which no further look is taken."""
+"""Share of what the baseline leaves of the budget after which no further look is taken."""
+LEAST_MEASUREMENTS = 2
+"""Measurements of confirmation without which nothing can be compared: one round."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 LOOK_SECONDS = 1.5
@@ -68,12 +71,15 @@ class Search:
     """Waits for others that share the study, so many seconds."""
     opening: float | None = None
     """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+    is_confirmed: bool = False
+    """Whether a confirmation has ended: what was set aside for it is free."""
+    _looks_end: float | None = field(default=None, init=False)
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
     _was_too_late: bool = field(default=False, init=False)
 
-    def run(self) -> str:
+    def run(self) -> Stop:
         """Measure until a stopping rule holds, and return which.
 
         Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured, ``UsageError`` when
@@ -84,14 +90,14 @@ class Search:
             self._refresh()
             if self._looks_again():
                 continue
-            reason = self._reason_to_stop()
-            if self._waits_for_others(reason):
+            stop = self._stop()
+            if self._waits_for_others(stop):
                 continue
-            if reason is None:
+            if stop is None:
                 self._run_trial()
             elif not self._doubts():
                 self.study.record_skipped()
-                return reason
+                return stop
 
     def open(self) -> None:
         """Have the baseline measured, here or by others, unless it is known. Raises what ``run`` does."""
@@ -110,13 +116,13 @@ class Search:
         for baseline in self.study.trials[:1]:
             _require_baseline(baseline, self.study.room)
 
-    def _waits_for_others(self, reason: str | None) -> bool:
+    def _waits_for_others(self, stop: Stop | None) -> bool:
         """Wait a moment where all depends on what other tuners are measuring now; tell whether that was so.
 
         That is the baseline, and what could still give a reason to go on.
         """
         claims, done = self.study.claims, self.study.trials
-        if not claims or (done and (reason is None or self.left < _typical_cost(done))):
+        if not claims or (done and (stop is None or not self.has_time)):
             self._waits_for = None
             return False
         what = "what may be faster" if done else "the baseline"
@@ -134,7 +140,10 @@ class Search:
 
     def _looks_again(self) -> bool:
         """Take the next short look; tell whether there was one."""
-        if self._done_looking or self.clock.spent > PROBE_SHARE * self.clock.budget:
+        if self._looks_end is None:  # the baseline has just been measured
+            self._looks_end = self.clock.spent + PROBE_SHARE * self.clock.left
+        is_over = self.clock.left < LOOK_SECONDS + LEAST_MEASUREMENTS * self.fresh_cost
+        if self._done_looking or self.clock.spent > self._looks_end or is_over:
             return False
         planned = next_probe(self.study.knowledge, self.space)
         if planned is None:
@@ -147,7 +156,7 @@ class Search:
         """Look at a step whose ceiling was only estimated, before the ceiling is said to be reached; tell whether."""
         outlook = self.study.outlook
         config = outlook.doubtful_step(self.study.knowledge) if at_ceiling(outlook) else None
-        is_over = self._has_all_trials or self.left < _typical_cost(self.study.trials)
+        is_over = self._has_all_trials or not self.has_time
         if config is None or is_over or self._doubted >= MAX_DOUBTS:
             return False
         if self._look("compute", config):
@@ -168,16 +177,20 @@ class Search:
         require_host(attempt)
         return True
 
-    def _reason_to_stop(self) -> str | None:
-        done = self.study.trials
-        if not done:
+    def _stop(self) -> Stop | None:
+        if not self.study.trials:
             return None
         if self._has_all_trials:
-            return f"{self.max_trials} trials were asked for"
-        reason = None if self.study.owed else reason_to_stop(self.study.outlook)
+            return Stop(Ending.TRIALS, f"{self.max_trials} trials were asked for")
+        reason = None if self.study.is_needed else reason_to_stop(self.study.outlook)
         if reason:
-            return reason
-        return "the budget is spent" if self.left < _typical_cost(done) else None
+            return Stop(Ending.COMPLETE, reason)
+        return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for another trial, and for what must come after it."""
+        return self.left >= self.trial_cost
 
     def _run_trial(self) -> None:
         asked = self.study.ask(self.max_trials)
@@ -191,7 +204,7 @@ class Search:
         first = not self.study.trials
         self.report("baseline" if first else "search", running=config)
         request = self._request()
-        attempt = measure_undisturbed(self.runner, config, request, self._may_repeat)
+        attempt = measure_once_more(self.runner, config, request, self._may_repeat)
         if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < self._stuck:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
             return
@@ -235,8 +248,20 @@ class Search:
 
     @property
     def confirmation_seconds(self) -> float:
-        """What is set aside for confirmation."""
-        return min(CONFIRM_SHARE * self.clock.budget, CONFIRM_MEASUREMENTS * self.fresh_cost)
+        """What is set aside for confirmation: what it takes as a rule, or one round where nothing else was tried."""
+        least = LEAST_MEASUREMENTS * self.fresh_cost
+        if len(self.study.trials) < 2:
+            return least
+        if self.is_confirmed:
+            return LEAST_ROUNDS * least
+        return max(least, min(CONFIRM_SHARE * self.clock.budget, CONFIRM_MEASUREMENTS * self.fresh_cost))
+
+    @property
+    def trial_cost(self) -> float:
+        """The seconds that a trial takes; one that hung or was lost says nothing about the next."""
+        trials = self.study.trials
+        took = [trial.seconds for trial in trials[1:] if trial.outcome not in (Outcome.TIMEOUT, Outcome.LOST)]
+        return median(took or [trials[0].seconds])
 
     @property
     def _time_limit(self) -> float:
@@ -271,12 +296,6 @@ class Search:
         self.tell(progress)
         for news in self.study.news():
             self.report(phase, message=news)
-
-
-def _typical_cost(trials: tuple[Trial, ...]) -> float:
-    """Return the seconds that a trial takes; one that hung or was lost says nothing about the next."""
-    took = [trial.seconds for trial in trials[1:] if trial.outcome not in (Outcome.TIMEOUT, Outcome.LOST)]
-    return median(took or [trials[0].seconds])
 
 
 def _require_baseline(trial: Trial, room: MemoryRoom) -> None:

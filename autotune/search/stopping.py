@@ -6,15 +6,40 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from enum import StrEnum
 
 from autotune.search.outlook import Outlook
 
-__all__ = ["CEILING_SHARE", "GAIN", "at_ceiling", "reason_to_stop"]
+__all__ = ["CEILING_SHARE", "GAIN", "Ending", "Stop", "at_ceiling", "reason_to_stop"]
 
 CEILING_SHARE = 0.97
 """Share of the ceiling that a rate must reach to count as one with it."""
 GAIN = 0.02
 """Gains below this share do not count: no measurement here tells them from nothing."""
+
+
+class Ending(StrEnum):
+    """What ended a search."""
+
+    COMPLETE = "complete"
+    """Nothing was left to gain."""
+    TRIALS = "trials"
+    """The number of trials that was asked for."""
+    BUDGET = "budget"
+    """What was left of the budget was not enough."""
+    INTERRUPTED = "interrupted"
+    """The user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a search ended."""
+
+    ending: Ending
+    """What ended it."""
+    text: str
+    """The same in words."""
 
 
 def reason_to_stop(outlook: Outlook) -> str | None:

@@ -22,8 +22,9 @@ from sqlalchemy.exc import ArgumentError
 
 from autotune.encoding import probe_from_json, result_from_json, to_json, trial_from_json
 from autotune.errors import UsageError
-from autotune.records import Outcome, Probe, Trial
+from autotune.records import Probe, Trial
 from autotune.result import Result
+from autotune.verdict import verdict_text
 
 __all__ = [
     "FILE",
@@ -92,10 +93,9 @@ def frozen_trial(
     trial: Trial, settings: Mapping[str, Any], distributions: Mapping[str, BaseDistribution], violation: float
 ) -> FrozenTrial:
     """Return a trial as Optuna keeps it; ``violation`` is positive where it is infeasible."""
-    is_sound = trial.outcome is Outcome.OK and trial.rate is not None
     frozen = create_trial(
-        state=TrialState.COMPLETE if is_sound else TrialState.PRUNED,
-        value=trial.rate if is_sound else None,
+        state=TrialState.COMPLETE if trial.rate is not None else TrialState.PRUNED,
+        value=trial.rate,
         params=dict(settings),
         distributions=dict(distributions),
         user_attrs=_in_words(trial),
@@ -129,7 +129,7 @@ def describe_result(result: Result) -> dict[str, Any]:
     """Return what is worth seeing of a result among a study's attributes."""
     document = result.config.to_document()
     return {
-        "verdict": result.verdict,
+        "verdict": verdict_text(result.verdict, result.most_gain),
         "times faster": _rounded(result.speedup),
         "confirmed samples/s": _rounded(result.samples_per_second),
         "answer": {name: part for name, part in document.items() if name in ("dataloader", "training", "threads")},

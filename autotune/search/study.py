@@ -39,8 +39,6 @@ from autotune.search.stored import Kept, distribution, frozen_trial, numbered_ap
 
 __all__ = ["TuningStudy", "open_study"]
 
-WORTH_CONFIRMING = 0.005
-"""Logarithm of the least gain that must be expected of the best for it to be measured again beside the baseline."""
 LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
 """Bytes, as JSON, of what the user's code says that a record keeps: MySQL takes 64 KiB of text for a whole one."""
 LONGEST_NOTE = 4000
@@ -120,24 +118,23 @@ class TuningStudy:
         return self.outlook.best if self.trials else None
 
     def finalists(self, most: int) -> tuple[Trial, ...]:
-        """Return the trials that may be the answer, ``most`` at most, the cheapest first; the baseline is none.
+        """Return the trials that may be the answer, ``most`` at most; the baseline is none.
 
-        Chosen first is the cheapest of those that are as fast as the best, within what counts as a gain, then those
-        whose rate may well be as high, the fastest first.
+        First the cheapest of those that are as fast as the best of them, within what counts as a gain, then those whose
+        rate may well be as high, the fastest first.
         """
-        outlook, baseline = self.outlook, self.trials[0]
-        if outlook.best_log - math.log(outlook.rate_of(baseline.config)) < WORTH_CONFIRMING:
+        outlook = self.outlook
+        rated = [(math.log(outlook.rate_of(trial.config)), trial) for trial in self._rivals]
+        if not rated:
             return ()
-        gaps = [(outlook.best_log - math.log(outlook.rate_of(trial.config)), trial) for trial in self._rivals]
-        first = min((trial for gap, trial in gaps if gap <= math.log(1 + GAIN)), key=self._cost, default=None)
-        if first is None:
-            return ()
+        best = max(rate for rate, _ in rated)
+        first = min((trial for rate, trial in rated if rate >= best - math.log(1 + GAIN)), key=self.cost)
         near = [
-            (gap, trial.number, trial)
-            for gap, trial in gaps
-            if gap <= max(math.log(1 + GAIN), PLAUSIBLE * outlook.error_of(trial.config)) and trial != first
+            (best - rate, trial.number, trial)
+            for rate, trial in rated
+            if best - rate <= max(math.log(1 + GAIN), PLAUSIBLE * outlook.error_of(trial.config)) and trial != first
         ]
-        return tuple(sorted([first, *(trial for *_, trial in sorted(near)[: most - 1])], key=self._cost))
+        return (first, *(trial for *_, trial in sorted(near, key=lambda each: each[:2])[: most - 1]))
 
     @property
     def _rivals(self) -> list[Trial]:
@@ -146,7 +143,7 @@ class TuningStudy:
         trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
         return [trial for trial in trials if known.distrust(trial.config.amp) is None]
 
-    def _cost(self, trial: Trial) -> tuple[Any, ...]:
+    def cost(self, trial: Trial) -> tuple[Any, ...]:
         """Order trials of equal speed: by what the configuration takes, then by memory."""
         peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
         return (*cost(trial.config, self._space.base), peak)
@@ -220,7 +217,7 @@ class TuningStudy:
 
     def _violation(self, record: Trial) -> float:
         """Return by which share a trial exceeds the memory that may be used; 1 where it gave no number."""
-        if record.outcome is not Outcome.OK or record.measurement is None:
+        if record.measurement is None:
             return 1.0
         measured = record.measurement
         return measured.epoch_peak_bytes / self.room.of(measured.memory_limit_bytes) - 1
@@ -266,9 +263,9 @@ class TuningStudy:
             self._keeper.look(probe)
         return probe
 
-    def confirmed(self, attempt: Attempt, config: Config) -> Trial:
-        """Record a confirmation beside the study's trials, out of the sampler's sight."""
-        record = _record(self._number, "confirm", config, attempt)
+    def confirmed(self, attempt: Attempt, config: Config, round: str) -> Trial:
+        """Record a measurement of a round of confirmation beside the study's trials, out of the sampler's sight."""
+        record = replace(_record(self._number, "confirm", config, attempt), round=round)
         with shielded():
             self._confirmations.append(record)
             self._keeper.confirmation(record)
@@ -303,7 +300,23 @@ class TuningStudy:
 
     @property
     def _next_to_search(self) -> Config | None:
-        return self.owed or self.outlook.proposal()
+        proposal = self.owed or self.outlook.proposal()
+        return proposal if proposal or self.has_alternative else self.outlook.most_promising()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a trial is needed whatever is expected of it: one that was lost, or the first but the baseline."""
+        return bool(self.owed) or self.candidate is not None
+
+    @property
+    def candidate(self) -> Config | None:
+        """What comes first beside the baseline, where nothing has yet; ``None`` where nothing else may be measured."""
+        return None if self.has_alternative else self._next_to_search
+
+    @property
+    def has_alternative(self) -> bool:
+        """Whether something else than the baseline gave a number, with which it can be compared."""
+        return bool(self._rivals)
 
     def _distributions(self, config: Config) -> dict[str, BaseDistribution]:
         """Return the distribution of each knob that a configuration has."""

@@ -62,11 +62,17 @@ class _Points:
 
 
 def posterior(
-    configs: Sequence[Config], prediction: Prediction, measured: Sequence[int], rates: Floats, own_threads: int
+    configs: Sequence[Config],
+    prediction: Prediction,
+    measured: Sequence[int],
+    rates: Floats,
+    own_threads: int,
+    disturbances: Floats | None = None,
 ) -> Posterior:
     """Return what is known of every configuration after those at the indices ``measured`` gave ``rates``.
 
-    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads.
+    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads;
+    ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.
     """
     prior = np.log(prediction.rates)
     points = _points(configs, prediction, own_threads)
@@ -74,6 +80,8 @@ def posterior(
     residuals = np.log(rates) - prior[index]
     seen = _subset(points, index)
     same = OWN**2 * (index[:, None] == index[None, :])
+    if disturbances is not None:
+        same = same + np.diag(disturbances**2)
     scale, noise = max(
         ((scale, noise) for scale in SCALES for noise in NOISES),
         key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),

@@ -23,7 +23,7 @@ from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.records import Attempt, Request
 from autotune.runner import ProcessRunner
-from autotune.search.confirm import MIN_ROUNDS, Confirmation, confirm, finalists_for
+from autotune.search.confirm import Confirmation, confirm, finalists_for
 from autotune.workload import describe
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
@@ -86,7 +86,7 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
             has_time=pace.has_time,
             with_control=with_control,
             seed=seed,
-            on_attempt=pace.count,
+            on_attempt=lambda config, attempt, round: pace.count(config, attempt),
         )
     return {"seed": seed, "seconds": pace.clock.spent, "measurements": pace.taken} | facts(found)
 
@@ -104,7 +104,7 @@ class Pace:
 
     def has_time(self, measurements: float, rounds: int) -> bool:
         cost = self.clock.spent / self.taken if self.taken else self.first
-        least = measurements / 2 if rounds < MIN_ROUNDS else measurements
+        least = measurements / 2 if not rounds else measurements
         return self.clock.spent + least * cost <= self.clock.budget
 
     def count(self, config: Config, attempt: Attempt) -> None:
@@ -114,14 +114,13 @@ class Pace:
 def facts(found: Confirmation | None) -> dict[str, object]:
     """Return what a confirmation says of its only finalist."""
     if found is None:
-        return {"rounds": 0, "verdict": "no proven gain"}
-    ratio, interval = found.speedup(0)
+        return {"rounds": 0, "verdict": "not proven"}
     control = asdict(found.control) | {"is_off": found.control.is_off} if found.control else None
     return {
         "rounds": len(found.rounds),
-        "ratio": ratio,
-        "ci95": interval,
-        "verdict": found.verdict,
+        "ratio": found.speedup(0),
+        "ci95": found.interval(0),
+        "verdict": "faster" if found.is_proven(0) else "not proven",
         "control": control,
         "pairs": [[one.finalists[0].samples_per_second, one.baseline_rate] for one in found.rounds if one.finalists[0]],
     }

@@ -218,7 +218,7 @@ def run(job: tuple[float, float, int]) -> dict[str, object]:
         "gain": gain,
         "budget": budget,
         "seed": seed,
-        "verdict": result.verdict,
+        "verdict": str(result.verdict),
         "speedup": f"{result.speedup:.5g}",
         "low": f"{low:.5g}",
         "high": f"{high:.5g}",

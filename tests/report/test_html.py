@@ -170,8 +170,16 @@ def test_headings_and_charts_are_named_for_those_who_do_not_see_them() -> None:
 
 def test_keep_what_you_have_is_said_as_plainly() -> None:
     page = page_of(examples.no_gain_result())
-    assert "Keep what you have" in page.text
+    assert "No gain above 3 %" in page.text
+    assert "Keep what you have." in page.text
     assert "Your configuration" in page.text
+
+
+def test_what_is_undecided_is_said_with_what_would_decide_it() -> None:
+    page = page_of(examples.undecided_result())
+    assert "Undecided" in page.text
+    assert "2.31 times your rate in 1 round (no interval yet)" in page.text
+    assert "What would decide it: more time (--budget 1m); a quieter machine (" in page.text
 
 
 def test_a_study_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> None:

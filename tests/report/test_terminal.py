@@ -96,7 +96,7 @@ def test_no_gain_shows_one_column_and_says_keep() -> None:
     text = shown(summary(examples.no_gain_result()), width=120)
     assert "before" not in text
     assert "your configuration" in text
-    assert "No proven gain: keep what you have." in text
+    assert "No gain above 3 %: keep what you have." in text
     assert "Note: the loader is the limit" in text
     assert "1,234 (1,200 to 1,270)" in text
 
@@ -122,15 +122,38 @@ def test_a_step_without_time_is_shown_without_parts() -> None:
 
 def test_the_verdict_counts_the_confirmed_rounds() -> None:
     assert verdict_sentence(examples.faster_result()) == (
-        "2.31 times faster (95 % interval 2.18 to 2.45), confirmed in 3 rounds of fresh processes."
+        "2.31 times faster: 95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes."
     )
     assert "confirmed in 2 rounds" in verdict_sentence(examples.faster_result(rounds=2))
+
+
+def test_no_gain_has_its_limit_and_what_was_compared() -> None:
+    assert verdict_sentence(examples.no_gain_result()) == (
+        f"No gain above 3 %: keep what you have. {config_text(examples.ANSWER)} gave 1.00 times your rate in 8 rounds "
+        "(95 % interval 0.98 to 1.03)."
+    )
+    nothing = verdict_sentence(examples.no_gain_result(most_gain=0.0, likeliest=None))
+    assert nothing == "No gain: keep what you have. Nothing else is allowed, or nothing else could run."
+
+
+def test_what_is_undecided_says_what_is_known_what_the_answer_is_and_what_would_decide_it() -> None:
+    known = f"Undecided: {config_text(examples.ANSWER)} gave 2.31 times your rate in 1 round (no interval yet)"
+    machine = "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"
+    missing = f"What would decide it: more time (--budget 1m); {machine}."
+    undecided = examples.undecided_result()
+    assert verdict_sentence(undecided) == (
+        f"{known}, which is likely to be faster and is the answer for now. {missing}"
+    )
+    kept = verdict_sentence(examples.undecided_result(config=undecided.baseline))
+    assert kept == f"{known}; the answer for now is what you have. {missing}"
+    nothing = verdict_sentence(examples.undecided_result(likeliest=None, missing=()))
+    assert nothing == "Undecided: nothing could be compared with what you have, which is the answer for now."
 
 
 def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
     text = shown(summary(examples.faster_result()), width=120)
     assert "Stopped: the rate is within 3 % of the compute ceiling.\n" in text
-    assert "Largest remaining gain: at most 4 %.\n" in text
+    assert "A loader that is never late would add at most 4 %.\n" in text
     assert "Limited by compute: the model's own compute (96 % of the time). To do: torch.compile.\n" in text
     assert "Trials: 7 ok, 1 device_oom, in 3m2s.\n" in text
     assert "Control: the baseline against itself 1.00 (0.98 to 1.03).\n" in text
@@ -141,7 +164,7 @@ def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_tri
 )
 def test_a_control_that_says_nothing_or_is_told_of_in_a_note_has_no_line(control: Control | None) -> None:
     assert "Control" not in shown(summary(examples.faster_result(control=control)))
-    assert "gain: unknown" in shown(summary(examples.faster_result(remaining_gain=float("inf"))))
+    assert "would add nobody knows how much" in shown(summary(examples.faster_result(remaining_gain=float("inf"))))
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,12 @@ def confirmed(drift: float, noise: float, seed: int) -> Confirmation:
 def test_equal_configurations_are_rarely_called_faster_even_while_the_machine_drifts(
     drift: float, noise: float
 ) -> None:
-    verdicts = [confirmed(drift, noise, seed).verdict for seed in range(200)]
-    assert verdicts.count("faster") <= 10
+    found = [confirmed(drift, noise, seed) for seed in range(200)]
+    assert sum(each.answer is not None and each.is_proven(each.answer) for each in found) <= 10
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.01])
 def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promised(noise: float) -> None:
-    intervals = [confirmed(0.0, noise, seed).speedup(0)[1] for seed in range(400)]
+    intervals = [confirmed(0.0, noise, seed).interval(0) for seed in range(400)]
     covering = sum(low <= 1 <= high for low, high in filter(None, intervals))
-    assert covering >= 0.92 * 400  # looking after each round and stopping when it is narrow costs a little
+    assert covering >= 0.95 * 400

@@ -215,14 +215,36 @@ def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
     assert after == {config for config in before if (config.batch_size, config.amp) != (64, "bf16")}
 
 
-def test_a_disturbed_trial_is_not_measured_again_and_excludes_nothing_else_and_is_never_the_best() -> None:
-    knowledge = of_loader_bound()
+def test_a_disturbed_trial_is_not_measured_again_and_counts_with_a_larger_error() -> None:
+    def after(foreign_cpus: float) -> tuple[float, float, set[Config]]:
+        conditions = examples.conditions(is_crowded=foreign_cpus > 0, foreign_cpus=foreign_cpus, cpus=8)
+        outcome = Outcome.SUSPECT if foreign_cpus else Outcome.OK
+        disturbed = with_trial(
+            of_loader_bound(),
+            WORKERS,
+            outcome,
+            samples_per_second=1500.0,
+            ceiling_samples_per_second=10_000.0,
+            conditions=conditions,
+        )
+        outlook = look_ahead(disturbed, SPACE)
+        return outlook.rate_of(WORKERS), outlook.error_of(WORKERS), set(opened(outlook))
+
+    (quiet, little, _), (busy, much, left), (busier, more, _) = after(0.0), after(2.0), after(8.0)
+    assert little < much < more
+    assert abs(math.log(quiet / 1500)) < abs(math.log(busy / 1500)) < abs(math.log(busier / 1500))
+    assert WORKERS not in left
+
+
+def test_what_was_measured_on_a_busy_machine_may_be_the_best() -> None:
     disturbed = with_trial(
-        knowledge, WORKERS, Outcome.SUSPECT, samples_per_second=1e6, ceiling_samples_per_second=10_000.0
+        of_loader_bound(),
+        WORKERS,
+        Outcome.SUSPECT,
+        samples_per_second=5000.0,
+        conditions=examples.conditions(is_crowded=True, foreign_cpus=1.0, cpus=8),
     )
-    outlook = look_ahead(disturbed, SPACE)
-    assert outlook.best.config == SPACE.base
-    assert opened(outlook) == opened(look_ahead(knowledge, SPACE)) - {WORKERS}
+    assert look_ahead(disturbed, SPACE).best.config == WORKERS
 
 
 FAILING: dict[str, Callable[[Config], Outcome | None]] = {
@@ -333,6 +355,7 @@ def outlook_of(
         ),
         posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,)), 0.02),
         is_open=np.array([True] * count if is_open is None else is_open),
+        is_untried=np.full(count, fill_value=True),
         base=examples.BASELINE,
         best=examples.trial(),
         best_log=math.log(best),
@@ -395,3 +418,26 @@ def test_the_upside_is_that_of_the_most_hopeful_and_no_more_than_its_ceiling() -
         1.1 * math.exp(HOPE * 0.1) - 1
     )
     assert outlook_of(configs, [90.0] * 3, errors=2.0, ceiling=104.0).upside == pytest.approx(0.04)
+
+
+def test_what_is_most_promising_is_the_fastest_that_may_fit_and_need_not_win() -> None:
+    slow, slower, refused = (Config(batch_size=size) for size in (16, 8, 4))
+    outlook = outlook_of([Config(), slow, slower, refused], [100.0, 50.0, 40.0, 60.0], is_open=[False] * 4)
+    outlook = replace(
+        outlook,
+        is_untried=np.array([False, True, True, True]),
+        prediction=replace(outlook.prediction, refusals=(None, None, None, "too large")),
+    )
+    assert outlook.proposal() is None
+    assert outlook.most_promising() == slow
+    assert replace(outlook, is_untried=np.full(4, fill_value=False)).most_promising() is None
+
+
+def test_what_remains_is_the_upside_and_no_more_than_the_limit() -> None:
+    configs = [Config(), Config(batch_size=64)]
+    hopeful = outlook_of(configs, [100.0, 110.0], errors=0.0, is_open=[False, True])
+    assert hopeful.remaining == pytest.approx(0.1)
+    assert outlook_of(configs, [100.0, 110.0], errors=0.0, is_open=[False, True], ceiling=104.0).remaining == (
+        pytest.approx(0.04)
+    )
+    assert outlook_of(configs, [100.0, 110.0], errors=0.0, is_open=[False, False]).remaining == 0.0

@@ -208,6 +208,25 @@ def test_a_baseline_beyond_the_bounds_can_be_written_but_is_not_admitted() -> No
     assert {config.num_workers for config in BOUNDED.configs} == {0, 1, 2}
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "samples"), [(2048, None), (2048, 100_000), (600, 1000), (1000, 1000), (48, None)]
+)
+def test_the_baselines_batch_size_is_in_the_space_however_large(batch_size: int, samples: int | None) -> None:
+    facts = gpu_facts(dataset_length=samples)
+    space = build_space(facts, 8, Config(batch_size=batch_size), {})
+    assert batch_size in space.allowed["batch_size"]
+    assert len(space.allowed["batch_size"]) > 1
+    assert Config(batch_size=batch_size) in space.configs
+
+
+@given(st.permutations([16, 64, 32, 128]), st.permutations([0, 4, 2]))
+def test_lists_may_come_in_any_order(sizes: list[int], workers: list[int]) -> None:
+    given = {"batch_size": ",".join(map(str, sizes)), "num_workers": workers, "amp": "bf16,off", "threads": [2, 1]}
+    space, ordered = space_of(gpu_facts(), **given), {"batch_size": "16,32,64,128", "num_workers": "0,2,4"}
+    same = space_of(gpu_facts(), **ordered, amp="off,bf16", threads="1,2")
+    assert (space.allowed, space.values, space.fingerprint) == (same.allowed, same.values, same.fingerprint)
+
+
 def test_a_baseline_within_the_bounds_is_among_the_configurations() -> None:
     assert CPU.base in CPU.configs
 

@@ -15,6 +15,7 @@ from autotune.search.keeping import Keeper
 from autotune.search.outlook import Outlook
 from autotune.search.space import Space
 from autotune.search.stages import MAX_DOUBTS, PROBE_SHARE, Search
+from autotune.search.stopping import Ending
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
 from tests.simulated import (
@@ -23,6 +24,7 @@ from tests.simulated import (
     StepCost,
     equal_everywhere,
     few_of,
+    four_shared_cores,
     gpu_facts,
     host,
     larger_batches_pay,
@@ -60,7 +62,8 @@ class Run:
             tell=self.told.append,
             max_trials=max_trials,
         )
-        self.reason = search.run()
+        stop = search.run()
+        self.reason, self.ending = stop.text, stop.ending
         keeper.close()
 
 
@@ -94,7 +97,7 @@ def test_no_look_begins_once_their_share_of_the_budget_is_spent(budget: float) -
 
     machine.measure = noting  # type: ignore[method-assign]
     run = Run(machine, budget=budget)
-    assert all(moment <= PROBE_SHARE * budget for moment in began)
+    assert all(moment <= 8.0 + PROBE_SHARE * (budget - 8.0) for moment in began)
     assert (len(began) > 0) == (budget > 30)
     assert run.study.trials
 
@@ -136,6 +139,32 @@ def test_the_search_leaves_time_for_confirmation(budget: float) -> None:
     assert run.clock.spent > 0.4 * budget
 
 
+def only_the_baseline_is_fast(config: Config) -> StepCost:
+    return StepCost(compute=(1e-3 if config == examples.BASELINE else 2e-3) * config.batch_size)
+
+
+@DEVICES
+def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to_win(facts: WorkloadFacts) -> None:
+    run = Run(SimulatedMachine(cost=only_the_baseline_is_fast), facts)
+    assert len(run.study.trials) >= 2
+    assert run.study.finalists(1)
+    assert run.ending is Ending.COMPLETE
+
+
+def test_where_nothing_else_is_allowed_nothing_else_is_measured() -> None:
+    fixed = {"batch_size": 32, "num_workers": 0, "pin_memory": False, "amp": "off", "threads": 2, "prefetch_factor": 2}
+    run = Run(SimulatedMachine(cost=loader_bound), CPU, **fixed)
+    assert len(run.machine.calls) == 1
+    assert run.ending is Ending.COMPLETE
+
+
+@pytest.mark.parametrize("budget", [30.0, 40.0, 60.0])
+def test_the_shortest_budgets_leave_time_for_an_alternative_and_a_round(budget: float) -> None:
+    run = Run(SimulatedMachine(cost=four_shared_cores, noise=0.05, seconds=4.0), CPU, budget=budget)
+    assert run.study.finalists(1)
+    assert run.clock.left >= 2 * 4.0
+
+
 @DEVICES
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DEVICE_OOM, Outcome.USER_ERROR])
 def test_looks_that_fail_do_not_end_the_search(facts: WorkloadFacts, outcome: Outcome) -> None:
@@ -172,7 +201,7 @@ def test_a_resumed_study_looks_no_further_and_measures_no_baseline_again(tmp_pat
 def test_looks_that_the_budget_cut_short_go_on_in_a_resumed_study(tmp_path: Path) -> None:
     whole = Run(SimulatedMachine(cost=loader_bound), max_trials=1).machine.looks
     journal = tmp_path / "study.journal"
-    first = Run(SimulatedMachine(cost=loader_bound), storage=journal, budget=10.0, max_trials=1)
+    first = Run(SimulatedMachine(cost=loader_bound), storage=journal, budget=16.0, max_trials=1)
     again = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=1)
     assert 0 < len(first.machine.looks) < len(whole)
     parts = [(config, request.part) for config, request in first.machine.looks + again.machine.looks]

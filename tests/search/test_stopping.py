@@ -45,6 +45,7 @@ def outlook(
         ),
         posterior=Posterior(np.log(rates), np.full(count, error), 0.02),
         is_open=np.array([index not in (0, *refused, *closed) for index in range(count)]),
+        is_untried=np.arange(count) > 0,
         base=configs[0],
         best=examples.trial(config=configs[0]),
         best_log=float(np.log(best)),

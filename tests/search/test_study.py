@@ -122,9 +122,9 @@ def test_failures_are_pruned_and_infeasible(outcome: Outcome, journal: Path) -> 
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome if config.num_workers else None)
     run(opened(few_of(gpu_facts()), journal), machine, 12)
     stored = optuna_trials(journal)
-    assert {trial.state for trial in stored} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert str(outcome) in {trial.user_attrs["outcome"] for trial in stored}
     for trial in stored:
-        failed = trial.user_attrs["outcome"] != "ok"
+        failed = trial.user_attrs["outcome"] not in ("ok", "suspect")  # what was disturbed gave numbers
         assert (trial.state is TrialState.PRUNED) == failed
         assert (trial.constraints["feasible"] > 0) == failed
 
@@ -217,7 +217,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
     for _ in range(2):
         study = opened(few_of(gpu_facts()), journal)
         run(study, machine, 3)
-        study.confirmed(machine.measure(Config(), REQUEST), Config())
+        study.confirmed(machine.measure(Config(), REQUEST), Config(), "a-0")
     assert study.trials[0].number == 0
     assert sorted(trial.number for trial in study.history) == list(range(8))
 
@@ -232,15 +232,15 @@ def test_an_abandoned_trial_fails_and_may_be_asked_for_again() -> None:
     assert study.ask()[0] == lost
 
 
-def test_a_failed_or_disturbed_trial_is_never_the_best() -> None:
+@pytest.mark.parametrize(("outcome", "most"), [(Outcome.SUSPECT, 512), (Outcome.DEVICE_OOM, 32)])
+def test_a_failed_trial_is_never_the_best_and_a_disturbed_one_may_be(outcome: Outcome, most: int) -> None:
     machine = SimulatedMachine(
-        cost=larger_batches_pay, fails=lambda config: Outcome.SUSPECT if config.batch_size > 32 else None
+        cost=larger_batches_pay, fails=lambda config: outcome if config.batch_size > 32 else None
     )
     study = opened(few_of(gpu_facts()))
-    trials = run(study, machine, 20)
-    assert max(trials, key=lambda trial: trial.rate or 0.0).outcome is Outcome.SUSPECT
+    run(study, machine, 20)
     assert study.best is not None
-    assert study.best.config.batch_size <= 32
+    assert study.best.config.batch_size == most
 
 
 KEPT = Config(num_workers=4, persistent_workers=True)
@@ -283,17 +283,17 @@ def study_with(rates: Mapping[Config, float]) -> TuningStudy:
     return study
 
 
-def test_finalists_are_the_fastest_in_the_order_of_their_cost() -> None:
+def test_finalists_are_the_cheapest_of_the_fastest_and_then_the_fastest_of_the_others() -> None:
     rates = {replace(KEPT, num_workers=count): rate for count, rate in ((8, 2000.0), (6, 1990.0), (4, 1980.0))}
     study = study_with({**rates, replace(KEPT, num_workers=2): 1500.0})
     found = [[trial.config.num_workers for trial in study.finalists(most)] for most in (1, 2, 3, 4)]
-    assert found == [[4], [4, 8], [4, 6, 8], [4, 6, 8]]
+    assert found == [[4], [4, 8], [4, 8, 6], [4, 8, 6]]
 
 
-@pytest.mark.parametrize(("rate", "count"), [(1000.0, 0), (995.0, 0), (1030.0, 1), (900.0, 0)])
-def test_what_hardly_beats_the_baseline_is_no_finalist_and_the_baseline_never_is(rate: float, count: int) -> None:
-    study = study_with({KEPT: rate})
-    assert [trial.config for trial in study.finalists(3)] == [KEPT] * count
+@pytest.mark.parametrize("rate", [1000.0, 995.0, 1030.0, 900.0])
+def test_the_best_alternative_is_a_finalist_however_slow_and_the_baseline_never_is(rate: float) -> None:
+    assert [trial.config for trial in study_with({KEPT: rate}).finalists(3)] == [KEPT]
+    assert study_with({}).finalists(3) == ()
 
 
 def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
@@ -301,9 +301,9 @@ def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
     study = opened(few_of(gpu_facts()), journal)
     trials = run(study, machine, 3)
     confirmations = [
-        study.confirmed(machine.measure(config, REQUEST), config) for config in (Config(), examples.ANSWER)
+        study.confirmed(machine.measure(config, REQUEST), config, "a-0") for config in (Config(), examples.ANSWER)
     ]
-    assert [trial.kind for trial in confirmations] == ["confirm", "confirm"]
+    assert [(trial.kind, trial.round) for trial in confirmations] == [("confirm", "a-0")] * 2
     for current in (study, opened(few_of(gpu_facts()), journal)):
         assert current.trials == tuple(trials)
         assert current.history == (*trials, *confirmations)

@@ -58,7 +58,7 @@ def test_the_readme_holds_the_table_of_the_recorded_runs(
         assert line in text
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(0.0, "no proven gain"), (0.3, "faster")])
+@pytest.mark.parametrize(("gain", "verdict"), [(0.0, "no gain"), (0.3, "faster")])
 def test_a_run_of_the_study_ends_as_it_should(gain: float, verdict: str, modules: dict[str, ModuleType]) -> None:
     found = modules["simulate"].run((gain, 180.0, 1))
     assert found["verdict"] == verdict

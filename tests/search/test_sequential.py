@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from autotune.search.sequential import (
+    ALPHA,
+    LEAST_ROUNDS,
+    PLANNED_ROUNDS,
+    PLANNED_SHARE,
+    alpha_of,
+    bound,
+    chance_of_gain,
+    sequential_interval,
+)
+
+LOGARITHMS = st.lists(st.floats(-0.5, 0.5), min_size=LEAST_ROUNDS, max_size=20)
+RUNS = 20_000
+
+
+def test_all_that_ever_enter_share_one_chance_and_the_first_has_most_of_it() -> None:
+    shares = [alpha_of(number) for number in range(40)]
+    assert all(after < before for before, after in pairwise(shares))
+    assert sum(shares) == pytest.approx(ALPHA)
+    assert sum(shares) <= ALPHA
+    assert shares[0] > 0.5 * ALPHA
+
+
+def claimed(gain: float, alpha: float, rounds: int) -> tuple[float, float]:
+    """Return how often a gain is claimed in so many rounds at most, and in how many on average."""
+    noise = np.random.default_rng(7).normal(0.0, 0.042, (RUNS, rounds))
+    ratios: NDArray[np.float64] = math.log1p(gain) + noise
+    ended = np.full(RUNS, rounds)
+    is_proven = np.zeros(RUNS, dtype=bool)
+    for count in range(LEAST_ROUNDS, rounds + 1):
+        seen = ratios[:, :count]
+        t = seen.mean(axis=1) / (seen.std(axis=1, ddof=1) / math.sqrt(count))
+        new = ~is_proven & (t > bound(count, alpha))
+        ended[new] = count
+        is_proven |= new
+    return float(is_proven.mean()), float(ended.mean())
+
+
+@pytest.mark.parametrize("alpha", [ALPHA, alpha_of(0), alpha_of(2)])
+@pytest.mark.parametrize("rounds", [PLANNED_ROUNDS, 40])
+def test_where_there_is_no_gain_one_is_claimed_no_more_often_than_agreed(alpha: float, rounds: int) -> None:
+    share, _ = claimed(0.0, alpha, rounds)
+    assert share <= alpha + 2 * math.sqrt(alpha / RUNS)
+
+
+@pytest.mark.parametrize(("gain", "least", "most_rounds"), [(0.05, 0.93, 10.0), (0.1, 0.999, 6.0), (0.3, 1.0, 4.0)])
+def test_a_gain_is_proven_in_few_rounds(gain: float, least: float, most_rounds: float) -> None:
+    share, rounds = claimed(gain, alpha_of(0), PLANNED_ROUNDS)
+    assert share >= least
+    assert rounds <= most_rounds
+
+
+def test_bounds_fall_with_the_rounds_that_were_planned_and_rise_with_certainty() -> None:
+    bounds = [bound(count, ALPHA) for count in range(LEAST_ROUNDS, PLANNED_ROUNDS + 1)]
+    assert all(after < before for before, after in pairwise(bounds))
+    assert bound(8, ALPHA) < bound(8, alpha_of(0)) < bound(8, alpha_of(3))
+
+
+def test_the_first_bound_is_students_own() -> None:
+    # 3/16 of what is planned of 2.5 %, with two degrees of freedom: P(T > t) = (1 - t / sqrt(2 + t^2)) / 2
+    tail = PLANNED_SHARE * 3 / 16 * ALPHA
+    t = bound(3, ALPHA)
+    assert (1 - t / math.sqrt(2 + t * t)) / 2 == pytest.approx(tail, rel=1e-3)
+
+
+@given(LOGARITHMS)
+@settings(max_examples=50)
+def test_an_interval_holds_the_mean_and_excludes_equality_exactly_where_the_bound_is_exceeded(
+    logarithms: list[float],
+) -> None:
+    interval = sequential_interval(logarithms, ALPHA)
+    assert interval is not None
+    assert interval[0] <= math.exp(fmean(logarithms)) * (1 + 1e-12)
+    assert interval[1] >= math.exp(fmean(logarithms)) * (1 - 1e-12)
+    spread = float(np.std(logarithms, ddof=1)) / math.sqrt(len(logarithms))
+    margin = fmean(logarithms) - bound(len(logarithms), ALPHA) * spread
+    if abs(margin) > 1e-9:
+        assert (interval[0] > 1) == (margin > 0)
+
+
+@pytest.mark.parametrize("count", range(LEAST_ROUNDS))
+def test_too_few_rounds_have_no_interval(count: int) -> None:
+    assert sequential_interval([0.5] * count, ALPHA) is None
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=12))
+def test_the_chances_of_a_gain_and_of_a_loss_add_up(logarithms: list[float]) -> None:
+    chance = chance_of_gain(logarithms)
+    assert 0 <= chance <= 1
+    assert chance + chance_of_gain([-each for each in logarithms]) == pytest.approx(1)
+
+
+def test_nothing_is_known_without_a_pair_and_more_pairs_that_agree_tell_more() -> None:
+    assert chance_of_gain([]) == 0.5
+    chances = [chance_of_gain([0.1] * count) for count in range(1, 8)]
+    assert all(before < after for before, after in pairwise(chances))
+
+
+@pytest.mark.parametrize(("ratio", "is_likely"), [(1.2, False), (1.5, True), (2.5, True)])
+def test_a_single_pair_tells_of_a_large_gain_only(ratio: float, is_likely: bool) -> None:
+    assert (chance_of_gain([math.log(ratio)]) >= 20 / 21) is is_likely
+
+
+def test_pairs_that_disagree_tell_less_than_pairs_that_agree() -> None:
+    assert chance_of_gain([0.3, -0.1, 0.4]) < chance_of_gain([0.2, 0.2, 0.2])

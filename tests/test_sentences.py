@@ -1,0 +1,115 @@
+"""Whatever a run comes to, terminal, page and file say the same, and nothing that contradicts itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.records import Outcome
+from autotune.report.html import html_summary
+from autotune.report.terminal import summary
+from autotune.report.words import verdict_sentence, verdict_title
+from autotune.result import Result
+from autotune.tuning import Run
+from autotune.verdict import Verdict, parse_verdict, percent_above
+from tests.report.test_terminal import shown
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host
+
+SECONDS = 3.0
+"""What a measurement takes."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job, and the machine it runs on."""
+
+    of_workers: float
+    """What workers gain, as a share."""
+    of_large_batches: float
+    """What a larger batch gains."""
+    noise: float
+    is_busy: bool
+    fails: Outcome | None
+    """What becomes of more than two workers."""
+
+    def cost(self, config: Config) -> StepCost:
+        gain = 1 + self.of_workers * (config.num_workers > 0)
+        gain *= 1 + self.of_large_batches * (config.batch_size > 32)
+        return StepCost(wait=1e-6 * config.batch_size, compute=config.batch_size / (1000 * gain))
+
+    def outcome(self, config: Config) -> Outcome | None:
+        if self.fails and config.num_workers > 2:
+            return self.fails
+        return Outcome.SUSPECT if self.is_busy else None
+
+
+JOBS = st.builds(
+    Job,
+    of_workers=st.sampled_from([-0.3, 0.0, 0.01, 0.03, 0.06, 0.3, 2.0]),
+    of_large_batches=st.sampled_from([-0.2, 0.0, 0.2]),
+    noise=st.sampled_from([0.0, 0.01, 0.05, 0.3]),
+    is_busy=st.booleans(),
+    fails=st.sampled_from([None, Outcome.SHM, Outcome.CRASHED]),
+)
+
+
+def tuned(job: Job, budget: float, trials: int | None, seed: int, interrupt_at: int | None) -> Result:
+    machine = SimulatedMachine(
+        cost=job.cost, fails=job.outcome, noise=job.noise, seed=seed, seconds=SECONDS, interrupt_at=interrupt_at
+    )
+    space = few_of(gpu_facts(), batch_size="32,64", num_workers="0,2,4", amp="off", pin_memory=False)
+    run = Run(machine, space, gpu_facts(), host(), Clock(budget, machine.now), lambda progress: None)
+    return run.result(None, trials)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    job=JOBS,
+    budget=st.sampled_from([30.0, 45.0, 75.0, 180.0, 600.0]),
+    trials=st.none() | st.integers(1, 4),
+    seed=st.integers(0, 5),
+    interrupt_at=st.none() | st.integers(2, 12),
+)
+def test_no_sentence_contradicts_another(
+    job: Job, budget: float, trials: int | None, seed: int, interrupt_at: int | None
+) -> None:
+    result = tuned(job, budget, trials, seed, interrupt_at)
+    said, page = verdict_sentence(result), html_summary(result)
+    text = shown(summary(result), width=1000)
+    measured = result.config.measured or {}
+
+    assert said in text
+    assert verdict_title(result) in page
+    assert parse_verdict(measured["verdict"]) is result.verdict
+    keeps = "eep what you have" in text
+    assert keeps == (result.verdict is Verdict.NO_GAIN)
+    assert ("times faster" in text) == (result.verdict is Verdict.FASTER)
+    assert ("ndecided" in text) == (result.verdict is Verdict.UNDECIDED)
+    assert bool(result.missing) == (result.verdict is Verdict.UNDECIDED)
+
+    is_baseline = result.config == result.baseline
+    if result.verdict is Verdict.FASTER:
+        assert not is_baseline
+        assert result.speedup_ci95 is not None
+        assert 1 < result.speedup_ci95[0] <= result.speedup
+    if result.verdict is Verdict.NO_GAIN:
+        assert is_baseline
+        assert result.most_gain is not None
+        assert result.most_gain <= 0.05
+        assert "budget" not in result.stop_reason
+        for found in re.findall(r"no gain above (\d+) %", f"{said.lower()} {measured['verdict']}"):
+            assert int(found) == percent_above(result.most_gain)
+        if result.likeliest and result.likeliest.interval:
+            assert result.likeliest.interval[1] <= 1 + result.most_gain + 1e-9
+    if is_baseline:
+        assert (result.speedup, result.speedup_ci95) == (1.0, None)
+    if result.stop_reason == "the budget is spent":
+        assert budget - result.seconds < SECONDS
+    compared = {trial.config for trial in result.history if trial.kind == "confirm" and trial.measurement}
+    assert (result.likeliest is None) or (result.likeliest.config in compared)
+    assert is_baseline or result.likeliest is not None
