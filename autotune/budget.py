@@ -61,8 +61,9 @@ class Clock:
 
 
 @contextmanager
-def told(tell: Callable[[float], object], every: float = TOLD_EVERY) -> Iterator[None]:
-    """Say every so many seconds how long what runs inside has taken."""
+def told(tell: Callable[[float], object], every: float | None = None) -> Iterator[None]:
+    """Say again and again how long what runs inside has taken: ``every`` so many seconds, ``TOLD_EVERY`` by default."""
+    every = every or TOLD_EVERY
     begin, is_over = time.monotonic(), threading.Event()
 
     def go_on() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from statistics import fmean
 from typing import Protocol
 
@@ -304,8 +304,11 @@ class _Record:
         self.running = list(self.given)
         self.failed: set[int] = set()
         self.rounds: list[Round] = []
-        for _, members in groupby(trials, key=lambda trial: trial.round):
-            self._add_kept(list(members))
+        members = defaultdict[str | None, list[Trial]](list)  # tuners of a shared study take turns
+        for trial in trials:
+            members[trial.round].append(trial)
+        for each in members.values():
+            self._add_kept(each)
 
     def _add_kept(self, members: Sequence[Trial]) -> None:
         """Add a round on record, if it was complete."""

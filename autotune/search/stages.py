@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 
-from autotune.budget import Clock
+from autotune.budget import Clock, told
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
@@ -204,7 +205,8 @@ class Search:
         first = not self.study.trials
         self.report("baseline" if first else "search", running=config)
         request = self._request()
-        attempt = measure_once_more(self.runner, config, request, self._may_repeat)
+        with told(self._say_how_long) if first else nullcontext():
+            attempt = measure_once_more(self.runner, config, request, self._may_repeat)
         if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < self._stuck:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
             return
@@ -215,6 +217,15 @@ class Search:
         if first:
             _require_baseline(trial, self.study.room)
         self.report("search", finished=trial)
+
+    def _say_how_long(self, seconds: float) -> None:
+        self.tell(
+            Progress(
+                phase="baseline",
+                seconds_left=self.clock.left,
+                message=f"measuring the baseline has taken {seconds:.0f} s",
+            )
+        )
 
     def _may_repeat(self, attempt: Attempt) -> bool:
         return self.clock.left > 4 * attempt.seconds

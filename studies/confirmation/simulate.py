@@ -1,9 +1,10 @@
 """How often is a gain claimed, where there is none and where there is one?
 
-    python studies/confirmation/simulate.py [--runs 200] [--jobs 2]
+    python studies/confirmation/simulate.py [--runs 1000] [--jobs 2]
 
 Whole runs of autotune, search and confirmation, on a simulated machine whose true rates are known and whose time
-passes on a clock of its own. Writes ``recorded/runs.csv`` beside this script, one line a run.
+passes on a clock of its own: steady but for the noise of each measurement, drifting, disturbed by a neighbour that
+comes and goes, or both. Writes ``recorded/runs.csv`` beside this script, one line a run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import optuna
@@ -31,19 +32,31 @@ from autotune.search.space import build_space
 from autotune.tuning import Run
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
-GAINS = (0.0, 0.05, 0.3)
-"""True gains of loader workers over none; nothing else matters."""
-BUDGETS = (180.0, 600.0)
+CELLS = (
+    *(("steady", gain, 600.0) for gain in (0.0, 0.05, 0.1, 0.3)),
+    *((machine, gain, 600.0) for machine in ("drifting", "disturbed", "both") for gain in (0.0, 0.05)),
+    ("steady", 0.0, 300.0),
+)
+"""What the machine does, the true gain of loader workers over none (nothing else matters), and seconds of budget."""
 NOISE = 0.03
 """Standard deviation of the logarithm of a rate, from process to process."""
 DRIFT = 0.05
 """Amplitude of the logarithm of a wave in the machine's speed."""
 WAVE_SECONDS = 300.0
+BURST_SECONDS, PAUSE_SECONDS = 5.0, 20.0
+"""How long the neighbour takes CPUs, and how long it does not, on average (exponentially distributed)."""
+BURST_LOSS = 0.1
+"""What its CPUs take from the rate's logarithm meanwhile."""
 BASE_RATE = 1000.0
 CELL_SECONDS, WINDOW_SECONDS, PROCESS_SECONDS = 1.0, 2.0, 2.0
 """What warming a step, a window, and starting a process take."""
 GIB = 2**30
-FIELDS = ("gain", "budget", "seed", "verdict", "speedup", "low", "high", "rounds", "finalists", "control", "seconds")
+BOUNDS = {"batch_size": "32,64,128", "num_workers": "0,2,4,8", "prefetch_factor": 2, "threads": 1}
+"""A space of a few dozen configurations: how the gain is confirmed does not depend on its size."""
+FIELDS = (
+    *("machine", "gain", "budget", "seed", "verdict", "most_gain", "speedup", "low", "high", "rounds", "finalists"),
+    *("next_low", "next_high", "next", "seconds"),
+)
 
 
 @dataclass(kw_only=True)
@@ -52,13 +65,19 @@ class Machine:
 
     gain: float
     seed: int
+    drifts: bool = False
+    is_disturbed: bool = False
     time: float = 0.0
+    busy: list[tuple[float, float]] = field(default_factory=list)
+    """When the neighbour began and ended, in seconds."""
     cell: tuple[object, ...] | None = None
     generator: random.Random = field(init=False)
+    bursts: random.Random = field(init=False)
     phase: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.generator = random.Random(self.seed)
+        self.bursts = random.Random(-self.seed - 1)
         self.phase = self.generator.uniform(0, 2 * math.pi)
 
     def now(self) -> float:
@@ -78,8 +97,18 @@ class Machine:
         return found[request.part](config, self.time - begin)
 
     def factor(self) -> float:
-        wave = math.sin(self.phase + 2 * math.pi * self.time / WAVE_SECONDS)
-        return math.exp(DRIFT * wave + self.generator.gauss(0, NOISE))
+        wave = math.sin(self.phase + 2 * math.pi * self.time / WAVE_SECONDS) if self.drifts else 0.0
+        return math.exp(DRIFT * wave - BURST_LOSS * self.busy_share() + self.generator.gauss(0, NOISE))
+
+    def busy_share(self) -> float:
+        """Return for which share of the window that ends now the neighbour has used its CPUs."""
+        if not self.is_disturbed:
+            return 0.0
+        while not self.busy or self.busy[-1][1] < self.time:
+            begin = (self.busy[-1][1] if self.busy else 0.0) + self.bursts.expovariate(1 / PAUSE_SECONDS)
+            self.busy.append((begin, begin + self.bursts.expovariate(1 / BURST_SECONDS)))
+        first = self.time - WINDOW_SECONDS
+        return sum(max(0.0, min(self.time, end) - max(first, begin)) for begin, end in self.busy) / WINDOW_SECONDS
 
     def train(self, config: Config, seconds: float) -> Attempt:
         true = BASE_RATE * (1 + self.gain if config.num_workers else 1.0)
@@ -115,6 +144,12 @@ class Machine:
             conditions=QUIET,
             loss=1.0,
         )
+        if (share := self.busy_share()) > 0:
+            foreign = 0.9 * HOST.cpus * share  # they take nearly all that there is
+            conditions = replace(QUIET, is_crowded=True, foreign_cpus=foreign)
+            return Attempt(
+                outcome=Outcome.SUSPECT, measurement=replace(measured, conditions=conditions), seconds=seconds
+            )
         return Attempt(outcome=Outcome.OK, measurement=measured, seconds=seconds)
 
     def step(self, config: Config, seconds: float) -> Attempt:
@@ -204,17 +239,25 @@ HOST = Host(
 )
 
 
-def run(job: tuple[float, float, int]) -> dict[str, object]:
-    """One whole run of autotune."""
+def run(job: tuple[str, float, float, int]) -> dict[str, object]:
+    """One whole run of autotune, and one further run of training with its answer a minute later."""
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    gain, budget, seed = job
-    machine = Machine(gain=gain, seed=seed)
-    space = build_space(FACTS, HOST.cpus, Config(), {})
+    what, gain, budget, seed = job
+    machine = Machine(
+        gain=gain, seed=seed, drifts=what in ("drifting", "both"), is_disturbed=what in ("disturbed", "both")
+    )
+    space = build_space(FACTS, HOST.cpus, Config(), BOUNDS)
     result = Run(machine, space, FACTS, HOST, Clock(budget, machine.now), lambda progress: None).result(None, None)
     low, high = result.speedup_ci95 or (math.nan, math.nan)
+    next_low, next_high = result.next_run_95 or (math.nan, math.nan)
     confirmed = {trial.config for trial in result.history if trial.kind == "confirm"} - {Config()}
+    seconds = machine.time
+    machine.time += 60.0
+    further = machine.measure(result.config, Request(seconds=WINDOW_SECONDS, fresh=True)).measurement
+    assert further is not None
     return {
+        "machine": what,
         "gain": gain,
         "budget": budget,
         "seed": seed,
@@ -222,28 +265,24 @@ def run(job: tuple[float, float, int]) -> dict[str, object]:
         "speedup": f"{result.speedup:.5g}",
         "low": f"{low:.5g}",
         "high": f"{high:.5g}",
+        "most_gain": "" if result.most_gain is None else f"{result.most_gain:.4g}",
         "rounds": result.rounds,
         "finalists": len(confirmed),
-        "control": "off" if result.control and result.control.is_off else "",
-        "seconds": f"{machine.time:.1f}",
+        "next_low": f"{next_low:.5g}",
+        "next_high": f"{next_high:.5g}",
+        "next": f"{further.samples_per_second:.5g}",
+        "seconds": f"{seconds:.1f}",
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate whole runs.")
-    parser.add_argument("--runs", type=int, default=200, help="for each gain and budget")
+    parser.add_argument("--runs", type=int, default=1000, help="of each kind")
     parser.add_argument("--first", type=int, default=1000, help="first seed")
-    parser.add_argument("--gains", type=float, nargs="+", default=GAINS)
-    parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=HERE / "recorded" / "runs.csv")
     options = parser.parse_args()
-    jobs = [
-        (gain, budget, options.first + index)
-        for budget in options.budgets
-        for gain in options.gains
-        for index in range(options.runs)
-    ]
+    jobs = [(*cell, options.first + index) for cell in CELLS for index in range(options.runs)]
     options.output.parent.mkdir(exist_ok=True)
     begin = time.time()
     with options.output.open("w", newline="", encoding="utf-8") as file, ProcessPoolExecutor(options.jobs) as pool:

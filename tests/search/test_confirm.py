@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.records import Attempt, Outcome, Request, Trial
 from autotune.search.confirm import (
     LEAST_MEASUREMENTS,
     MAX_ROUNDS,
@@ -245,6 +245,63 @@ def test_every_attempt_is_reported_as_it_happens() -> None:
     confirmed(runner, on_attempt=lambda config, attempt, _: seen.append((config, attempt.outcome)))
     assert [config for config, _ in seen] == runner.calls
     assert (CHEAP, Outcome.CRASHED) in seen
+
+
+def kept(name: str, rates: Mapping[Config, float | None], outcome: Outcome = Outcome.CRASHED) -> list[Trial]:
+    """The trials of a round on record; the baseline twice where there is a control."""
+    return [
+        examples.trial(
+            number=number,
+            kind="confirm",
+            config=config,
+            outcome=outcome if rate is None else Outcome.OK,
+            measurement=None if rate is None else examples.measurement(samples_per_second=rate),
+            round=name,
+        )
+        for number, (config, rate) in enumerate(rates.items())
+    ]
+
+
+GOOD = {BASELINE: 1000.0, CHEAP: 1200.0}
+
+
+def test_rounds_on_record_count_and_what_they_prove_is_not_measured_again() -> None:
+    history = [trial for number in range(3) for trial in kept(f"a-{number}", GOOD)]
+    runner = machine(0.2)
+    found = confirmed(runner, history=history)
+    assert (len(found.rounds), runner.calls) == (3, [])
+    assert proves(found)
+    assert len(confirmed(machine(0.2), history=history[:2]).rounds) == 3
+
+
+def test_rounds_of_tuners_that_take_turns_are_told_apart() -> None:
+    first, second, third = (kept(f"{name}-0", GOOD) for name in "abc")
+    turns = [first[0], second[0], third[1], second[1], third[0], first[1]]
+    assert len(confirmed(machine(0.2), rounds_only(0), history=turns).rounds) == 3
+
+
+def test_rounds_on_record_that_were_not_complete_do_not_count() -> None:
+    others = {BASELINE: None, CHEAP: 1200.0}
+    history = [*kept("a-0", {BASELINE: 1000.0}), *kept("a-1", others), *kept("a-2", {CHEAP: 1200.0})]
+    history += kept("a-3", {BASELINE: 1000.0, CHEAP: None}, Outcome.SUSPECT)
+    assert confirm(machine(0.2), BASELINE, (CHEAP,), lambda: REQUEST, has_time=rounds_only(0), history=history) is None
+
+
+def test_what_failed_in_an_earlier_run_is_not_tried_again_and_what_was_cut_off_is() -> None:
+    failed = kept("a-0", {BASELINE: 1000.0, CHEAP: None}, Outcome.CRASHED)
+    runner = machine({CHEAP: 0.5, MIDDLE: 0.2})
+    assert confirmed(runner, finalists=(CHEAP, MIDDLE), history=failed).answer == 1
+    assert CHEAP not in {config for config, _ in runner.calls}
+    cut_off = kept("a-0", {BASELINE: 1000.0, CHEAP: None}, Outcome.TIMEOUT)
+    assert confirmed(machine(0.5), history=cut_off).answer == 0
+
+
+def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dropped_keeps_its_own() -> None:
+    history = kept("a-0", {BASELINE: 1000.0, DEAR: 1100.0})
+    found = confirmed(machine(0.2), finalists=(CHEAP, MIDDLE), history=history, entering=(MIDDLE, CHEAP))
+    assert found.finalists == (CHEAP, MIDDLE, DEAR)
+    assert found.alphas == (alpha_of(2), alpha_of(1), alpha_of(0))
+    assert found.rounds_of(2) == 1
 
 
 # Finalists.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,33 @@ def test_the_search_leaves_time_for_confirmation(budget: float) -> None:
     assert run.reason == "the budget is spent"
     assert run.clock.left >= 0.4 * budget - 2.0 - 1e-9
     assert run.clock.spent > 0.4 * budget
+
+
+def test_a_baseline_that_takes_long_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.budget.TOLD_EVERY", 0.01)
+    machine, is_told = SimulatedMachine(cost=loader_bound), threading.Event()
+    measure = machine.measure
+
+    def slow(config: Config, request: Request) -> Attempt:
+        if not machine.calls:
+            assert is_told.wait(30)
+        return measure(config, request)
+
+    machine.measure = slow  # type: ignore[method-assign]
+    said: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        said.append(progress)
+        if progress.message:
+            is_told.set()
+
+    space = few_of(GPU)
+    study = open_study(space, GPU, host(), keeper=Keeper())
+    search = Search(runner=machine, study=study, space=space, clock=Clock(60.0, machine.now), tell=tell, max_trials=1)
+    search.run()
+    messages = [progress.message for progress in said if progress.message]
+    assert messages[0] == "measuring the baseline has taken 0 s"
+    assert {progress.phase for progress in said if progress.message} == {"baseline"}
 
 
 def only_the_baseline_is_fast(config: Config) -> StepCost:
