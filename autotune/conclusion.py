@@ -58,7 +58,7 @@ def conclude(
     explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at parts, which tell why
     the answer is no faster; ``landscape`` tells what is expected of the space around it.
     """
-    decision = _decide(confirmation, trials, remaining)
+    decision = _decide(confirmation, remaining)
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and decision.answer is not None:
@@ -80,7 +80,7 @@ def conclude(
         verdict=decision.verdict,
         most_gain=decision.most_gain,
         likeliest=_likeliest(confirmation),
-        missing=tuple(_missing(confirmations, longer)) if undecided else (),
+        missing=tuple(_missing(confirmation, confirmations, remaining, longer)) if undecided else (),
         control=confirmation.control if confirmation else None,
         stop_reason=stop_reason,
         remaining_gain=max(0.0, highest_limit / answer.rate - 1),
@@ -112,12 +112,10 @@ class _Decision:
     most_gain: float | None = None
 
 
-def _decide(confirmation: Confirmation | None, trials: Sequence[Trial], remaining: float | None) -> _Decision:
+def _decide(confirmation: Confirmation | None, remaining: float | None) -> _Decision:
     index = confirmation.answer if confirmation else None
     if confirmation is None or index is None:
-        others = [trial for trial in trials[1:] if trial.measurement is not None]
-        has_none = remaining is not None and not others and confirmation is None
-        return _Decision(Verdict.NO_GAIN, most_gain=0.0) if has_none else _Decision(Verdict.UNDECIDED)
+        return _Decision(Verdict.UNDECIDED)
     if confirmation.is_proven(index):
         return _Decision(Verdict.FASTER, index)
     most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
@@ -134,9 +132,13 @@ def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
     return next(found for found in confirmation.found if found.config == config)
 
 
-def _missing(confirmations: Sequence[Trial], longer: str | None) -> Iterator[str]:
+def _missing(
+    confirmation: Confirmation | None, confirmations: Sequence[Trial], remaining: float | None, longer: str | None
+) -> Iterator[str]:
     """Yield what would decide what is undecided."""
-    if longer:
+    if confirmation is None and remaining is not None:
+        yield "something to compare: nothing else is allowed, or nothing else could run"
+    elif longer:
         yield f"more time (--budget {longer})"
     disturbed = _disturbed(confirmations)
     if disturbed and len(disturbed) >= HEAVY * len(confirmations):

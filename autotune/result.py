@@ -228,7 +228,7 @@ class Result:
     findings: tuple[Finding, ...] = ()
     """What limits the answer's rate, that which takes the most time first, then what is worth knowing besides."""
     most_gain: float | None = None
-    """Where there is no gain: the largest that was not excluded, as a share; 0 where nothing else was to be had."""
+    """Where there is no gain: the largest that was not excluded, as a share."""
     next_run_95: Interval | None = None
     """95 % interval for the rate of one further run with the answer; ``None`` below three rounds."""
     likeliest: Finalist | None = None

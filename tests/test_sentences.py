@@ -67,7 +67,7 @@ def tuned(job: Job, budget: float, trials: int | None, seed: int, interrupt_at: 
     return run.result(None, trials)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     job=JOBS,
     budget=st.sampled_from([30.0, 45.0, 75.0, 180.0, 600.0]),

@@ -401,8 +401,8 @@ def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() ->
     machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, numerics=overflowing)
     result = tuned(machine, amp="fp16")
     assert {config.amp for config, _ in machine.calls} == {"off"}
-    assert (result.verdict, result.config.amp) == (Verdict.NO_GAIN, "off")
-    assert result.most_gain == 0.0  # nothing else is to be had
+    assert (result.verdict, result.config.amp) == (Verdict.UNDECIDED, "off")
+    assert result.missing == ("something to compare: nothing else is allowed, or nothing else could run",)
     assert any("fp16" in note for note in result.notes)
 
 

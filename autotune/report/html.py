@@ -282,9 +282,7 @@ def _tiles(result: Result) -> Iterator[_Tile]:
     used = f"was {gibibytes_text(before.peak_memory_bytes)}" if changes else ""
     whole = f"of {gibibytes_text(after.memory_limit_bytes)} GiB {after.memory}"
     yield _Tile("peak memory", f"{gibibytes_text(after.peak_memory_bytes)} GiB", _joined(used, whole))
-    yield _Tile(
-        "a perfect loader would add", remaining_gain_text(result).rstrip(".").replace(" %", "\N{NO-BREAK SPACE}%")
-    )
+    yield _Tile("were no batch ever late", remaining_gain_text(result).rstrip(".").replace(" %", "\N{NO-BREAK SPACE}%"))
     if after.device_idle_share is not None:
         was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
         yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)

@@ -159,7 +159,7 @@ def summary(result: Result, path: str | None = None, study: Sequence[str] = ()) 
     verdict = Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")
     facts = [
         f"Stopped: {sentence(result.stop_reason)}",
-        f"A loader that is never late would add {remaining_gain_text(result)}",
+        f"Were no batch ever late, it would be faster by {remaining_gain_text(result)}",
         *(finding_text(finding) for finding in result.findings if finding.is_limit),
         f"Trials: {outcomes_text(result.history)}, in {format_duration(result.seconds)}.",
     ]

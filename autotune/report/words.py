@@ -150,7 +150,7 @@ def step_text(seconds: float) -> str:
 
 
 def remaining_gain_text(result: Result) -> str:
-    """Return what a loader that is never late would add at most, as a sentence's end."""
+    """Return what would be gained at most if no batch were ever late, as a sentence's end."""
     if not math.isfinite(result.remaining_gain):
         return "nobody knows how much."
     return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
@@ -192,7 +192,7 @@ def verdict_title(result: Result) -> str:
         return f"{result.speedup:.2f} times faster"
     if result.verdict is Verdict.UNDECIDED:
         return "Undecided"
-    return "No gain" if not result.most_gain else f"No gain above {percent_above(result.most_gain)} %"
+    return f"No gain above {percent_above(result.most_gain or 0.0)} %"
 
 
 def verdict_sentence(result: Result) -> str:
@@ -210,8 +210,6 @@ def verdict_details(result: Result) -> str:
         return f"{_interval_text(result.speedup_ci95)}, {how}."
     if result.verdict is Verdict.UNDECIDED:
         return f"{_estimate_text(result)}.{_missing_text(result)}"
-    if not result.most_gain:
-        return "Keep what you have. Nothing else is allowed, or nothing else could run."
     return f"Keep what you have. {_best_text(result)}."
 
 

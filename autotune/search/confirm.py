@@ -65,7 +65,7 @@ class Round:
     def baseline_rate(self) -> float:
         """Geometric mean of the baseline's rates, in samples per second."""
         rates = [each.samples_per_second for each in (self.baseline, self.control) if each]
-        return geometric_interval(rates)[0]
+        return math.exp(fmean(map(math.log, rates)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ FAULTS = (
     # the search
     Fault(
         "autotune/search/confirm.py",
-        "if self.speedup(index)[0] >= most / CLAIM)",
-        "if self.speedup(index)[0] >= most)",
+        "return fmean(logarithms) > math.log(CLAIM) and",
+        "return fmean(logarithms) > 0.0 and",
         ("tests/search/test_confirm.py",),
     ),
     Fault(
@@ -124,8 +124,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/study.py",
-        "sorted(near)[: most - 1]",
-        "sorted(near)[:most]",
+        "key=lambda each: each[:2])[: most - 1]",
+        "key=lambda each: each[:2])[:most]",
         ("tests/search/test_study.py",),
     ),
     Fault(
@@ -154,8 +154,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/attempt.py",
-        "_foreign(second) <= _foreign(first)",
-        "_foreign(second) >= _foreign(first)",
+        "replace(second if second.found else first, ",
+        "replace(first if second.found else second, ",
         ("tests/search/test_attempt.py",),
     ),
     # the window

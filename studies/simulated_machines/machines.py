@@ -437,7 +437,9 @@ class Machine:
             other=0.0,
         )
         outcome = Outcome.SUSPECT if is_suspect else Outcome.OK
-        return Attempt(outcome=outcome, measurement=self._measurement(config, rate, step, split, hopeless))
+        measured = self._measurement(config, rate, step, split, hopeless)
+        conditions = replace(QUIET, is_crowded=True, foreign_cpus=1.0) if is_suspect else QUIET
+        return Attempt(outcome=outcome, measurement=replace(measured, conditions=conditions))
 
     def _measurement(self, config: Config, rate: float, step: float, split: StepTime, hopeless: bool) -> Measurement:
         world = self.world

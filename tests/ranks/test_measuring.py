@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("s
 
 BATCH = 8
 PLAIN = Config(batch_size=BATCH, ranks=2)
-FED = Config(batch_size=BATCH, num_workers=1, ranks=2)
+FED = Config(batch_size=BATCH, num_workers=2, ranks=2)
 BUILD = BATCH * SAMPLE
 
 
@@ -30,7 +30,7 @@ def measured(
     def measure() -> Measurement:
         with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu") as runner:
             runner.inspect(PLAIN)
-            attempt = runner.measure(config, Request(seconds=2.0))
+            attempt = runner.measure(config, Request(seconds=3.0))
         assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt
         assert attempt.measurement is not None
         return attempt.measurement

@@ -17,8 +17,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from autotune import Workload
 
-SAMPLE, STEP, SYNC = 0.004, 0.100, 0.060
-"""Seconds for each sample, in each forward, and in each synchronisation of gradients."""
+SAMPLE, STEP, SYNC = 0.004, 0.150, 0.060
+"""Seconds for each sample, in each forward, and in each synchronisation of gradients; what two ranks on two CPUs take
+besides (receiving, reducing, waking up) is some 5 ms a step."""
 SLOWER = 0.050
 """What the second rank's forward takes longer."""
 

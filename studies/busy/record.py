@@ -1,0 +1,215 @@
+"""Tune, confirm and compare beside a neighbour that takes one CPU half of the time.
+
+    python -m studies.busy.record [--runs 10] [--budget 3m] [--minutes 10] [--only tuned equal compared quiet]
+
+Four parts, each written to ``recorded`` beside this script as it goes on, so that they may be recorded one at a time:
+``tuned``, runs of the command line on studies/digits beside the neighbour; ``equal``, the baseline confirmed against
+itself there; ``compared``, each answer side by side with the baseline there for so many minutes; ``quiet``, the answers
+and that of a run on the quiet machine, side by side without the neighbour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.duration import parse_duration
+from autotune.host import inspect_host
+from autotune.records import Attempt, Request
+from autotune.runner import ProcessRunner
+from autotune.search.confirm import confirm, finalists_for
+from autotune.stats import geometric_interval
+from autotune.workload import describe
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = Path(__file__).resolve().parent / "recorded"
+WORKLOAD = os.path.relpath(ROOT / "studies" / "digits" / "workload.py") + ":build"
+WINDOW_SECONDS, TIME_LIMIT = 3.0, 120.0
+QUIET_ROUNDS = 6
+"""Rounds in which the answers are compared on the quiet machine."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record the study of a busy machine.")
+    parser.add_argument("--runs", type=int, default=10, help="runs of the command line, and of equal configurations")
+    parser.add_argument("--budget", default="3m", help="what each may take")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long each answer is compared")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")
+    options = parser.parse_args()
+    RECORDED.mkdir(exist_ok=True)
+    for name in options.only:
+        PARTS[name](options)
+
+
+@contextmanager
+def neighbour(seed: int) -> Iterator[None]:
+    """Have the neighbour beside what runs inside."""
+    process = subprocess.Popen([sys.executable, "-m", "studies.busy.neighbour", "--seed", str(seed)], cwd=ROOT)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def tuned(options: argparse.Namespace) -> None:
+    runs = []
+    for seed in range(options.runs):
+        with neighbour(seed):
+            runs.append({"seed": seed} | answer_of(options.budget))
+        write("tuned", {"runs": runs, "budget": options.budget})
+
+
+def answer_of(budget: str) -> dict[str, Any]:
+    """Run the command line, and return what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "autotune.json")
+        command = [sys.executable, "-m", "autotune", "--model", WORKLOAD, "--device", "cpu", "--budget", budget]
+        done = subprocess.run(
+            [*command, "--json", "--quiet", "--output", str(path)], check=True, stdout=subprocess.PIPE, text=True
+        )
+    content = json.loads(done.stdout)
+    outcomes = [trial["outcome"] for trial in content["trials"]]
+    names = (
+        "verdict",
+        "speedup",
+        "speedup_ci95",
+        "next_run_95",
+        "rounds",
+        "stop_reason",
+        "missing",
+        "notes",
+        "seconds",
+    )
+    return {
+        **{name: content[name] for name in names},
+        "config": content["config"],
+        "likeliest": content["likeliest"],
+        "suspect": outcomes.count("suspect"),
+        "measurements": len(outcomes),
+    }
+
+
+def equal(options: argparse.Namespace) -> None:
+    runs = []
+    for seed in range(options.runs):
+        with neighbour(seed), measuring() as (runner, baseline):
+            runs.append({"seed": seed} | confirmed(runner, baseline, parse_duration(options.budget), seed))
+        write("equal", {"runs": runs, "budget": options.budget})
+
+
+def compared(options: argparse.Namespace) -> None:
+    found = []
+    for seed, config in enumerate(answers()):
+        with neighbour(100 + seed), measuring() as (runner, baseline):
+            found.append({"config": config.to_document()} | ratio(runner, baseline, config, 60 * options.minutes))
+        write("compared", {"answers": found, "minutes": options.minutes})
+
+
+def ratio(runner: ProcessRunner, baseline: Config, config: Config, seconds: float) -> dict[str, Any]:
+    """Measure two configurations side by side for so many seconds, in random order."""
+    clock, chance, ratios = Clock(seconds), random.Random(0), list[float]()
+    while clock.left > 0:
+        rates = {each: rate(runner, each) for each in chance.sample([baseline, config], 2)}
+        ratios.append(rates[config] / rates[baseline])
+    mean, interval = geometric_interval(ratios)
+    return {"ratio": mean, "ci95": interval, "ratios": ratios}
+
+
+def quiet(options: argparse.Namespace) -> None:
+    best = Config.from_document(answer_of(options.budget)["config"])
+    configs, chance, rounds = list(dict.fromkeys([best, *answers()])), random.Random(0), []
+    with measuring() as (runner, baseline):
+        for _ in range(QUIET_ROUNDS):
+            order = chance.sample([baseline, *configs], len(configs) + 1)
+            rates = {each: rate(runner, each) for each in order}
+            rounds.append([rates[each] for each in (baseline, *configs)])
+            document = [each.to_document() for each in (baseline, *configs)]
+            write("quiet", {"configs": document, "best": 1, "rounds": rounds})
+
+
+def rate(runner: ProcessRunner, config: Config) -> float:
+    attempt = runner.measure(config, Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT, fresh=True))
+    assert attempt.measurement is not None, attempt.message
+    return attempt.measurement.samples_per_second
+
+
+def answers() -> Sequence[Config]:
+    """Return the different answers of the runs on record."""
+    runs = json.loads((RECORDED / "tuned.json").read_text(encoding="utf-8"))["runs"]
+    configs = (Config.from_document(run["config"]) for run in runs if run["verdict"] == "faster")
+    return tuple(dict.fromkeys(configs))
+
+
+@contextmanager
+def measuring() -> Iterator[tuple[ProcessRunner, Config]]:
+    """Open the workload; the baseline is what is run where nothing is said."""
+    with ProcessRunner(describe(WORKLOAD), "cpu") as runner:
+        facts = runner.inspect(Config())
+        yield runner, Config(intra_op_threads=facts.intra_op_threads, inter_op_threads=facts.inter_op_threads)
+
+
+def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int) -> dict[str, Any]:
+    """Confirm the baseline against itself as a run would in so many seconds."""
+    clock, taken = Clock(seconds), 0
+
+    def has_time(measurements: float, rounds: int) -> bool:
+        cost = clock.spent / taken if taken else 0.0
+        return clock.left >= measurements * cost
+
+    def count(config: Config, attempt: Attempt, round: str) -> None:
+        nonlocal taken
+        taken += 1
+
+    found = confirm(
+        runner,
+        baseline,
+        [baseline],
+        lambda: Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT, fresh=True),
+        has_time=has_time,
+        with_control=finalists_for(seconds / 5)[1],
+        seed=seed,
+        on_attempt=count,
+    )
+    if found is None:
+        return {"rounds": 0, "is_proven": False}
+    return {
+        "rounds": len(found.rounds),
+        "is_proven": found.is_proven(0),
+        "speedup": found.speedup(0),
+        "ci95": found.interval(0),
+        "seconds": clock.spent,
+    }
+
+
+def write(name: str, content: dict[str, Any]) -> None:
+    host = asdict(inspect_host())
+    machine = {key: host[key] for key in ("cpus", "cpu_model", "memory_bytes", "versions")}
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.stdout.strip(), **machine}
+    text = json.dumps({**about, **content}, indent=1)
+    (RECORDED / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "tuned": tuned,
+    "equal": equal,
+    "compared": compared,
+    "quiet": quiet,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Searches of many kinds on simulated machines, in figures: what was asked, and what is expected of the whole space.
+
+    python -m tests.search.searches
+
+writes them to ``recorded_searches.json`` beside this module, after a change that was meant to change them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.baseline import as_baseline
+from autotune.budget import Clock
+from autotune.config import Config
+from autotune.records import Progress, WorkloadFacts
+from autotune.report.words import config_text
+from autotune.room import MemoryRoom
+from autotune.search.space import build_space
+from autotune.search.stages import Search
+from autotune.search.study import TuningStudy, open_study
+from studies.simulated_machines.machines import FAMILIES, GIB, Machine, draw_world
+
+RECORDED = Path(__file__).with_name("recorded_searches.json")
+BOUNDS = {"batch_size": "16,32,64,256,1024", "num_workers": "0,1,2,4,8", "prefetch_factor": "2,8"}
+"""A few hundred configurations; precisions, pinning and threads are those of the machine."""
+SHOWN = 40
+"""Configurations whose figures are kept, spread over the space."""
+
+
+def searches() -> dict[str, dict[str, Any]]:
+    """Run all searches, and return them by name."""
+    found = {f"{family} {seed}": searched(family, seed) for family in FAMILIES for seed in (1, 2)}
+    found["two ranks, 512 samples a step"] = searched(
+        "loader-bound GPU", 3, baseline=as_baseline(None, 512, 2), whole=512
+    )
+    found["little shared memory"] = searched("loader-bound GPU", 4, shm=200 * 2**20)
+    found["little memory"] = searched("compute-bound GPU", 5, room=MemoryRoom(headroom=0.3, most=8 * GIB))
+    found["a stream"] = searched("CPU training", 6, dataset_length=None, iterable=True)
+    found["an epoch that is set"] = searched("CPU training", 7, sets_epoch=True)
+    found["a baseline of the user's"] = searched(
+        "tiny model", 8, baseline=Config(batch_size=100, num_workers=3, prefetch_factor=4, amp="bf16")
+    )
+    found["a short budget"] = searched("CPU training", 9, budget=45.0)
+    return found
+
+
+def searched(
+    family: str,
+    seed: int,
+    *,
+    baseline: Config | None = None,
+    whole: int | None = None,
+    room: MemoryRoom | None = None,
+    budget: float = 240.0,
+    shm: int | None = None,
+    **facts: Any,
+) -> dict[str, Any]:
+    world = draw_world(family, seed)
+    machine = Machine(world=world if shm is None else replace(world, shm=shm), noise=0.03, seed=seed)
+    known: WorkloadFacts = replace(machine.facts, **facts)
+    space = build_space(known, world.cpus, baseline or Config(batch_size=32), BOUNDS, whole)
+    study = open_study(space, known, machine.host, room=room or MemoryRoom())
+    told: list[Progress] = []
+    clock = Clock(budget, machine.now)
+    stop = Search(runner=machine, study=study, space=space, clock=clock, tell=told.append).run()
+    return {
+        "asked": [
+            f"{request.part}: {config_text(config)}: {outcome}" for config, request, outcome, _ in machine.attempts
+        ],
+        "stop": stop.text,
+        "seconds": _figure(machine.time),
+        **_expected(study),
+    }
+
+
+def _expected(study: TuningStudy) -> dict[str, Any]:
+    """Return what a study expects now."""
+    outlook = study.outlook
+    step = max(1, len(outlook.configs) // SHOWN)
+    landscape = study.landscape(outlook.best.config)
+    return {
+        "best": config_text(outlook.best.config),
+        "finalists": [config_text(trial.config) for trial in study.finalists(3)],
+        "remaining": _figure(outlook.remaining),
+        "limit": _figure(outlook.highest_limit),
+        "skipped": [f"{config_text(trial.config)}: {trial.message}" for trial in study.skipped],
+        "importances": {each.knob: _figure(each.share) for each in landscape.importances},
+        "loaders": [
+            [each.num_workers, each.prefetch_factor, _figure(each.rate), _figure(each.low)]
+            for each in landscape.loaders
+        ],
+        "expected": {
+            config_text(config): [
+                _figure(outlook.rate_of(config)),
+                _figure(outlook.error_of(config)),
+                _figure(outlook.bound(config)),
+                _figure(float(outlook.prediction.ceilings[index])),
+                _figure(float(outlook.prediction.limits[index])),
+                outlook.refusal(config) or "",
+            ]
+            for index, config in list(enumerate(outlook.configs))[::step]
+        },
+    }
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def main() -> None:
+    RECORDED.write_text(json.dumps(searches(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
