@@ -70,7 +70,7 @@ def _config_of(given: Mapping[str, Any] | None) -> Config:
     try:
         return Config(**fields)
     except TypeError:
-        known = [name for name in asdict(Config()) if name not in ("measured", "made_on")]
+        known = [name for name in asdict(Config()) if name not in ("measured", "made_on", "unknown")]
         unknown = ", ".join(name for name in fields if name not in known)
         raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
 

@@ -15,7 +15,7 @@ from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.records import Attempt, Progress, Request, Runner, Trial
 from autotune.result import Control
 from autotune.runner import ProcessRunner
-from autotune.search.confirm import confirm, finalists_for
+from autotune.search.confirm import Place, confirm, finalists_for
 from autotune.stats import Interval, geometric_interval
 from autotune.workload import Workload, describe
 
@@ -24,6 +24,8 @@ __all__ = ["Check", "Promise", "check", "compare", "read_promise"]
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
 """What a measurement takes with its process, about; the first one tells."""
+DIFFERENCE = 0.2
+"""Share by which a further run may be slower where the file does not say."""
 RUNS_ALONE = 5
 """Fresh processes in which a configuration is measured that is its own baseline."""
 GRACE = 10.0
@@ -132,7 +134,7 @@ def compare(
     def next_request() -> Request:
         return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, clock.left) + GRACE, fresh=True)
 
-    def on_attempt(config: Config, attempt: Attempt, round: str = "") -> None:
+    def on_attempt(config: Config, attempt: Attempt, place: Place | None = None) -> None:
         attempts.append(attempt)
         trial = Trial(
             number=len(attempts) - 1,
@@ -203,7 +205,7 @@ def _measured_alone(
             attempt = runner.measure(config, next_request())
             on_attempt(config, attempt)
             if attempt.measurement is None:
-                break
+                return []  # what fails now and then is not to be trusted
             rates.append(attempt.measurement.samples_per_second)
     except KeyboardInterrupt:
         if on_interrupt is None:
@@ -220,7 +222,8 @@ def _verdict_on_rate(
         return "undecided"
     if rate >= least:
         return "holds"
-    return "broken" if promise.next_run_95 and interval and interval[1] < least else "undecided"
+    certainly = least if promise.next_run_95 else least * (1 - DIFFERENCE)
+    return "broken" if interval and interval[1] < certainly else "undecided"
 
 
 def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Literal["holds", "broken", "undecided"]:

@@ -128,6 +128,7 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
     values = asdict(measurement)
     step, conditions = values.pop("step_time"), values.pop("conditions")
     low, high = values.pop("ci95") or (None, None)
+    del conditions["neighbours"], conditions["named_cpus"]  # the message names them
     window, slowest = values.pop("seconds"), measurement.slowest_rank
     del values["ranks"]
     return {

@@ -14,7 +14,7 @@ from autotune.diagnosis.limits import find
 from autotune.finding import Finding
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Outcome, Probe, Trial, WorkloadFacts
+from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
 from autotune.result import Control, Finalist, Landscape, Result, TriedOption
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
 from autotune.search.space import without_loader
@@ -43,7 +43,7 @@ def conclude(
     seconds: float,
     highest_limit: float,
     remaining: float | None,
-    longer: str | None = None,
+    wanted: str,
     tried: tuple[TriedOption, ...] = (),
     distrusted: Sequence[str] = (),
     probes: Sequence[Probe] = (),
@@ -54,9 +54,9 @@ def conclude(
     ``trials`` are those of the search, the baseline first; ``confirmations`` the confirming ones of this run;
     ``history`` is everything on record; ``highest_limit`` is what the fastest step would give if no loader were ever
     late; ``remaining`` what is expected at most, as a share, of all that was not tried, where the search ended because
-    that is little, and else ``None``; ``longer`` is the budget that would help; ``tried`` are the options that were
-    explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at parts, which tell why
-    the answer is no faster; ``landscape`` tells what is expected of the space around it.
+    that is little, and else ``None``; ``wanted`` is what would decide what is undecided; ``tried`` are the options that
+    were explored; ``distrusted`` says why precisions were left out; ``probes`` are the short looks at parts, which tell
+    why the answer is no faster; ``landscape`` tells what is expected of the space around it.
     """
     decision = _decide(confirmation, remaining)
     before = confirmation.baseline if confirmation else _standing(trials[0])
@@ -80,7 +80,7 @@ def conclude(
         verdict=decision.verdict,
         most_gain=decision.most_gain,
         likeliest=_likeliest(confirmation),
-        missing=tuple(_missing(confirmation, confirmations, remaining, longer)) if undecided else (),
+        missing=tuple(_missing(confirmation, confirmations, wanted)) if undecided else (),
         control=confirmation.control if confirmation else None,
         stop_reason=stop_reason,
         remaining_gain=max(0.0, highest_limit / answer.rate - 1),
@@ -132,21 +132,19 @@ def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
     return next(found for found in confirmation.found if found.config == config)
 
 
-def _missing(
-    confirmation: Confirmation | None, confirmations: Sequence[Trial], remaining: float | None, longer: str | None
-) -> Iterator[str]:
+def _missing(confirmation: Confirmation | None, confirmations: Sequence[Trial], wanted: str) -> Iterator[str]:
     """Yield what would decide what is undecided."""
-    if confirmation is None and remaining is not None:
-        yield "something to compare: nothing else is allowed, or nothing else could run"
-    elif longer:
-        yield f"more time (--budget {longer})"
-    disturbed = _disturbed(confirmations)
-    if disturbed and len(disturbed) >= HEAVY * len(confirmations):
-        yield f"a quieter machine ({disturbed[-1].message})"
+    is_over = confirmation is not None and confirmation.answer is None
+    yield "something to compare that runs" if is_over else wanted
+    crowded = _crowded(confirmations)
+    if crowded and len(crowded) >= HEAVY * len(confirmations):
+        yield f"a quieter machine ({crowded[-1].crowd_text})"
 
 
-def _disturbed(confirmations: Sequence[Trial]) -> list[Trial]:
-    return [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT]
+def _crowded(trials: Sequence[Trial]) -> list[Conditions]:
+    """Return the conditions of what was measured while others took the CPUs."""
+    measured = [trial.measurement.conditions for trial in trials if trial.measurement]
+    return [conditions for conditions in measured if conditions.is_crowded]
 
 
 def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequence[Probe]) -> tuple[Finding, ...]:
@@ -238,11 +236,15 @@ def _notes(
     confirmations: Sequence[Trial],
     facts: WorkloadFacts,
 ) -> Iterator[str]:
-    if disturbed := _disturbed(confirmations):
+    if crowded := _crowded(confirmations):
         yield (
-            f"the machine was disturbed during {len(disturbed)} of {len(confirmations)} confirming measurements "
-            f"({disturbed[-1].message}): they count, and make the interval wider"
+            f"the machine was disturbed during {len(crowded)} of {len(confirmations)} confirming measurements "
+            f"({crowded[-1].crowd_text}): they count, and make the interval wider"
         )
+    without = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT and trial.measurement is None]
+    if without:
+        why = without[-1].message
+        yield f"{len(without)} confirming measurements gave no number ({why}): their rounds do not count"
     if confirmations and (confirmation is None or confirmation.answer is None):
         failed = next((trial for trial in reversed(confirmations) if trial.measurement is None), None)
         why = f"{failed.outcome}: {failed.message}" if failed else "it took too long, or more memory than it may"

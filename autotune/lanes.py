@@ -138,7 +138,7 @@ class Lanes:
             raise self._error
         if self._stop is None and not board.has_baseline:
             raise self._failures[0] if self._failures else NothingFeasibleError(NO_HOST)
-        return self._stop or Stop(Ending.BUDGET, NO_HOST)
+        return self._stop or Stop(Ending.NO_HOST, NO_HOST)
 
     @property
     def _goes_on(self) -> bool:
@@ -276,7 +276,9 @@ class Lanes:
         limit = min(max(LEAST_CHECK, CHECK_FACTOR * baseline.seconds), max(LEAST_CHECK, search.left))
         request = Request(seconds=search.longest_window, time_limit=limit)
         search.report("baseline", running=baseline.config)
-        found = measure_once_more(search.runner, baseline.config, request, lambda attempt: search.left > 0)
+        found = measure_once_more(
+            search.runner, baseline.config, request, lambda attempt: search.left > 0, if_disturbed=True
+        )
         if found.outcome is Outcome.LOST:
             raise HostLostError(found.message)
         if found.measurement is None or baseline.rate is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-__all__ = ["Usage", "busiest_text", "cpu_usage", "own_processes", "suspended_seconds"]
+__all__ = ["Usage", "busiest", "cpu_usage", "own_processes", "suspended_seconds"]
 
 MOST_NAMED = 3
 """Processes that are named at most."""
@@ -44,15 +44,21 @@ def own_processes() -> set[int]:
     return {this.pid}
 
 
-def busiest_text(before: Mapping[int, Usage], after: Mapping[int, Usage], own: set[int], seconds: float) -> str:
-    """Return which other processes used the CPUs most in so many seconds, in words; empty where none can be named."""
+def busiest(
+    before: Mapping[int, Usage], after: Mapping[int, Usage], own: set[int], seconds: float
+) -> tuple[tuple[str, ...], float]:
+    """Return which other processes used the CPUs most in so many seconds, in words, and the CPUs they used together.
+
+    What began and ended meanwhile, and what cannot be seen from here, is not among them.
+    """
     used = [
         ((usage.seconds - before[number].seconds if number in before else usage.seconds) / seconds, number, usage.name)
         for number, usage in after.items()
         if number not in own
     ]
     named = [each for each in sorted(used, reverse=True) if each[0] >= LEAST_CPUS][:MOST_NAMED]
-    return ", ".join(f"{name} (pid {number}) {cpus:.1f}" for cpus, number, name in named)
+    texts = tuple(f"{name} (pid {number}) {cpus:.1f}" for cpus, number, name in named)
+    return texts, sum(cpus for cpus, _, _ in named)
 
 
 def suspended_seconds() -> float:

@@ -139,6 +139,10 @@ class Conditions:
     """Faults or heat that kept the clocks down."""
     allocator_retries: int
     """How often the device's memory was full and the allocator had to give back what it kept; 0 on a CPU."""
+    neighbours: tuple[str, ...] = ()
+    """The processes that took most of the CPUs that others took, each with its number and the CPUs it used."""
+    named_cpus: float = 0.0
+    """What these used together."""
 
     @property
     def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:
@@ -148,11 +152,20 @@ class Conditions:
         return "cold" if self.storage_share > 0.9 else "mixed" if self.storage_share > 0.05 else "warm"
 
     @property
+    def crowd_text(self) -> str:
+        """What others used of the CPUs, and who they are as far as that is known."""
+        text = f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile"
+        if not self.neighbours:
+            return text
+        share = "most of it" if self.named_cpus > self.foreign_cpus / 2 else "among them"
+        return f"{text}, {share} {', '.join(self.neighbours)}"
+
+    @property
     def disturbances(self) -> tuple[str, ...]:
         """Why a measurement under these conditions is suspect, in plain words; empty where it is not."""
         found = [f"the GPU ran slower than it can: {words}" for words in self.gpu_slowdowns]
         if self.is_crowded:
-            found.append(f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile")
+            found.append(self.crowd_text)
         if self.allocator_retries:
             found.append(f"the device's memory was full {self.allocator_retries} times and had to be given back first")
         return tuple(found)
@@ -409,6 +422,8 @@ class Trial:
     """Samples per second that it could not exceed, by what was known before it ran."""
     round: str | None = None
     """Which round of confirmation it belongs to; ``None`` for any other trial."""
+    entry: int | None = None
+    """Which of all that a study has compared with the baseline it is, from 0; ``None`` for any other trial."""
     host: str | None = None
     """Which host of a cluster measured it; ``None`` where there is but one."""
 

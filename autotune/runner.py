@@ -15,7 +15,7 @@ from autotune.devicelock import DeviceLock
 from autotune.encoding import attempt_from_json, facts_from_json
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import Host, inspect_host
-from autotune.neighbours import Usage, busiest_text, cpu_usage, own_processes, suspended_seconds
+from autotune.neighbours import Usage, busiest, cpu_usage, own_processes, suspended_seconds
 from autotune.process import MeasuringProcess, ProcessLostError
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.workload import ImportedWorkload, WorkloadSource
@@ -198,8 +198,10 @@ def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
     measured = attempt.measurement
     if measured is None or not measured.conditions.is_crowded:
         return attempt
-    named = busiest_text(before, cpu_usage(), own_processes(), attempt.seconds)
-    return replace(attempt, message=f"{attempt.message}, most of it {named}") if named else attempt
+    named, cpus = busiest(before, cpu_usage(), own_processes(), attempt.seconds)
+    conditions = replace(measured.conditions, neighbours=named, named_cpus=cpus)
+    message = attempt.message.replace(measured.conditions.crowd_text, conditions.crowd_text)
+    return replace(attempt, measurement=replace(measured, conditions=conditions), message=message)
 
 
 def _require_room(ranks: int, host: Host | None) -> None:

@@ -56,7 +56,7 @@ RENAMED = {
 
 
 def tune(trainer: Any, *, output: str | Path | None = None, **options: Any) -> TrainingArguments:
-    """Return a copy of a Trainer's arguments with the fastest configuration that was proven; see ``search``.
+    """Return a copy of a Trainer's arguments with the fastest configuration that was found; see ``search``.
 
     The configuration with its evidence is written to ``output``, a YAML or JSON file, if one is named.
     """

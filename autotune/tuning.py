@@ -19,13 +19,13 @@ from autotune.errors import InterruptedRunError, UsageError
 from autotune.flags import ENGINES
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import Attempt, Outcome, Phase, Progress, Request, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Measurement, Outcome, Phase, Progress, Request, Runner, Trial, WorkloadFacts
 from autotune.report.words import config_text, verdict_sentence
 from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
 from autotune.search.attempt import HostLostError
-from autotune.search.confirm import Confirmation, confirm, finalists_for
+from autotune.search.confirm import MAX_ROUNDS, Confirmation, Place, confirm, finalists_for, has_failed
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
 from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from autotune.search.board import Board
     from autotune.search.keeping import Keeper
     from autotune.search.stages import Search
+    from autotune.search.study import TuningStudy
 
 __all__ = ["best_config", "tune"]
 
@@ -53,6 +54,8 @@ INTERRUPTED = "interrupted by the user"
 ONCE_MORE = "interrupted: confirming what is known, in some {seconds:.0f} s; once more stops at once"
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
+LITTLE = 0.1
+"""Share of the budget that is as good as nothing."""
 WAIT_SHARE = 0.25
 """Share of the budget for which an accelerator is waited for that another run of autotune holds."""
 GRACE = 10.0
@@ -75,11 +78,12 @@ def best_config(
     loader_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Config:
-    """Return the fastest configuration that was proven for this model and dataset on this machine.
+    """Return the fastest configuration that was proven, or is likely, for this model and dataset on this machine.
 
     Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
-    arguments up to ``loader_options`` are those of ``Workload``, ``options`` those of ``tune``. Where no gain was
-    proven, the baseline is returned; ``.measured`` holds the evidence. Raises ``AutotuneError``.
+    arguments up to ``loader_options`` are those of ``Workload``, ``options`` those of ``tune``. Where a gain is
+    neither proven nor likely by odds of 20 to 1, the baseline is returned; ``.measured`` holds verdict and evidence.
+    Raises ``AutotuneError``.
     """
     workload = Workload(
         model,
@@ -258,7 +262,7 @@ class Run:
             seconds=self.clock.spent,
             highest_limit=study.outlook.highest_limit,
             remaining=study.outlook.remaining if stop.ending is Ending.COMPLETE else None,
-            longer=longer_budget(self.clock.budget),
+            wanted=self._wanted(stop, search),
             probes=study.probes,
             tried=tuple(explorer.tried) if explorer else (),
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
@@ -282,21 +286,50 @@ class Run:
             was_interrupted = stop.ending is Ending.INTERRUPTED
             if explorer is None:
                 explorer, was_interrupted = self._explore(search, interrupted=was_interrupted)
+                search.reserved = 0.0
             if search.is_confirmed and len(search.study.trials) == known:
                 return stop, confirmation, explorer
-            confirmation, was_interrupted = self._confirm_somewhere(search, explorer, interrupted=was_interrupted)
+            confirmation, was_interrupted = self._confirm_what_runs(search, explorer, interrupted=was_interrupted)
             search.is_confirmed = True
             if was_interrupted:
                 return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation, explorer
             if self.lanes or stop.ending is not Ending.BUDGET or not search.has_time:
                 return stop, confirmation, explorer
 
+    def _confirm_what_runs(
+        self, search: Search, explorer: Explorer | None, *, interrupted: bool
+    ) -> tuple[Confirmation | None, bool]:
+        """Confirm, once more where all finalists have failed: others may be left."""
+        while True:
+            known = self._failures(search)
+            confirmation, interrupted = self._confirm_somewhere(search, explorer, interrupted=interrupted)
+            has_answer = confirmation is not None and confirmation.answer is not None
+            if has_answer or interrupted or self._failures(search) == known:
+                return confirmation, interrupted
+
+    def _failures(self, search: Search) -> set[Config]:
+        fits = partial(_fits, search.study.room)
+        return {trial.config for trial in self.confirmations if has_failed(trial, fits)}
+
     def _in_words(self, stop: Stop, search: Search) -> str:
         """Return why the run ended; where the budget is not spent, why what is left of it was no use."""
-        if stop.ending is not Ending.BUDGET or self.clock.left < search.trial_cost:
+        if stop.ending is not Ending.BUDGET or self.clock.left < min(search.trial_cost, LITTLE * self.clock.budget):
             return stop.text
         left, budget = format_duration(self.clock.left), longer_budget(self.clock.budget)
+        if search.has_time:  # as on several hosts, which do not search on
+            return f"the time of the search is over, and confirmation has left {left}: --budget {budget}"
         return f"the {left} left are not enough for another trial and its confirmation: --budget {budget}"
+
+    def _wanted(self, stop: Stop, search: Search) -> str:
+        """Return what would decide what this run leaves undecided."""
+        rounds = {trial.round for trial in self.confirmations}
+        if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
+            return "something to compare: nothing else is allowed, or nothing else could run"
+        if stop.ending is Ending.TRIALS:
+            return f"more trials than {search.max_trials} (--trials)"
+        if len(rounds) >= MAX_ROUNDS:
+            return f"more rounds than {MAX_ROUNDS}: with --storage FILE, those of several runs add up"
+        return f"more time (--budget {longer_budget(self.clock.budget)})"
 
     def _open_search(
         self, keeper: Keeper, runner: Runner, max_trials: int | None, room: MemoryRoom, **options: Any
@@ -429,17 +462,15 @@ class Run:
         What exploring gave is measured beside the others, as the dearest, where there is time for it. Finalists that
         were lost ``most_losses`` times are left out.
         """
-        study, explored = search.study, explorer.answer if explorer else None
-        explored_cost = LEAST_ROUNDS * (search.fresh_cost + (explorer.start_seconds if explorer else 0.0))
+        study, fits = search.study, partial(_fits, search.study.room)
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
-        if explored is not None and end - self.clock.spent < explored_cost:
-            explored = None  # without it there is time to prove what the search has found
-        likely = study.finalists(count if explored is None else max(1, count - 1))
+        explored = _worth_its_time(explorer, end - self.clock.spent, search.fresh_cost) if explorer else None
+        likely = self._likely(study, count if explored is None else max(1, count - 1), fits)
         entering = self._compared(likely, explored)
         finalists = self._compared(sorted(likely, key=study.cost), explored)
-        if not finalists and not interrupted and study.candidate:  # there was no time to try it before
-            finalists = [study.candidate]
+        if not finalists and not interrupted and search.max_trials is None:
+            finalists = self._untried(study)
         finalists = self._without_lost(finalists, most_losses)
         if not finalists:
             return None, interrupted
@@ -456,10 +487,13 @@ class Run:
             limit = max(10.0, end + GRACE - self.clock.spent)
             return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
 
-        def on_attempt(config: Config, attempt: Attempt, round: str) -> None:
+        def may_answer(config: Config) -> bool:
+            return study.may_answer(config) or config == explored
+
+        def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
             nonlocal taken
             taken += 1
-            self.confirmations.append(study.confirmed(attempt, config, round))
+            self.confirmations.append(study.confirmed(attempt, config, place.round, place.entry))
             search.report("confirm", finished=self.confirmations[-1])
             if attempt.outcome is Outcome.LOST and config in finalists:
                 self._count_loss(config)
@@ -477,13 +511,27 @@ class Run:
             next_request,
             has_time=has_time,
             with_control=with_control,
-            history=[trial for trial in study.history if trial.host == host],
+            history=study.history,
             entering=entering,
-            fits=lambda measured: not exceeds(measured, study.room),
+            fits=fits,
+            may_answer=may_answer,
+            host=host,
             on_attempt=on_attempt,
             on_interrupt=None if interrupted else on_interrupt,  # twice means: now
         )
         return found, any(interruptions)
+
+    def _likely(self, study: TuningStudy, most: int, fits: Callable[[Measurement], bool]) -> list[Trial]:
+        """Return the trials that may be the answer, without what has failed in a confirmation."""
+        failed = {trial.config for trial in study.history if has_failed(trial, fits)}
+        return [*study.finalists(most, lambda t: not {t.config, self.space.with_persistence(t)} & failed)]
+
+    def _untried(self, study: TuningStudy) -> list[Config]:
+        """Return what there was no time to try before; whether its workers should live on nobody knows."""
+        candidate = study.candidate
+        if candidate is None or not self.space.decides_persistence or not candidate.num_workers:
+            return [candidate] if candidate else []
+        return [replace(candidate, persistent_workers=self.space.base.persistent_workers)]
 
     def _compared(self, trials: Sequence[Trial], explored: Config | None) -> list[Config]:
         """Return the configurations that trials would be the answer as, and what exploring gave."""
@@ -497,6 +545,15 @@ class Run:
         close = getattr(self.runner, "close", None)
         if close:
             close()
+
+
+def _fits(room: MemoryRoom, measured: Measurement) -> bool:
+    return not exceeds(measured, room)
+
+
+def _worth_its_time(explorer: Explorer, seconds: float, cost: float) -> Config | None:
+    """Return what exploring gave, unless without it there is time to prove what the search has found."""
+    return explorer.answer if seconds >= LEAST_ROUNDS * (cost + explorer.start_seconds) else None
 
 
 def _one_at_a_time(tell: Callable[[Progress], object]) -> Callable[[Progress], None]:

@@ -18,7 +18,7 @@ class Verdict(StrEnum):
     FASTER = "faster"
     """Proven: by 2 % at least, and its interval excludes equality."""
     NO_GAIN = "no gain"
-    """Nothing is faster by more than a few percent: that is proven, and the search had nothing left to try."""
+    """Nothing that was compared is faster by more than a few percent, and the search expects no more of the rest."""
     UNDECIDED = "undecided"
     """Neither is known."""
 

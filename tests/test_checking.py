@@ -135,7 +135,8 @@ def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, t
         (0.92, (900.0, 1100.0), "holds"),
         (0.7, (900.0, 1100.0), "broken"),
         (1.02, None, "holds"),
-        (0.7, None, "undecided"),  # one rate alone does not say how much a further run may differ
+        (0.9, None, "undecided"),  # one rate alone does not say how much a further run may differ
+        (0.7, None, "broken"),
     ],
 )
 def test_a_rate_holds_unless_it_is_below_what_a_further_run_was_promised(
@@ -155,6 +156,9 @@ def test_a_rate_that_cannot_be_measured_is_an_error() -> None:
     promise = replace(PROMISE, baseline=None)
     with pytest.raises(NothingFeasibleError, match="device_oom here"):
         compare(runner, promise, Clock(60.0, runner.now), lambda progress: None)
+    sometimes = machine(1.0, fails=lambda tried: Outcome.CRASHED if len(sometimes.calls) == 3 else None)
+    with pytest.raises(NothingFeasibleError, match="crashed here"):
+        compare(sometimes, promise, Clock(60.0, sometimes.now), lambda progress: None)
 
 
 @pytest.mark.parametrize("baseline", [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}])

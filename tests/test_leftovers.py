@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from autotune.workload import describe
 from tests.processes import are_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import psutil
 
@@ -41,6 +42,13 @@ pytestmark = [
     pytest.mark.machine,
     pytest.mark.skipif(not can_mount(), reason="needs the right to mount a /dev/shm of its own"),
 ]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short name: the sockets by which torch shares memory have paths of 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="left-") as folder:
+        yield Path(folder)
 
 
 def leave(folder: Path, *arguments: object, size: str = "1g", then: str = "true") -> subprocess.CompletedProcess[str]:

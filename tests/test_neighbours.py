@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from autotune.config import Config
-from autotune.neighbours import Usage, busiest_text, cpu_usage, own_processes, suspended_seconds
+from autotune.neighbours import Usage, busiest, cpu_usage, own_processes, suspended_seconds
 from autotune.records import Attempt, Outcome, Request
 from autotune.runner import ProcessRunner
 from autotune.workload import describe
@@ -24,13 +24,15 @@ def test_the_processes_that_used_most_are_named_and_ones_own_are_not() -> None:
         4: Usage("idle", 7.5),
         5: Usage("new", 3.0),
     }
-    assert busiest_text(before, after, {3}, 10.0) == "burn (pid 2) 0.9, new (pid 5) 0.3"
-    assert busiest_text(before, before, {3}, 10.0) == ""
+    named, cpus = busiest(before, after, {3}, 10.0)
+    assert named == ("burn (pid 2) 0.9", "new (pid 5) 0.3")
+    assert cpus == pytest.approx(1.2)
+    assert busiest(before, before, {3}, 10.0) == ((), 0)
 
 
 def test_no_more_than_three_are_named() -> None:
     after = {number: Usage(f"p{number}", float(number)) for number in range(1, 9)}
-    assert busiest_text({}, after, set(), 8.0) == "p8 (pid 8) 1.0, p7 (pid 7) 0.9, p6 (pid 6) 0.8"
+    assert busiest({}, after, set(), 8.0)[0] == ("p8 (pid 8) 1.0", "p7 (pid 7) 0.9", "p6 (pid 6) 0.8")
 
 
 def test_this_process_is_seen_and_is_its_own() -> None:
@@ -65,11 +67,17 @@ def test_a_measurement_during_which_the_machine_slept_gives_no_number(monkeypatc
     assert runner.measure(Config(), REQUEST).outcome is Outcome.OK
 
 
-def test_who_took_the_cpus_is_named_where_they_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.runner.busiest_text", lambda *given: "burn (pid 2) 0.9")
-    busy = examples.measurement(conditions=examples.conditions(is_crowded=True, foreign_cpus=0.9))
-    message = "other processes used 0.9 of 8 CPUs meanwhile"
+@pytest.mark.parametrize(("foreign", "how"), [(0.9, "most of it"), (1.5, "most of it"), (2.0, "among them")])
+def test_who_took_the_cpus_is_named_where_they_were_missed(
+    monkeypatch: pytest.MonkeyPatch, foreign: float, how: str
+) -> None:
+    monkeypatch.setattr("autotune.runner.busiest", lambda *given: (("burn (pid 2) 0.9",), 0.9))
+    conditions = examples.conditions(is_crowded=True, foreign_cpus=foreign, allocator_retries=2)
+    busy = examples.measurement(conditions=conditions)
+    message = "; ".join(("a note", *conditions.disturbances))
     found = Answered(Attempt(outcome=Outcome.SUSPECT, measurement=busy, message=message)).measure(Config(), REQUEST)
-    assert found.message == f"{message}, most of it burn (pid 2) 0.9"
+    assert f"of {conditions.cpus} CPUs meanwhile, {how} burn (pid 2) 0.9; the device's memory" in found.message
+    assert found.measurement is not None
+    assert found.measurement.conditions.neighbours == ("burn (pid 2) 0.9",)
     quiet = Answered(Attempt(outcome=Outcome.OK, measurement=examples.measurement())).measure(Config(), REQUEST)
     assert quiet.message == ""

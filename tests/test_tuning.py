@@ -291,11 +291,12 @@ def test_what_is_undecided_says_what_would_decide_it() -> None:
         return StepCost(compute=config.batch_size / (1040 if config.num_workers else 1000))
 
     few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
-    undecided = tuned(SimulatedMachine(cost=hardly, noise=0.1, fails=lambda config: Outcome.SUSPECT, seed=3), **few)
+    machine = SimulatedMachine(cost=hardly, noise=0.1, fails=lambda config: Outcome.SUSPECT, seed=3)
+    undecided = tuned(machine, budget=60.0, **few)
     assert undecided.verdict is Verdict.UNDECIDED
-    assert undecided.missing[0] == "more time (--budget 5m)"
+    assert undecided.missing[0] == "more time (--budget 2m)"
     assert undecided.missing[1].startswith("a quieter machine (")
-    assert "What would decide it: more time (--budget 5m); a quieter machine" in verdict_sentence(undecided)
+    assert "What would decide it: more time (--budget 2m); a quieter machine" in verdict_sentence(undecided)
 
 
 @pytest.mark.parametrize("budget", [30.0, 40.0, 60.0, 75.0])
@@ -322,6 +323,28 @@ def test_what_confirmation_leaves_of_its_time_goes_to_the_search() -> None:
     again = fresh[fresh.index(True) :]
     assert False in again  # trials after the first round
     assert result.verdict is Verdict.FASTER
+
+
+ROUNDS = "more rounds than 16: with --storage FILE, those of several runs add up"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"trials": 2}, "more trials than 2 (--trials)"),
+        ({"budget": 60.0}, "more time (--budget 2m)"),
+        ({"budget": 3600.0}, ROUNDS),
+    ],
+)
+def test_what_would_decide_it_is_what_ended_it(options: dict[str, Any], wanted: str) -> None:
+    def hardly(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1030 if config.num_workers else 1000))
+
+    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+    results = [tuned(SimulatedMachine(cost=hardly, noise=0.1, seed=seed), **few, **options) for seed in range(4)]
+    missing = {result.missing[0] for result in results if result.verdict is Verdict.UNDECIDED}
+    assert wanted in missing
+    assert missing <= {wanted, ROUNDS}
 
 
 def test_a_study_that_goes_on_counts_its_earlier_rounds(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
@@ -18,7 +18,18 @@ from autotune.search.attempt import require_host
 from autotune.search.sequential import LEAST_ROUNDS, alpha_of, chance_of_gain, sequential_interval
 from autotune.stats import Interval, geometric_interval, next_interval, ratio_interval
 
-__all__ = ["CLAIM", "NEGLIGIBLE", "Confirmation", "Round", "Standing", "confirm", "finalists_for"]
+__all__ = [
+    "CLAIM",
+    "MAX_ROUNDS",
+    "NEGLIGIBLE",
+    "Confirmation",
+    "Place",
+    "Round",
+    "Standing",
+    "confirm",
+    "finalists_for",
+    "has_failed",
+]
 
 CLAIM = 1.02
 """Smallest speed-up that is claimed, and within which two configurations count as equally fast."""
@@ -29,6 +40,8 @@ CONTROL_CONFIDENCE = 0.99
 TOLD_APART, SPREAD = 0.8, 0.04
 """Probability from which a dearer finalist counts as faster than a cheaper one, and the spread of a pair's logarithm
 that is usual: nothing is claimed by it, so it need not be on the safe side."""
+UNLIKELY = 0.1
+"""Probability below which a finalist that was dropped is no more than negligibly faster."""
 MAX_ROUNDS = 16
 """Most rounds of one confirmation."""
 ROUNDS_TO_DROP = 2
@@ -48,6 +61,16 @@ class HasTime(Protocol):
     """Tells whether there is time for so many more measurements, when so many rounds were tried."""
 
     def __call__(self, measurements: float, rounds: int) -> bool: ...
+
+
+class Place(NamedTuple):
+    """Where a confirming measurement stands in its study."""
+
+    round: str
+    """Which round it belongs to."""
+    entry: int | None
+    """Which of all that were ever compared with the baseline its configuration is, in the order in which they entered;
+    ``None`` for the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +112,7 @@ class Confirmation:
     """What complete rounds gave."""
 
     finalists: tuple[Config, ...]
-    """What could be the answer, the cheapest first."""
+    """What could be the answer: what goes on, the cheapest first, then what only earlier rounds compared."""
     alphas: tuple[float, ...]
     """The chance of a false claim that each of them has."""
     running: tuple[int, ...]
@@ -109,12 +132,12 @@ class Confirmation:
 
     @property
     def answer(self) -> int | None:
-        """The finalist that is the answer: of those that are proven or, where none is, of all that are left.
+        """The finalist that is the answer: of those that are proven, else of those that are left, else of all.
 
         The cheapest, unless a dearer one can be told to be faster by more than 2 %. ``None`` where all have failed.
         """
         proven = [index for index in self._sound if self.is_proven(index)]
-        return self._best(proven) if proven else self.leader
+        return self._best(proven or self._contenders or self._sound)
 
     @property
     def leader(self) -> int | None:
@@ -225,9 +248,22 @@ class Confirmation:
 
     @property
     def most(self) -> float | None:
-        """The largest speed-up that the rounds leave possible; ``None`` where they do not tell."""
-        ends = [interval[1] if (interval := self.interval(index)) else math.inf for index in self._contenders]
-        return max(ends) * self.noise if ends and max(ends) < math.inf else None
+        """The largest speed-up that the rounds leave possible; ``None`` where they do not tell.
+
+        What was dropped before it had an interval is left out where it is hardly more than negligibly faster.
+        """
+        ends = []
+        for index in self._sound:
+            interval = self.interval(index)
+            if interval is not None:
+                ends.append(interval[1])
+            elif index in self.running or self._may_matter(index):
+                return None
+        return max(ends) * self.noise if ends else None
+
+    def _may_matter(self, index: int) -> bool:
+        shifted = [logarithm - math.log(NEGLIGIBLE) for logarithm in self._logarithms(index)]
+        return chance_of_gain(shifted, SPREAD) >= UNLIKELY
 
     @property
     def _contenders(self) -> list[int]:
@@ -262,7 +298,9 @@ def confirm(
     history: Iterable[Trial] = (),
     entering: Sequence[Config] = (),
     fits: Callable[[Measurement], bool] = lambda measured: True,
-    on_attempt: Callable[[Config, Attempt, str], None] = lambda config, attempt, round: None,
+    may_answer: Callable[[Config], bool] = lambda config: True,
+    host: str | None = None,
+    on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
     """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
@@ -271,13 +309,13 @@ def confirm(
     the order of ``entering``. ``next_request()`` says how to measure next. The order within a round is random, and
     reversed in the next, so that what drifts cancels. Rounds count whatever others did meanwhile: their spread is the
     uncertainty. What gives no number for a reason outside of it is measured in another round; a finalist that fails by
-    itself or does not fit the memory is out. What ``history`` has of complete rounds counts, too; ``on_attempt`` hears
-    of every attempt, and of which round it is.
+    itself or does not fit the memory is out. What ``history`` has of complete rounds of this ``host`` counts, too, of
+    what ``may_answer``; ``on_attempt`` hears of every attempt, and of its place in the study.
 
     Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
     ``on_interrupt`` is given. Raises ``HostLostError``: rounds of two hosts are not compared.
     """
-    record = _Record(baseline, tuple(finalists), tuple(history), tuple(entering))
+    record = _Record(baseline, tuple(finalists), tuple(entering), tuple(history), fits, may_answer, host)
     rounds = _Rounds(runner, record, next_request, has_time, with_control, seed, fits, on_attempt)
     try:
         rounds.run()
@@ -288,18 +326,38 @@ def confirm(
     return record.confirmation
 
 
+def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
+    """Tell whether a confirming measurement shows that its configuration cannot be the answer, later either."""
+    if trial.kind != "confirm":
+        return False
+    if trial.measurement is None:
+        return trial.outcome not in FOR_NOW
+    return not fits(trial.measurement)
+
+
 class _Record:
     """The complete rounds of a study, those of earlier runs first, and what may be the answer."""
 
     def __init__(
-        self, baseline: Config, finalists: tuple[Config, ...], history: tuple[Trial, ...], entering: tuple[Config, ...]
+        self,
+        baseline: Config,
+        finalists: tuple[Config, ...],
+        entering: tuple[Config, ...],
+        history: tuple[Trial, ...],
+        fits: Callable[[Measurement], bool],
+        may_answer: Callable[[Config], bool],
+        host: str | None,
     ) -> None:
-        trials = [trial for trial in history if trial.kind == "confirm" and trial.round]
-        known = dict.fromkeys(trial.config for trial in trials if trial.config != baseline)
-        order = list(dict.fromkeys([*known, *entering, *finalists]))
+        compared = [trial for trial in history if trial.kind == "confirm" and trial.round]
+        self.entries = {trial.config: trial.entry for trial in compared if trial.entry is not None}
+        for config in (*entering, *finalists):
+            self.entries.setdefault(config, max(self.entries.values(), default=-1) + 1)
+        known = [config for config in self.entries if config not in finalists and may_answer(config)]
+        trials = [trial for trial in compared if trial.host == host]
         self.baseline = baseline
-        self.finalists = (*finalists, *(config for config in known if config not in finalists))
-        self.alphas = tuple(alpha_of(order.index(config)) for config in self.finalists)
+        self.fits = fits
+        self.finalists = (*finalists, *known)
+        self.alphas = tuple(alpha_of(self.entries[config]) for config in self.finalists)
         self.given = range(len(finalists))
         self.running = list(self.given)
         self.failed: set[int] = set()
@@ -312,16 +370,16 @@ class _Record:
 
     def _add_kept(self, members: Sequence[Trial]) -> None:
         """Add a round on record, if it was complete."""
-        for trial in members:
-            if trial.config != self.baseline and trial.measurement is None and trial.outcome not in FOR_NOW:
-                self.failed.add(self.finalists.index(trial.config))
+        failed = {trial.config for trial in members if has_failed(trial, self.fits)}
+        self.failed |= {index for index, config in enumerate(self.finalists) if config in failed}
+        members = [trial for trial in members if trial.config not in failed or trial.config == self.baseline]
         again = [trial.measurement for trial in members if trial.config == self.baseline]
         if not again or any(trial.measurement is None for trial in members):
             return
         of = {trial.config: trial.measurement for trial in members}
-        if len(of) > 1 and again[0]:
+        of_finalists = tuple(None if config == self.baseline else of.get(config) for config in self.finalists)
+        if any(of_finalists) and again[0]:
             control = again[1] if len(again) > 1 else None
-            of_finalists = tuple(of.get(config) for config in self.finalists)
             self.rounds.append(Round(baseline=again[0], control=control, finalists=of_finalists))
 
     def revive(self) -> None:
@@ -354,7 +412,7 @@ class _Rounds:
     with_control: bool
     seed: int
     fits: Callable[[Measurement], bool]
-    on_attempt: Callable[[Config, Attempt, str], None]
+    on_attempt: Callable[[Config, Attempt, Place], None]
     _name: str = field(default_factory=lambda: secrets.token_hex(4))
     _tried: int = 0
     _complete: int = 0
@@ -390,7 +448,8 @@ class _Rounds:
         for part in order:
             config = self.record.finalists[part] if part >= 0 else self.record.baseline
             attempt = self.runner.measure(config, self.next_request())
-            self.on_attempt(config, attempt, f"{self._name}-{self._tried}")
+            entry = self.record.entries[config] if part >= 0 else None
+            self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry))
             require_host(attempt)
             if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
                 measured[part] = attempt.measurement

@@ -28,6 +28,8 @@ class Ending(StrEnum):
     """The number of trials that was asked for."""
     BUDGET = "budget"
     """What was left of the budget was not enough."""
+    NO_HOST = "no host"
+    """No host was left to measure on."""
     INTERRUPTED = "interrupted"
     """The user."""
 
@@ -46,7 +48,8 @@ def reason_to_stop(outlook: Outlook) -> str | None:
     """Return why nothing is left to gain, or ``None``."""
     if at_ceiling(outlook):
         share = f"{1 - CEILING_SHARE:.0%}"
-        return f"within {share} of the ceiling: no loader can give more than {outlook.highest_ceiling:,.0f} samples/s"
+        most = max(outlook.highest_ceiling, math.exp(outlook.best_log))
+        return f"within {share} of the ceiling: no loader can give more than {most:,.0f} samples/s"
     if not outlook.is_open.any():
         return "every configuration within the bounds that could win was measured"
     if outlook.upside < GAIN:

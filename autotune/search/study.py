@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -117,14 +117,14 @@ class TuningStudy:
         """The measured configuration that is expected to be the fastest, given all measurements."""
         return self.outlook.best if self.trials else None
 
-    def finalists(self, most: int) -> tuple[Trial, ...]:
-        """Return the trials that may be the answer, ``most`` at most; the baseline is none.
+    def finalists(self, most: int, is_sound: Callable[[Trial], bool] = lambda trial: True) -> tuple[Trial, ...]:
+        """Return the trials that may be the answer, ``most`` at most of those that are sound; the baseline is none.
 
         First the cheapest of those that are as fast as the best of them, within what counts as a gain, then those whose
         rate may well be as high, the fastest first.
         """
         outlook = self.outlook
-        rated = [(math.log(outlook.rate_of(trial.config)), trial) for trial in self._rivals]
+        rated = [(math.log(outlook.rate_of(trial.config)), trial) for trial in self._rivals if is_sound(trial)]
         if not rated:
             return ()
         best = max(rate for rate, _ in rated)
@@ -263,9 +263,9 @@ class TuningStudy:
             self._keeper.look(probe)
         return probe
 
-    def confirmed(self, attempt: Attempt, config: Config, round: str) -> Trial:
+    def confirmed(self, attempt: Attempt, config: Config, round: str, entry: int | None) -> Trial:
         """Record a measurement of a round of confirmation beside the study's trials, out of the sampler's sight."""
-        record = replace(_record(self._number, "confirm", config, attempt), round=round)
+        record = replace(_record(self._number, "confirm", config, attempt), round=round, entry=entry)
         with shielded():
             self._confirmations.append(record)
             self._keeper.confirmation(record)
@@ -302,6 +302,12 @@ class TuningStudy:
     def _next_to_search(self) -> Config | None:
         proposal = self.owed or self.outlook.proposal()
         return proposal if proposal or self.has_alternative else self.outlook.most_promising()
+
+    def may_answer(self, config: Config) -> bool:
+        """Tell whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""
+        position = self.outlook.position
+        alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
+        return any(each in position for each in alike) and self.knowledge.distrust(config.amp) is None
 
     @property
     def is_needed(self) -> bool:

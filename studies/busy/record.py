@@ -170,7 +170,7 @@ def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int
         cost = clock.spent / taken if taken else 0.0
         return clock.left >= measurements * cost
 
-    def count(config: Config, attempt: Attempt, round: str) -> None:
+    def count(config: Config, attempt: Attempt, place: object) -> None:
         nonlocal taken
         taken += 1
 

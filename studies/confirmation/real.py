@@ -86,7 +86,7 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
             has_time=pace.has_time,
             with_control=with_control,
             seed=seed,
-            on_attempt=lambda config, attempt, round: pace.count(config, attempt),
+            on_attempt=lambda config, attempt, place: pace.count(config, attempt),
         )
     return {"seed": seed, "seconds": pace.clock.spent, "measurements": pace.taken} | facts(found)
 

@@ -247,7 +247,9 @@ def test_every_attempt_is_reported_as_it_happens() -> None:
     assert (CHEAP, Outcome.CRASHED) in seen
 
 
-def kept(name: str, rates: Mapping[Config, float | None], outcome: Outcome = Outcome.CRASHED) -> list[Trial]:
+def kept(
+    name: str, rates: Mapping[Config, float | None], outcome: Outcome = Outcome.CRASHED, entry: int = 0
+) -> list[Trial]:
     """The trials of a round on record; the baseline twice where there is a control."""
     return [
         examples.trial(
@@ -257,6 +259,7 @@ def kept(name: str, rates: Mapping[Config, float | None], outcome: Outcome = Out
             outcome=outcome if rate is None else Outcome.OK,
             measurement=None if rate is None else examples.measurement(samples_per_second=rate),
             round=name,
+            entry=None if config == BASELINE else entry,
         )
         for number, (config, rate) in enumerate(rates.items())
     ]
@@ -294,6 +297,69 @@ def test_what_failed_in_an_earlier_run_is_not_tried_again_and_what_was_cut_off_i
     assert CHEAP not in {config for config, _ in runner.calls}
     cut_off = kept("a-0", {BASELINE: 1000.0, CHEAP: None}, Outcome.TIMEOUT)
     assert confirmed(machine(0.5), history=cut_off).answer == 0
+
+
+def test_what_earlier_rounds_compared_is_the_answer_where_all_that_goes_on_fails() -> None:
+    history = [trial for number in range(2) for trial in kept(f"a-{number}", GOOD)]
+    runner = machine(0.2, fails=lambda config: Outcome.CRASHED if config == MIDDLE else None)
+    found = confirmed(runner, finalists=(MIDDLE,), history=history)
+    assert found.answer is not None
+    assert found.standing(found.answer).config == CHEAP
+
+
+def test_what_earlier_rounds_left_open_is_not_forgotten_where_there_is_no_gain() -> None:
+    rates = (1300.0, 900.0, 1250.0, 1000.0)
+    history = [t for number, rate in enumerate(rates) for t in kept(f"a-{number}", {BASELINE: 1000.0, CHEAP: rate})]
+    found = confirmed(machine({MIDDLE: -0.1}, noise=0.001), rounds_only(8), finalists=(MIDDLE,), history=history)
+    closed, wide = (found.interval(found.finalists.index(config)) for config in (MIDDLE, CHEAP))
+    assert closed is not None
+    assert wide is not None
+    assert closed[1] < 1 < wide[1]
+    assert found.most == pytest.approx(wide[1] * found.noise)
+
+
+def test_what_is_not_allowed_any_more_or_takes_too_much_memory_is_no_answer_of_a_later_run() -> None:
+    history = [trial for number in range(3) for trial in kept(f"a-{number}", GOOD)]
+    elsewhere = confirmed(machine({MIDDLE: 0.1}), finalists=(MIDDLE,), history=history, may_answer=lambda _: False)
+    assert elsewhere.finalists == (MIDDLE,)
+    assert elsewhere.alphas == (alpha_of(1),)  # the share that was spent stays spent
+    smaller = confirmed(
+        machine({MIDDLE: 0.1}),
+        finalists=(MIDDLE,),
+        history=history,
+        fits=lambda measured: measured.samples_per_second != 1200.0,
+    )
+    assert smaller.answer == 0
+
+
+def test_rounds_of_another_host_do_not_count_and_what_was_spent_there_is() -> None:
+    there = [replace(trial, host="b") for trial in kept("a-0", GOOD)]
+    found = confirmed(machine({MIDDLE: 0.2}), finalists=(MIDDLE,), history=there, host="a")
+    assert found.alphas[0] == alpha_of(1)
+    assert not found.rounds_of(found.finalists.index(CHEAP))
+
+
+def test_a_round_in_which_one_finalist_failed_counts_for_the_others_when_it_is_read_again() -> None:
+    history = kept("a-0", {BASELINE: 1000.0, CHEAP: None, MIDDLE: 1200.0})
+    found = confirm(machine(0.0), BASELINE, (MIDDLE,), lambda: REQUEST, has_time=rounds_only(0), history=history)
+    assert found is not None
+    assert found.rounds_of(0) == 1
+
+
+def test_a_share_is_fixed_by_the_order_of_entry_and_not_by_that_of_measuring() -> None:
+    seen: dict[Config, int | None] = {}
+    runner = machine({CHEAP: 0.1, MIDDLE: 0.1, DEAR: 0.1}, noise=0.1)
+    for seed in range(5):
+        found = confirmed(
+            runner,
+            rounds_only(1),
+            finalists=(CHEAP, MIDDLE, DEAR),
+            entering=(DEAR, CHEAP, MIDDLE),
+            seed=seed,
+            on_attempt=lambda config, attempt, place: seen.update({config: place.entry}),
+        )
+        assert seen == {BASELINE: None, DEAR: 0, CHEAP: 1, MIDDLE: 2}
+        assert found.alphas == (alpha_of(1), alpha_of(2), alpha_of(0))
 
 
 def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dropped_keeps_its_own() -> None:

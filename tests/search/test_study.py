@@ -217,7 +217,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
     for _ in range(2):
         study = opened(few_of(gpu_facts()), journal)
         run(study, machine, 3)
-        study.confirmed(machine.measure(Config(), REQUEST), Config(), "a-0")
+        study.confirmed(machine.measure(Config(), REQUEST), Config(), "a-0", None)
     assert study.trials[0].number == 0
     assert sorted(trial.number for trial in study.history) == list(range(8))
 
@@ -288,6 +288,9 @@ def test_finalists_are_the_cheapest_of_the_fastest_and_then_the_fastest_of_the_o
     study = study_with({**rates, replace(KEPT, num_workers=2): 1500.0})
     found = [[trial.config.num_workers for trial in study.finalists(most)] for most in (1, 2, 3, 4)]
     assert found == [[4], [4, 8], [4, 8, 6], [4, 8, 6]]
+    left = study.finalists(2, lambda trial: trial.config.num_workers < 6)
+    assert [trial.config.num_workers for trial in left] == [4]
+    assert [t.config.num_workers for t in study.finalists(2, lambda trial: trial.config.num_workers < 4)] == [2]
 
 
 @pytest.mark.parametrize("rate", [1000.0, 995.0, 1030.0, 900.0])
@@ -301,7 +304,7 @@ def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
     study = opened(few_of(gpu_facts()), journal)
     trials = run(study, machine, 3)
     confirmations = [
-        study.confirmed(machine.measure(config, REQUEST), config, "a-0") for config in (Config(), examples.ANSWER)
+        study.confirmed(machine.measure(config, REQUEST), config, "a-0", None) for config in (Config(), examples.ANSWER)
     ]
     assert [(trial.kind, trial.round) for trial in confirmations] == [("confirm", "a-0")] * 2
     for current in (study, opened(few_of(gpu_facts()), journal)):
