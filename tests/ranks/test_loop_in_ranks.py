@@ -85,7 +85,7 @@ def test_torchrun_trains_at_the_rate_that_tuning_in_ranks_has_promised(tmp_path:
         "--ranks",
         "2",
         "--budget",
-        "40s",
+        "2m",
     ]
     command += [
         "--baseline",
