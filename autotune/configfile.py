@@ -216,14 +216,9 @@ def _checked(path: Path, document: object) -> dict[str, Any]:
 
 def unknown_keys(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sections and keys of a document that this release does not know."""
-    sections = _sections()
-    for name, content in document.items():
-        if name == "autotune":
-            continue
-        if name not in sections:
-            yield _named(name)
-        else:
-            yield from (f"{name}.{_named(key)}" for key in content if key not in sections[name]["properties"])
+    for name, content in without_unknown(document)[1].items():
+        is_section = name in _sections()
+        yield from (f"{name}.{_named(key)}" for key in content) if is_section else [_named(name)]
 
 
 def without_unknown(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

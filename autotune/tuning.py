@@ -301,15 +301,16 @@ class Run:
     ) -> tuple[Confirmation | None, bool]:
         """Confirm, once more where all finalists have failed: others may be left."""
         while True:
-            known = self._failures(search)
+            known = self._failed(search.study)
             confirmation, interrupted = self._confirm_somewhere(search, explorer, interrupted=interrupted)
             has_answer = confirmation is not None and confirmation.answer is not None
-            if has_answer or interrupted or self._failures(search) == known:
+            if has_answer or interrupted or self._failed(search.study) == known:
                 return confirmation, interrupted
 
-    def _failures(self, search: Search) -> set[Config]:
-        fits = partial(_fits, search.study.room)
-        return {trial.config for trial in self.confirmations if has_failed(trial, fits)}
+    def _failed(self, study: TuningStudy) -> set[Config]:
+        """Return what has failed in a confirmation, of an earlier run too."""
+        fits = partial(_fits, study.room)
+        return {trial.config for trial in study.history if has_failed(trial, fits)}
 
     def _in_words(self, stop: Stop, search: Search) -> str:
         """Return why the run ended; where the budget is not spent, why what is left of it was no use."""
@@ -466,7 +467,7 @@ class Run:
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
         count, with_control = finalists_for((end - self.clock.spent) / search.fresh_cost)
         explored = _worth_its_time(explorer, end - self.clock.spent, search.fresh_cost) if explorer else None
-        likely = self._likely(study, count if explored is None else max(1, count - 1), fits)
+        likely = self._likely(study, count if explored is None else max(1, count - 1))
         entering = self._compared(likely, explored)
         finalists = self._compared(sorted(likely, key=study.cost), explored)
         if not finalists and not interrupted and search.max_trials is None:
@@ -521,9 +522,9 @@ class Run:
         )
         return found, any(interruptions)
 
-    def _likely(self, study: TuningStudy, most: int, fits: Callable[[Measurement], bool]) -> list[Trial]:
+    def _likely(self, study: TuningStudy, most: int) -> list[Trial]:
         """Return the trials that may be the answer, without what has failed in a confirmation."""
-        failed = {trial.config for trial in study.history if has_failed(trial, fits)}
+        failed = self._failed(study)
         return [*study.finalists(most, lambda t: not {t.config, self.space.with_persistence(t)} & failed)]
 
     def _untried(self, study: TuningStudy) -> list[Config]:

@@ -197,10 +197,8 @@ def verdict_title(result: Result) -> str:
 
 def verdict_sentence(result: Result) -> str:
     """Return the verdict with its interval, how it was found, and what it means for the user."""
-    title, details = verdict_title(result), verdict_details(result)
-    if result.verdict is Verdict.FASTER:
-        return f"{title}: {details}"
-    return f"{title}: {details[:1].lower()}{details[1:]}"
+    details = verdict_details(result)
+    return f"{verdict_title(result)}: {details[:1].lower()}{details[1:]}"
 
 
 def verdict_details(result: Result) -> str:

@@ -28,8 +28,8 @@ CONFIRM_SHARE = 0.4
 """Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
 PROBE_SHARE = 0.3
 """Share of what the baseline leaves of the budget after which no further look is taken."""
-LEAST_MEASUREMENTS = 2
-"""Measurements of confirmation without which nothing can be compared: one round."""
+PAIR = 2
+"""Measurements of a round of confirmation at least: the baseline and one finalist."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 LOOK_SECONDS = 1.5
@@ -143,7 +143,7 @@ class Search:
         """Take the next short look; tell whether there was one."""
         if self._looks_end is None:  # the baseline has just been measured
             self._looks_end = self.clock.spent + PROBE_SHARE * self.clock.left
-        is_over = self.clock.left < LOOK_SECONDS + LEAST_MEASUREMENTS * self.fresh_cost
+        is_over = self.clock.left < LOOK_SECONDS + PAIR * self.fresh_cost
         if self._done_looking or self.clock.spent > self._looks_end or is_over:
             return False
         planned = next_probe(self.study.knowledge, self.space)
@@ -219,7 +219,7 @@ class Search:
         self.report("search", finished=trial)
 
     def _say_how_long(self, seconds: float) -> None:
-        self.tell(
+        self.tell(  # from another thread, which asks the study nothing
             Progress(
                 phase="baseline",
                 seconds_left=self.clock.left,
@@ -260,7 +260,7 @@ class Search:
     @property
     def confirmation_seconds(self) -> float:
         """What is set aside for confirmation: what it takes as a rule, or one round where nothing else was tried."""
-        least = LEAST_MEASUREMENTS * self.fresh_cost
+        least = PAIR * self.fresh_cost
         if len(self.study.trials) < 2:
             return least
         if self.is_confirmed:
