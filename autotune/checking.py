@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from autotune.budget import Clock
@@ -16,7 +17,7 @@ from autotune.records import Attempt, Progress, Request, Runner, Trial
 from autotune.result import Control
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import Place, confirm, finalists_for
-from autotune.stats import Interval, geometric_interval
+from autotune.stats import Interval, mean_interval
 from autotune.workload import Workload, describe
 
 __all__ = ["Check", "Promise", "check", "compare", "read_promise"]
@@ -65,7 +66,7 @@ class Check:
     samples_per_second: float
     """Rate of the configuration now."""
     speedup: float | None
-    """That rate over the baseline's now: geometric mean of paired ratios; ``None`` without a baseline."""
+    """That rate over the baseline's now: ratio of the means in paired rounds; ``None`` without a baseline."""
     speedup_ci95: Interval | None
     """95 % interval of it; ``None`` below three rounds."""
     rounds: int
@@ -150,7 +151,7 @@ def compare(
         measured = _measured_alone(runner, promise.config, next_request, has_time, on_attempt, on_interrupt)
         if not measured:
             raise NothingFeasibleError(_why_nothing(attempts))
-        rate, interval = geometric_interval(measured)
+        rate, interval = fmean(measured), mean_interval(measured)
         return Check(
             promise=promise,
             verdict=_verdict_on_rate(promise, rate, interval),

@@ -55,13 +55,13 @@ class Control:
     """The baseline measured again and again in confirmation: what comes out where nothing differs."""
 
     ratio: float
-    """Geometric mean of the second rate over the first."""
+    """Mean of the second rate over that of the first."""
     ci99: Interval | None
-    """99 % t-interval of it; ``None`` below three pairs."""
+    """99 % interval of it; ``None`` below three pairs, and where they tell nothing."""
     pairs: int
-    """How many ratios that is the mean of."""
+    """How many pairs there were."""
     ratios: tuple[float, ...] = ()
-    """Those ratios, in the order of their rounds."""
+    """The ratio of each pair, in the order of their rounds."""
 
     @property
     def is_off(self) -> bool:
@@ -105,7 +105,7 @@ class Finalist:
     config: Config
     """The configuration."""
     speedup: float
-    """Geometric mean of its rates over the baseline's, round by round."""
+    """Mean of its rates over that of the baseline's, in the same rounds."""
     interval: Interval | None
     """Interval of it, which holds after every round; those of all finalists together hold with 95 %. ``None`` below
     three rounds."""
@@ -193,7 +193,7 @@ class Result:
     rounds: int
     """Complete rounds in which answer and baseline were confirmed side by side."""
     speedup: float
-    """Geometric mean of the paired ratios, answer to baseline; 1 where the baseline is the answer."""
+    """Mean rate of the answer over that of the baseline, in the same rounds; 1 where the baseline is the answer."""
     speedup_ci95: Interval | None
     """95 % interval of that ratio, which holds after every round; ``None`` below three rounds."""
     verdict: Verdict

@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean, stdev
 __all__ = [
     "Interval",
     "autocorrelated_half_width",
-    "geometric_interval",
+    "fieller_interval",
     "half_width",
     "mean_interval",
     "mser_truncation",
@@ -124,34 +124,50 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     return centre - width, centre + width
 
 
-def geometric_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, Interval | None]:
-    """Return the geometric mean of positive values and its t-interval on the logarithms, ``None`` for a single one."""
-    logarithms = [math.log(value) for value in values]
-    interval = mean_interval(logarithms, confidence)
-    return math.exp(fmean(logarithms)), interval and (math.exp(interval[0]), math.exp(interval[1]))
-
-
 def ratio_interval(
     numerators: Sequence[float], denominators: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, Interval | None]:
-    """Return the geometric mean of paired ratios and its t-interval.
+    """Return the ratio of the means of positive pairs and its interval, ``None`` where there is none.
 
     Pairs must have been taken side by side: what disturbs both cancels.
     """
-    return geometric_interval([a / b for a, b in zip(numerators, denominators, strict=True)], confidence)
+    quantile = student_quantile(0.5 + confidence / 2, max(1, len(numerators) - 1))
+    return fmean(numerators) / fmean(denominators), fieller_interval(numerators, denominators, quantile)
+
+
+def fieller_interval(numerators: Sequence[float], denominators: Sequence[float], quantile: float) -> Interval | None:
+    """Return the ratios ``r`` of the means of positive pairs for which the mean of ``a - r b`` may be 0.
+
+    That is, lies within so many standard errors of it. What is compared is what was delivered: a pair in which hardly
+    anything was counts for one pair, where its logarithm would outweigh all the others. ``None`` below two pairs, and
+    where the denominators' mean may be 0 itself. Source: Fieller, Journal of the Royal Statistical Society B 16, 1954.
+    """
+    count = len(numerators)
+    if count < 2:
+        return None
+    over, under = fmean(numerators), fmean(denominators)
+    pairs = [(a / over, b / under) for a, b in zip(numerators, denominators, strict=True)]
+    square = quantile**2 / count / (count - 1)
+    of_numerators = square * sum((a - 1) ** 2 for a, _ in pairs)
+    of_denominators = square * sum((b - 1) ** 2 for _, b in pairs)
+    of_both = square * sum((a - 1) * (b - 1) for a, b in pairs)
+    scale, centre = 1 - of_denominators, 1 - of_both
+    if scale <= 0:
+        return None
+    width = math.sqrt(max(0.0, centre**2 - scale * (1 - of_numerators)))
+    ratio = over / under / scale
+    return max(0.0, ratio * (centre - width)), ratio * (centre + width)
 
 
 def next_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return the interval for one further value: of positive values, on their logarithms; ``None`` below two of them.
+    """Return the interval for one further of some positive values, ``None`` below two of them.
 
     It is wider than that of the mean, ``t s sqrt(1 + 1/n)``: readers take a promise for what they will see.
     """
     if len(values) < 2:
         return None
-    logarithms = [math.log(value) for value in values]
-    width = half_width(logarithms, confidence) * math.sqrt(len(values) + 1)
-    centre = fmean(logarithms)
-    return math.exp(centre - width), math.exp(centre + width)
+    centre, width = fmean(values), half_width(values, confidence) * math.sqrt(len(values) + 1)
+    return max(0.0, centre - width), centre + width
 
 
 def mser_truncation(values: Sequence[float], most: int | None = None) -> int:

@@ -16,7 +16,7 @@ from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Tri
 from autotune.result import Control, Finalist
 from autotune.search.attempt import require_host
 from autotune.search.sequential import LEAST_ROUNDS, alpha_of, chance_of_gain, sequential_interval
-from autotune.stats import Interval, geometric_interval, next_interval, ratio_interval
+from autotune.stats import Interval, mean_interval, next_interval, ratio_interval
 
 __all__ = [
     "CLAIM",
@@ -38,7 +38,7 @@ NEGLIGIBLE = 1.05
 CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a machine that is quiet should hardly ever be called disturbed."""
 TOLD_APART, SPREAD = 0.8, 0.04
-"""Probability from which a dearer finalist counts as faster than a cheaper one, and the spread of a pair's logarithm
+"""Probability from which a dearer finalist counts as faster than a cheaper one, and the spread of a pair's difference
 that is usual: nothing is claimed by it, so it need not be on the safe side."""
 UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
@@ -86,9 +86,8 @@ class Round:
 
     @property
     def baseline_rate(self) -> float:
-        """Geometric mean of the baseline's rates, in samples per second."""
-        rates = [each.samples_per_second for each in (self.baseline, self.control) if each]
-        return math.exp(fmean(map(math.log, rates)))
+        """Mean of the baseline's rates, in samples per second."""
+        return fmean(each.samples_per_second for each in (self.baseline, self.control) if each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,7 @@ class Standing:
     config: Config
     """The configuration."""
     rate: float
-    """Geometric mean of its samples per second."""
+    """Mean of its samples per second."""
     rate_ci95: Interval | None
     """95 % t-interval of that mean; ``None`` below three measurements."""
     next_run_95: Interval | None
@@ -154,10 +153,12 @@ class Confirmation:
     def _is_ahead(self, index: int, other: int) -> bool:
         """Tell whether one finalist can be told to be faster than another by more than what counts as equal."""
         both = [(one.finalists[index], one.finalists[other]) for one in self.rounds]
-        logarithms = [math.log(one.samples_per_second / two.samples_per_second) for one, two in both if one and two]
-        if not logarithms:
+        pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
+        if not pairs:
             return self.speedup(index) > CLAIM * self.speedup(other)
-        return fmean(logarithms) > math.log(CLAIM) and chance_of_gain(logarithms, SPREAD) >= TOLD_APART
+        rates, others = zip(*pairs, strict=True)
+        is_more = fmean(rates) > CLAIM * fmean(others)
+        return is_more and chance_of_gain(rates, others, usual_spread=SPREAD) >= TOLD_APART
 
     @property
     def _sound(self) -> list[int]:
@@ -179,30 +180,25 @@ class Confirmation:
         return sum(one.finalists[index] is not None for one in self.rounds)
 
     def speedup(self, index: int) -> float:
-        """Return the geometric mean of a finalist's paired ratios to the baseline."""
-        return math.exp(fmean(self._logarithms(index)))
+        """Return the ratio of a finalist's mean rate to the baseline's, in its rounds."""
+        rates, others = self._pairs(index)
+        return fmean(rates) / fmean(others)
 
     def interval(self, index: int) -> Interval | None:
         """Return the interval of that ratio, which holds after every round; those of all finalists with 95 %.
 
         ``None`` below three rounds.
         """
-        return sequential_interval(self._logarithms(index), self.alphas[index])
+        return sequential_interval(*self._pairs(index), self.alphas[index])
 
     def chance(self, index: int) -> float:
         """Return the probability that a finalist is faster than the baseline."""
-        return chance_of_gain(self._logarithms(index))
+        return chance_of_gain(*self._pairs(index))
 
-    def _logarithms(self, index: int) -> list[float]:
-        return [math.log(ratio) for ratio in self._ratios(index)]
-
-    def _ratios(self, index: int) -> list[float]:
-        """Return a finalist's ratios to the baseline, round by round."""
-        return [
-            measured.samples_per_second / one.baseline_rate
-            for one in self.rounds
-            if (measured := one.finalists[index]) is not None
-        ]
+    def _pairs(self, index: int) -> tuple[list[float], list[float]]:
+        """Return a finalist's rates and the baseline's, round by round."""
+        both = [(found, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
+        return [found.samples_per_second for found, _ in both], [rate for _, rate in both]
 
     @property
     def found(self) -> tuple[Finalist, ...]:
@@ -212,7 +208,7 @@ class Confirmation:
                 config=config,
                 speedup=self.speedup(index),
                 interval=self.interval(index),
-                ratios=tuple(self._ratios(index)),
+                ratios=tuple(rate / other for rate, other in zip(*self._pairs(index), strict=True)),
                 has_failed=index in self.failed,
             )
             for index, config in enumerate(self.finalists)
@@ -262,8 +258,7 @@ class Confirmation:
         return max(ends) * self.noise if ends else None
 
     def _may_matter(self, index: int) -> bool:
-        shifted = [logarithm - math.log(NEGLIGIBLE) for logarithm in self._logarithms(index)]
-        return chance_of_gain(shifted, SPREAD) >= UNLIKELY
+        return chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY
 
     @property
     def _contenders(self) -> list[int]:
@@ -494,13 +489,13 @@ class _Rounds:
 def _standing(config: Config, measurements: Sequence[Measurement | None]) -> Standing:
     found = sorted((each for each in measurements if each), key=lambda each: each.samples_per_second)
     rates = [each.samples_per_second for each in found]
-    rate, interval = geometric_interval(rates)
+    rate = fmean(rates)
     ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
     says_something = len(found) >= LEAST_ROUNDS
     return Standing(
         config=config,
         rate=rate,
-        rate_ci95=interval if says_something else None,
+        rate_ci95=mean_interval(rates) if says_something else None,
         next_run_95=next_interval(rates) if says_something else None,
         typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
     )

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import geometric_mean
 
 from autotune.budget import Clock
 from autotune.config import Config
@@ -20,7 +21,6 @@ from autotune.search.attempt import HostLostError, measure_once_more, require_ho
 from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
 from autotune.search.soundness import reason_against
 from autotune.search.space import without_loader
-from autotune.stats import geometric_interval
 
 __all__ = ["EXPLORE_SHARE", "Explorer"]
 
@@ -233,7 +233,7 @@ def _compared(option: str, before: list[ComputeProbe], after: list[ComputeProbe]
 
 
 def _rate(looks: list[ComputeProbe]) -> float:
-    return geometric_interval([look.samples_per_second for look in looks])[0]
+    return geometric_mean(look.samples_per_second for look in looks)
 
 
 def _probe(part: Part, config: Config, attempt: Attempt, option: str) -> Probe:

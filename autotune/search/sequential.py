@@ -17,7 +17,7 @@ from statistics import NormalDist, fmean, variance
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.stats import Interval, student_cdf, student_quantile
+from autotune.stats import Interval, fieller_interval, student_cdf, student_quantile
 
 __all__ = ["ALPHA", "LEAST_ROUNDS", "alpha_of", "bound", "chance_of_gain", "sequential_interval"]
 
@@ -35,7 +35,7 @@ to Student's t claim up to a fifth more often than agreed (``tests/search/test_s
 FIRST_SHARE = 0.7
 """Share of it for the first configuration that enters; each one after that has half of what is left then."""
 USUAL_SPREAD, USUAL_PAIRS = 0.1, 2.0
-"""What is known of the spread of a pair's logarithm before the first: this much, worth so many pairs."""
+"""What is known of the spread of a pair's difference before the first: this share of the rates, worth so many pairs."""
 GRID = 401
 """Points at which densities are computed."""
 FAR = 8.0
@@ -50,32 +50,34 @@ def alpha_of(number: int) -> float:
     return ALPHA * (FIRST_SHARE if number == 0 else (1 - FIRST_SHARE) / 2**number)
 
 
-def sequential_interval(logarithms: Sequence[float], alpha: float) -> Interval | None:
-    """Return the interval of the mean of paired ratios that may be looked at after every pair.
+def sequential_interval(rates: Sequence[float], others: Sequence[float], alpha: float) -> Interval | None:
+    """Return the interval of the ratio of two means, from pairs, that may be looked at after every pair.
 
-    Each end has the chance ``alpha`` of ever being wrong. ``None`` below ``LEAST_ROUNDS`` pairs.
+    Each end has the chance ``alpha`` of ever being wrong. ``None`` below ``LEAST_ROUNDS`` pairs, and where they tell
+    nothing.
     """
-    count = len(logarithms)
-    if count < LEAST_ROUNDS:
-        return None
-    centre = fmean(logarithms)
-    width = bound(count, alpha) * math.sqrt(variance(logarithms) / count)
-    return math.exp(centre - width), math.exp(centre + width)
+    count = len(rates)
+    return None if count < LEAST_ROUNDS else fieller_interval(rates, others, bound(count, alpha))
 
 
-def chance_of_gain(logarithms: Sequence[float], usual_spread: float = USUAL_SPREAD) -> float:
-    """Return the probability that the mean of paired ratios is above 1, from the first pair on.
+def chance_of_gain(
+    rates: Sequence[float], others: Sequence[float], ratio: float = 1.0, usual_spread: float = USUAL_SPREAD
+) -> float:
+    """Return the probability that the mean of rates is above ``ratio`` times that of others, from the first pair on.
 
-    Nothing is supposed of the mean; of the spread that ``usual_spread`` is usual, since few pairs do not show it.
+    Nothing is supposed of the means; of the spread that ``usual_spread`` is usual, as a share of the rates, since few
+    pairs do not show it.
     Source: Gelman et al., Bayesian Data Analysis, 3.3 (the normal model with a conjugate prior of the variance).
     """
-    count = len(logarithms)
+    count = len(rates)
     if not count:
         return 0.5
-    squares = variance(logarithms) * (count - 1) if count > 1 else 0.0
+    middle = (fmean(rates) + ratio * fmean(others)) / 2
+    gains = [(rate - ratio * other) / middle for rate, other in zip(rates, others, strict=True)]
+    squares = variance(gains) * (count - 1) if count > 1 else 0.0
     freedom = USUAL_PAIRS + count - 1
     spread = math.sqrt((USUAL_PAIRS * usual_spread**2 + squares) / freedom)
-    t = fmean(logarithms) * math.sqrt(count) / spread
+    t = fmean(gains) * math.sqrt(count) / spread
     below = student_cdf(abs(t), round(freedom))
     return below if t >= 0 else 1 - below
 

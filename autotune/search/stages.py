@@ -32,6 +32,10 @@ PAIR = 2
 """Measurements of a round of confirmation at least: the baseline and one finalist."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
+CROWDED_CAP = 1.0
+"""The same where others take the CPUs: they come and go, and more windows tell more than longer ones."""
+CROWDED_SHARE = 0.5
+"""Share of the trials from which a machine counts as crowded."""
 LOOK_SECONDS = 1.5
 """Length of a look at the loader."""
 MAX_DOUBTS = 4
@@ -249,7 +253,10 @@ class Search:
 
     @property
     def longest_window(self) -> float:
-        """Seconds that a window may last, by the budget."""
+        """Seconds that a window may last, by the budget, and by what others do."""
+        measured = [trial.measurement for trial in self.study.trials if trial.measurement]
+        if measured and sum(each.conditions.is_crowded for each in measured) >= CROWDED_SHARE * len(measured):
+            return CROWDED_CAP
         return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 60))
 
     @property

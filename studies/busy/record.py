@@ -31,7 +31,7 @@ from autotune.host import inspect_host
 from autotune.records import Attempt, Request
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import confirm, finalists_for
-from autotune.stats import geometric_interval
+from autotune.stats import ratio_interval
 from autotune.workload import describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,12 +121,12 @@ def compared(options: argparse.Namespace) -> None:
 
 def ratio(runner: ProcessRunner, baseline: Config, config: Config, seconds: float) -> dict[str, Any]:
     """Measure two configurations side by side for so many seconds, in random order."""
-    clock, chance, ratios = Clock(seconds), random.Random(0), list[float]()
+    clock, chance, pairs = Clock(seconds), random.Random(0), list[tuple[float, float]]()
     while clock.left > 0:
         rates = {each: rate(runner, each) for each in chance.sample([baseline, config], 2)}
-        ratios.append(rates[config] / rates[baseline])
-    mean, interval = geometric_interval(ratios)
-    return {"ratio": mean, "ci95": interval, "ratios": ratios}
+        pairs.append((rates[config], rates[baseline]))
+    found, interval = ratio_interval(*zip(*pairs, strict=True))
+    return {"ratio": found, "ci95": interval, "rates": pairs}
 
 
 def quiet(options: argparse.Namespace) -> None:
