@@ -90,7 +90,7 @@ class MeasuringProcess:
                 stdout=subprocess.PIPE,
                 stderr=self._output,
                 env={**_environment(thread_environment), MARK: self._mark},
-                start_new_session=True,
+                process_group=0,  # no session of its own: Linux shares CPUs among sessions, and training has the user's
             )
         except BaseException:
             self._output.close()

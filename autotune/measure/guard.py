@@ -42,6 +42,7 @@ def prepare_session() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _tell_of_parents_death(signal.SIGKILL)
     faulthandler.enable(sys.stderr, all_threads=False)
+    _leave_terminal_alone()
     _leave_no_core()
     _come_before_the_tuner()
     if MARK in os.environ:
@@ -100,6 +101,13 @@ def _come_before_the_tuner() -> None:
     """Where memory runs out, have the kernel's killer take what is measured, and not the tuner or the notebook."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+
+
+def _leave_terminal_alone() -> None:
+    """Have code that asks the terminal something fail, where it would be stopped: it is in the background there."""
+    for name in ("SIGTTIN", "SIGTTOU"):
+        with suppress(AttributeError):  # no terminal signals there
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _leave_no_core() -> None:

@@ -288,6 +288,9 @@ class Search:
     @property
     def fresh_cost(self) -> float:
         """The seconds that a measurement in a fresh process takes, about."""
+        took = [trial.seconds for trial in self.study.history if trial.kind == "confirm" and trial.measurement]
+        if took:
+            return median(took)
         return self.study.trials[0].seconds + max(LEAST_OPENING, self.opening or 0.0)
 
     def report(
