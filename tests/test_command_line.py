@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -123,6 +124,25 @@ def test_an_error_in_the_users_code_shows_their_traceback(tmp_path: Path) -> Non
     assert "Traceback (most recent call last):\n" in done.stderr
     assert 'tests/workloads.py", line ' in done.stderr
     assert ", in __getitem__\n" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals differ")
+def test_code_that_asks_the_terminal_is_told_that_there_is_none_and_does_not_hang(tmp_path: Path) -> None:
+    import pty
+
+    number, terminal = pty.fork()
+    if number == 0:  # as in a shell: the leader of a session, in the foreground
+        os.chdir(tmp_path)
+        command = [sys.executable, "-m", "autotune", *workload("asks_the_terminal"), "--device", "cpu"]
+        os.execve(sys.executable, command, environment())
+    said, begin = b"", time.monotonic()
+    with contextlib.suppress(OSError):  # the terminal is gone with its last user
+        while piece := os.read(terminal, 4096):
+            said += piece
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) == 3
+    assert b"Input/output error" in said
+    assert time.monotonic() - begin < PATIENCE
 
 
 # --- Ctrl-C ---

@@ -279,6 +279,12 @@ def every_item_raises() -> Workload:
     return Workload(nn.Linear(1, 1), EveryItemRaises(64))
 
 
+def asks_the_terminal() -> Workload:
+    with open("/dev/tty") as terminal:
+        terminal.readline()
+    raise AssertionError("somebody has answered")
+
+
 def ten_loadings() -> Workload:
     """A step takes ten times as long as loading its batch, whatever its size."""
 
