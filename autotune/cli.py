@@ -250,7 +250,7 @@ def _report(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
-    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore", "engine")
+    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOBS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model

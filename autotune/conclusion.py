@@ -95,6 +95,7 @@ def conclude(
         landscape=landscape(answer.config) if landscape else None,
         notes=(
             *_notes(confirmation, answer, before, confirmations, facts),
+            *_advice_on_data_parallel(answer.config, facts, host),
             *(f"{why}: left out" for why in distrusted),
         ),
         findings=_findings(answer, facts, host, probes),
@@ -267,6 +268,18 @@ def _notes(
         )
     if confirmation:
         yield from answer.typical.notes
+
+
+def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterator[str]:
+    """Yield what to do about a model that copies itself to every device in every step, from one process."""
+    if facts.data_parallel_devices is None or config.ranks > 1:
+        return
+    ranks = min(2, host.cpus) if facts.device == "cpu" else facts.data_parallel_devices
+    wrapped = "the model is in nn.DataParallel, one process for all devices"
+    if ranks < 2:
+        yield f"{wrapped}, of which there is one here: it does nothing; take it out"
+    else:
+        yield f"{wrapped}: take it out of that, pass --ranks {ranks}, and train with torchrun"
 
 
 def _off_text(control: Control) -> str:

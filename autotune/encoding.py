@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Attempt, Measurement, Probe, Trial, WorkloadFacts
+from autotune.records import Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
 from autotune.result import Result
 from autotune.verdict import EARLIER, Verdict
 
@@ -69,12 +69,12 @@ def without_nan(value: Any) -> Any:
 
 def trial_from_json(values: object) -> Trial:
     """Rebuild a trial from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
-    return _record(Trial, values, "trial")
+    return _record(Trial, _of_today(values), "trial")
 
 
 def probe_from_json(values: object) -> Probe:
     """Rebuild a look from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
-    return _record(Probe, values, "look")
+    return _record(Probe, _of_today(values), "look")
 
 
 def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
@@ -83,6 +83,14 @@ def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
         raise _wrong("result", values, "an object")
     verdict = Verdict.UNDECIDED if values.get("verdict") == EARLIER else values.get("verdict")
     return replace(_record(Result, {**values, "verdict": verdict, "history": ()}, "result"), history=history)
+
+
+def _of_today(values: object) -> object:
+    """Return what a study of before tells of a trial or a look in the words of now: some were lost with their host."""
+    if not isinstance(values, Mapping):
+        return values
+    found = {name: value for name, value in values.items() if name != "host"}
+    return {**found, "outcome": Outcome.CRASHED} if found.get("outcome") == "lost" else found
 
 
 def attempt_from_json(values: object) -> Attempt:

@@ -6,7 +6,6 @@
     ├── NothingFeasibleError     exit 4    no configuration could be measured
     ├── ConfigFileError          exit 5    a config file cannot be read or written
     ├── StorageError             exit 5    a study cannot be read or written
-    ├── ClusterError             exit 6    the cluster that trials run on is gone
     └── InterruptedRunError      exit 130  stopped by the user before anything was known
 
 The exit code lives on the class; only ``autotune.cli`` turns it into a process exit.
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 __all__ = [
     "AutotuneError",
-    "ClusterError",
     "ConfigFileError",
     "InterruptedRunError",
     "NothingFeasibleError",
@@ -67,12 +65,6 @@ class StorageError(AutotuneError):
     """A study cannot be read or written."""
 
     exit_code = 5
-
-
-class ClusterError(AutotuneError):
-    """The cluster that trials run on is gone; what was measured is kept."""
-
-    exit_code = 6
 
 
 class InterruptedRunError(AutotuneError):

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "ENGINES",
     "EXPORTS",
     "KNOBS",
     "build_check_parser",
@@ -35,8 +34,6 @@ KNOBS = {
 }
 """The flags that say what may vary: flag, placeholder, help. ``tune`` reads their text."""
 
-ENGINES = ("local", "ray")
-"""Where trials can run."""
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
 """What ``export`` knows; a test holds it to ``autotune.exporting.TARGETS``."""
 
@@ -65,7 +62,6 @@ exit codes:
   3    your code fails on the baseline configuration
   4    no configuration could be measured
   5    the config file or the study cannot be read or written
-  6    the cluster that trials run on is gone
   10   with --exit-verdict: nothing is faster by more than a few percent
   11   with --exit-verdict, and check: undecided
   130  interrupted: what is known is written first
@@ -219,13 +215,6 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     _add_device_flag(group)
     _add_budget_flag(group, "3m")
     group.add_argument("--trials", type=_whole_from_one, metavar="N", help="most trials to run, such as 20")
-    group.add_argument(
-        "--engine",
-        choices=ENGINES,
-        default="local",
-        help="where trials run: local, on this host, or ray, on the hosts of a running Ray cluster that are alike, "
-        "which needs pip install 'torch-autotune[ray]' (default: %(default)s)",
-    )
     group.add_argument(
         "--headroom",
         default="10%",

@@ -70,8 +70,6 @@ class Outcome(StrEnum):
     """The loss was not finite."""
     USER_ERROR = "user_error"
     """The user's own code raised."""
-    LOST = "lost"
-    """The host that measured it is gone, or what ran there was ended: that says nothing of the configuration."""
     SUSPECT = "suspect"
     """Measured while others used the machine, which makes it less certain; without numbers where they left too little
     memory for it."""
@@ -365,8 +363,6 @@ class Attempt:
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
-    host: str | None = None
-    """Which host of a cluster measured it; ``None`` where there is but one."""
 
     @property
     def found(self) -> bool:
@@ -424,8 +420,6 @@ class Trial:
     """Which round of confirmation it belongs to; ``None`` for any other trial."""
     entry: int | None = None
     """Which of all that a study has compared with the baseline it is, from 0; ``None`` for any other trial."""
-    host: str | None = None
-    """Which host of a cluster measured it; ``None`` where there is but one."""
 
     @property
     def rate(self) -> float | None:

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from autotune.columns import COLUMNS, trial_row
 from autotune.config import Config
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "Backend",
     "Control",
     "Finalist",
     "Importance",
@@ -46,8 +45,6 @@ TABLES = (".csv", ".parquet")
 """What trials are written as."""
 DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
 """The pandas type of a column by that of its values: all of them know what is missing."""
-Backend = Literal["altair", "matplotlib"]
-"""What draws a plot: Altair for notebooks, Matplotlib for PNG and SVG. Both come with ``torch-autotune[report]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,45 +248,44 @@ class Result:
         """Trials that no other beats in both rate and peak memory, fastest first."""
         return pareto_front(self.history)
 
-    def plot_time(self, backend: Backend = "altair") -> Any:
+    def plot_time(self) -> Any:
         """Plot where the time for a sample goes, before and after.
 
-        Plots are charts of Altair or figures of Matplotlib. They raise ``UsageError`` where there is nothing to show,
-        or the package is not installed.
+        Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or Altair is not installed.
         """
-        return self._plot("time_chart", backend)
+        return self._plot("time_chart")
 
-    def plot_confirmation(self, backend: Backend = "altair") -> Any:
+    def plot_confirmation(self) -> Any:
         """Plot the ratios to the baseline in every confirming round, with their intervals."""
-        return self._plot("confirmation_chart", backend)
+        return self._plot("confirmation_chart")
 
-    def plot_batch_size(self, backend: Backend = "altair") -> Any:
+    def plot_batch_size(self) -> Any:
         """Plot the rate by batch size and precision: expected, measured, and the step alone."""
-        return self._plot("batch_size_chart", backend)
+        return self._plot("batch_size_chart")
 
-    def plot_loader(self, backend: Backend = "altair") -> Any:
+    def plot_loader(self) -> Any:
         """Plot the rate by workers and prefetch factor with the answer's step: expected and measured."""
-        return self._plot("loader_chart", backend)
+        return self._plot("loader_chart")
 
-    def plot_memory(self, backend: Backend = "altair") -> Any:
+    def plot_memory(self) -> Any:
         """Plot the rate by peak memory, with the Pareto front."""
-        return self._plot("memory_chart", backend)
+        return self._plot("memory_chart")
 
-    def plot_history(self, backend: Backend = "altair") -> Any:
+    def plot_history(self) -> Any:
         """Plot what became of every trial, in order."""
-        return self._plot("history_chart", backend)
+        return self._plot("history_chart")
 
-    def plot_importances(self, backend: Backend = "altair") -> Any:
+    def plot_importances(self) -> Any:
         """Plot how much each knob matters to the rate."""
-        return self._plot("importance_chart", backend)
+        return self._plot("importance_chart")
 
-    def _plot(self, chart: str, backend: Backend) -> Any:
+    def _plot(self, chart: str) -> Any:
         from autotune.report.plots import plot
 
-        return plot(chart, self, backend)
+        return plot(chart, self)
 
     def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
-        """Write every plot by Matplotlib to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
+        """Write every plot to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
         from autotune.report.plots import save_plots
 
         return save_plots(self, Path(folder), suffix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,20 +15,16 @@ from autotune.conclusion import conclude
 from autotune.config import Config
 from autotune.duration import format_duration, parse_duration
 from autotune.errors import InterruptedRunError, UsageError
-from autotune.flags import ENGINES
 from autotune.host import Host, inspect_host
 from autotune.options import parse_options
-from autotune.records import Attempt, Measurement, Outcome, Phase, Progress, Request, Runner, Trial, WorkloadFacts
-from autotune.report.words import config_text, verdict_sentence
+from autotune.records import Attempt, Measurement, Phase, Progress, Request, Runner, Trial, WorkloadFacts
+from autotune.report.words import verdict_sentence
 from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
-from autotune.search.attempt import HostLostError
 from autotune.search.confirm import MAX_ROUNDS, Confirmation, Place, confirm, finalists_for, has_failed
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
-from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
-from autotune.search.replicas import advice_on_data_parallel
 from autotune.search.sequential import LEAST_ROUNDS
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.search.stopping import Ending, Stop
@@ -40,8 +35,6 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset, Sampler
 
     from autotune.accumulation import Reduction
-    from autotune.lanes import Lanes
-    from autotune.search.board import Board
     from autotune.search.keeping import Keeper
     from autotune.search.stages import Search
     from autotune.search.study import TuningStudy
@@ -123,7 +116,6 @@ def tune(
     headroom: float | str = 0.1,
     max_memory: float | str | None = None,
     explore: str | Iterable[str] | None = None,
-    engine: str = "local",
     storage: str | Path | Keeper | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
@@ -140,8 +132,7 @@ def tune(
     refused unless ``oversubscribe_ranks``. ``headroom`` is the share of the memory
     to leave free (0.1 or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes
     or ``"12GiB"``).
-    ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``engine`` is where
-    trials run: ``"local"``, or ``"ray"`` for the hosts of a running Ray cluster. ``storage`` is a file
+    ``explore`` names more of the step to try, some of ``autotune.options.OPTIONS`` or ``"all"``. ``storage`` is a file
     or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
     continued. ``on_progress`` is called with each ``Progress``.
 
@@ -163,10 +154,6 @@ def tune(
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
     room = MemoryRoom(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
     options = () if explore is None else parse_options(explore)
-    if engine not in ENGINES:
-        raise UsageError(f"--engine {engine}: allowed: {', '.join(ENGINES)}")
-    if engine == "ray" and oversubscribe_ranks:
-        raise UsageError("--oversubscribe-ranks: for --engine local")
     before = as_baseline(baseline, global_batch_size, ranks)
     clock = Clock(require_budget(parse_duration(budget)))
     tell = _one_at_a_time(on_progress or (lambda progress: None))
@@ -176,27 +163,19 @@ def tune(
     def say(message: str, phase: Phase = "inspect") -> None:
         tell(Progress(phase=phase, seconds_left=clock.left, message=message))
 
-    def run(
-        runner: Runner, facts: WorkloadFacts, host: Host, lanes: Lanes | None = None, opening: float | None = None
-    ) -> Result:
-        base = fitted(before, facts, global_batch_size)
-        space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
-        return Run(runner, space, facts, host, clock, tell, options, lanes, opening).result(storage, trials, room)
-
-    if engine == "ray":
-        from autotune.cluster import Cluster
-        from autotune.lanes import Lanes
-
-        with Cluster(source, device, before, clock, say) as cluster:
-            stations = cluster.gather()
-            lanes = Lanes(stations, partial(say, phase="search"), cluster.arrivals, cluster.watch, cluster.notes)
-            return run(lanes, stations[0].described.facts, stations[0].described.host, lanes)
-    runner = partial(ProcessRunner, source, device, oversubscribe_ranks=oversubscribe_ranks)
-    with runner(patience=WAIT_SHARE * clock.left, on_wait=say) as local:
+    with ProcessRunner(
+        source,
+        device,
+        patience=WAIT_SHARE * clock.left,
+        on_wait=say,
+        oversubscribe_ranks=oversubscribe_ranks,
+    ) as runner:
         begin = clock.spent
         with told(lambda seconds: say(f"loading your model and dataset has taken {seconds:.0f} s")):
-            facts = local.inspect(before)
-        return run(local, facts, inspect_host(), opening=clock.spent - begin)
+            facts = runner.inspect(before)
+        host, base, opening = inspect_host(), fitted(before, facts, global_batch_size), clock.spent - begin
+        space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
+        return Run(runner, space, facts, host, clock, tell, options, opening).result(storage, trials, room)
 
 
 @dataclass(slots=True)
@@ -211,16 +190,10 @@ class Run:
     tell: Callable[[Progress], None]
     explore: tuple[str, ...] = ()
     """More of the step to try."""
-    lanes: Lanes | None = None
-    """The hosts of a cluster, which are the runner then."""
     opening: float | None = None
     """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
     confirmations: list[Trial] = field(default_factory=list)
     """The confirming measurements of this run."""
-    losses: Counter[Config] = field(default_factory=Counter)
-    """How often a finalist was lost with its host."""
-    dropped: dict[Config, str] = field(default_factory=dict)
-    """The finalists that were lost too often, and what is said of them."""
 
     def result(
         self, storage: str | Path | Keeper | None, max_trials: int | None, room: MemoryRoom = DEFAULT_ROOM
@@ -238,24 +211,19 @@ class Run:
             keeper.close()
 
     def _result(self, keeper: Keeper, max_trials: int | None, room: MemoryRoom) -> Result:
-        from autotune.search.board import Board
-
-        board = Board(keeper) if self.lanes else None
-        opening = self.lanes.stations[0].opening if self.lanes else self.opening
-        search = self._open_search(board.seat() if board else keeper, self.runner, max_trials, room, opening=opening)
+        search = self._open_search(keeper, max_trials, room)
         study = search.study
         keeper.tell = lambda message: self.tell(
             Progress(phase="confirm", seconds_left=self.clock.left, message=message)
         )
         for message in (*keeper.notes, *filter(None, [keeper.continues])):
             self.tell(Progress(phase="inspect", seconds_left=self.clock.left, message=message))
-        stop, confirmation, explorer = self._find(search, board, keeper)
-        here = self.lanes.current.described if self.lanes and self.lanes.current else self
+        stop, confirmation, explorer = self._find(search, keeper)
         result = conclude(
             study.trials,
             confirmation,
-            facts=here.facts,
-            host=here.host,
+            facts=self.facts,
+            host=self.host,
             history=study.history,
             confirmations=self.confirmations,
             stop_reason=self._in_words(stop, search),
@@ -268,20 +236,15 @@ class Run:
             distrusted=[why for amp in self.space.allowed["amp"] if (why := study.knowledge.distrust(amp))],
             landscape=study.landscape,
         )
-        of_hosts = [*self.lanes.notes] if self.lanes else []
-        of_hosts += [f"{config_text(config)}: not confirmed: {why}" for config, why in self.dropped.items()]
-        result = replace(result, notes=(*result.notes, *of_hosts, *filter(None, [self._advice(search, result)])))
         keeper.result(result, verdict_sentence(result))
         return replace(result, notes=(*result.notes, *keeper.notes, *filter(None, [keeper.failure])))
 
-    def _find(
-        self, search: Search, board: Board | None, keeper: Keeper
-    ) -> tuple[Stop, Confirmation | None, Explorer | None]:
+    def _find(self, search: Search, keeper: Keeper) -> tuple[Stop, Confirmation | None, Explorer | None]:
         """Search and confirm; search on with what confirmation has left of the time that was set aside for it."""
         explorer, confirmation, was_interrupted = None, None, False
         while True:
             known = len(search.study.trials)
-            stop = self._search(search, board)
+            stop = self._search(search)
             keeper.search_ended(stop.text)
             was_interrupted = stop.ending is Ending.INTERRUPTED
             if explorer is None:
@@ -293,7 +256,7 @@ class Run:
             search.is_confirmed = True
             if was_interrupted:
                 return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation, explorer
-            if self.lanes or stop.ending is not Ending.BUDGET or not search.has_time:
+            if stop.ending is not Ending.BUDGET or not search.has_time:
                 return stop, confirmation, explorer
 
     def _confirm_what_runs(
@@ -302,7 +265,7 @@ class Run:
         """Confirm, once more where all finalists have failed: others may be left."""
         while True:
             known = self._failed(search.study)
-            confirmation, interrupted = self._confirm_somewhere(search, explorer, interrupted=interrupted)
+            confirmation, interrupted = self._confirm(search, explorer, interrupted=interrupted)
             has_answer = confirmation is not None and confirmation.answer is not None
             if has_answer or interrupted or self._failed(search.study) == known:
                 return confirmation, interrupted
@@ -317,8 +280,6 @@ class Run:
         if stop.ending is not Ending.BUDGET or self.clock.left < min(search.trial_cost, LITTLE * self.clock.budget):
             return stop.text
         left, budget = format_duration(self.clock.left), longer_budget(self.clock.budget)
-        if search.has_time:  # as on several hosts, which do not search on
-            return f"the time of the search is over, and confirmation has left {left}: --budget {budget}"
         return f"the {left} left are not enough for another trial and its confirmation: --budget {budget}"
 
     def _wanted(self, stop: Stop, search: Search) -> str:
@@ -332,57 +293,26 @@ class Run:
             return f"more rounds than {MAX_ROUNDS}: with --storage FILE, those of several runs add up"
         return f"more time (--budget {longer_budget(self.clock.budget)})"
 
-    def _open_search(
-        self, keeper: Keeper, runner: Runner, max_trials: int | None, room: MemoryRoom, **options: Any
-    ) -> Search:
+    def _open_search(self, keeper: Keeper, max_trials: int | None, room: MemoryRoom) -> Search:
         """Open the study and return the search that fills it."""
         from autotune.search.stages import Search
         from autotune.search.study import open_study
 
         return Search(
-            runner=runner,
+            runner=self.runner,
             study=open_study(self.space, self.facts, self.host, keeper=keeper, room=room),
             space=self.space,
             clock=self.clock,
             tell=self.tell,
             max_trials=max_trials,
             reserved=EXPLORE_SHARE * self.clock.budget if self.explore else 0.0,
-            **options,
+            opening=self.opening,
         )
 
-    def _advice(self, search: Search, result: Result) -> str | None:
-        """Return what to do about the way in which the model is made parallel."""
-
-        def has_time(measurements: int) -> bool:
-            return result.stop_reason != INTERRUPTED and self.clock.left + GRACE > measurements * search.fresh_cost
-
-        def advice(has_time: Callable[[int], bool]) -> str | None:
-            seconds = search.longest_window
-            return advice_on_data_parallel(
-                self.runner, result.config, self.facts, self.host, seconds=seconds, has_time=has_time
-            )
-
-        try:
-            return advice(has_time)
-        except KeyboardInterrupt:
-            self._close_runner()
-            return advice(lambda measurements: False)
-
-    def _search_on_hosts(self, lanes: Lanes, board: Board, search: Search) -> Stop:
-        """Search on all hosts of a cluster; ``search`` knows afterwards what they have found."""
-
-        def open_search(seat: Keeper, runner: Runner, opening: float, sleep: Callable[[float], object]) -> Search:
-            return self._open_search(seat, runner, search.max_trials, search.study.room, opening=opening, sleep=sleep)
-
-        try:
-            return lanes.search(board, open_search)
-        finally:
-            search.study.refresh()
-
-    def _search(self, search: Search, board: Board | None) -> Stop:
+    def _search(self, search: Search) -> Stop:
         """Run the search; the user may interrupt it once the baseline was measured."""
         try:
-            return self._search_on_hosts(self.lanes, board, search) if self.lanes and board else search.run()
+            return search.run()
         except KeyboardInterrupt:
             search.study.abandon()
             if not search.study.trials:
@@ -409,59 +339,18 @@ class Run:
             tell_looked=lambda probe: search.report("explore", looked=probe),
         )
         try:
-            self._on_any_host(explorer.run)
-        except HostLostError as lost:
-            explorer.give_up(f"it was not tried: {lost}")
+            explorer.run()
         except KeyboardInterrupt:
             self._close_runner()
             return explorer, True
         return explorer, False
 
-    def _on_any_host(self, run: Callable[[int], Found]) -> Found:
-        """Run what needs one host to its end; where that is lost, once more on the next.
-
-        ``run`` is told how often something may have been lost by then and still be measured: where there is no other
-        host, not once, as it might be the end of that one too. Raises ``HostLostError`` where none is left.
-        """
-        most_losses = MOST_LOSSES
-        while True:
-            host = self.lanes.current if self.lanes else None
-            try:
-                return run(most_losses)
-            except HostLostError:
-                if self.lanes is None or not self.lanes.move_on():
-                    raise
-                if self.lanes.current is host:
-                    most_losses = 1
-
-    def _confirm_somewhere(
-        self, search: Search, explorer: Explorer | None, *, interrupted: bool
-    ) -> tuple[Confirmation | None, bool]:
-        """Return what ``_confirm`` does, on the first host that is there to the end."""
-        try:
-            return self._on_any_host(partial(self._confirm, search, explorer, interrupted=interrupted))
-        except HostLostError:
-            return None, interrupted
-
-    def _count_loss(self, finalist: Config) -> None:
-        self.losses[finalist] += 1
-        if self.losses[finalist] >= MOST_LOSSES:
-            self.dropped[finalist] = FOR_GOOD
-
-    def _without_lost(self, finalists: Sequence[Config], most: int) -> list[Config]:
-        """Drop the finalists that were lost so often; the only one that is left may be lost as often as any."""
-        kept = [config for config in finalists if self.losses[config] < most]
-        kept = kept or [config for config in finalists if self.losses[config] < MOST_LOSSES]
-        self.dropped.update({config: NO_OTHER for config in finalists if config not in (*kept, *self.dropped)})
-        return kept
-
     def _confirm(
-        self, search: Search, explorer: Explorer | None, most_losses: int, *, interrupted: bool
+        self, search: Search, explorer: Explorer | None, *, interrupted: bool
     ) -> tuple[Confirmation | None, bool]:
         """Return what was confirmed, ``None`` where nothing was, and whether the user has stopped the run by then.
 
-        What exploring gave is measured beside the others, as the dearest, where there is time for it. Finalists that
-        were lost ``most_losses`` times are left out.
+        What exploring gave is measured beside the others, as the dearest, where there is time for it.
         """
         study, fits = search.study, partial(_fits, search.study.room)
         end = self.clock.spent + INTERRUPTED_SECONDS if interrupted else self.clock.budget
@@ -472,7 +361,6 @@ class Run:
         finalists = self._compared(sorted(likely, key=study.cost), explored)
         if not finalists and not interrupted and search.max_trials is None:
             finalists = self._untried(study)
-        finalists = self._without_lost(finalists, most_losses)
         if not finalists:
             return None, interrupted
         begin, taken = self.clock.spent, 0
@@ -496,14 +384,11 @@ class Run:
             taken += 1
             self.confirmations.append(study.confirmed(attempt, config, place.round, place.entry))
             search.report("confirm", finished=self.confirmations[-1])
-            if attempt.outcome is Outcome.LOST and config in finalists:
-                self._count_loss(config)
 
         def on_interrupt() -> None:
             interruptions.append(True)
             self._close_runner()
 
-        host = self.lanes.current.described.name if self.lanes and self.lanes.current else None
         search.report("confirm", running=finalists[0])
         found = confirm(
             self.runner,
@@ -516,7 +401,6 @@ class Run:
             entering=entering,
             fits=fits,
             may_answer=may_answer,
-            host=host,
             on_attempt=on_attempt,
             on_interrupt=None if interrupted else on_interrupt,  # twice means: now
         )
@@ -558,7 +442,7 @@ def _worth_its_time(explorer: Explorer, seconds: float, cost: float) -> Config |
 
 
 def _one_at_a_time(tell: Callable[[Progress], object]) -> Callable[[Progress], None]:
-    """Return what tells one thing after the other, whichever host it comes from."""
+    """Return what tells one thing after the other, whichever thread it comes from."""
     lock = threading.RLock()
 
     def tell_alone(progress: Progress) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     PutTune = Callable[[Tune], None]
 
 FLAGS = [
-    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--engine", "--explore",
+    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore",
     "--exit-verdict", "--force", "--global-batch-size", "--oversubscribe-ranks",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
     "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--storage", "--threads", "--trials",
@@ -195,7 +195,7 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
     put_tune(tune)
     flags = "--model m:f --dataset m:d --device cpu --budget 1m30s --trials 7 --baseline batch_size=8"
     knobs = "--batch-size 32..512 --num-workers 0,2,4 --amp off --pin-memory true --storage s.db --headroom 20%"
-    knobs += " --ranks 2 --global-batch-size 512 --max-memory 12GiB --explore channels_last,compile --engine ray"
+    knobs += " --ranks 2 --global-batch-size 512 --max-memory 12GiB --explore channels_last,compile"
     assert main([*flags.split(), *knobs.split()]) == 0
     received.pop("on_progress")
     assert received.pop("storage").location == "s.db"
@@ -211,7 +211,6 @@ def test_the_run_gets_what_the_flags_say(in_empty_folder: Path, put_tune: PutTun
         "batch_size": "32..512",
         "global_batch_size": 512,
         "explore": "channels_last,compile",
-        "engine": "ray",
         "num_workers": "0,2,4",
         "prefetch_factor": None,
         "pin_memory": "true",

@@ -62,7 +62,6 @@ SHOWN = {
     "number": "trial",
     "kind": "kind",
     "outcome": "outcome",
-    "host": "host",
     "batch_size": "batch",
     "num_workers": "workers",
     "prefetch_factor": "prefetch",

@@ -9,7 +9,7 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 
-__all__ = ["HostLostError", "measure_once_more", "require_host", "require_numbers"]
+__all__ = ["measure_once_more", "require_numbers"]
 
 THEIR_FAILURES = (
     Outcome.USER_ERROR,
@@ -20,16 +20,6 @@ THEIR_FAILURES = (
     Outcome.NUMERICS,
 )
 """What becomes of a baseline for a reason in the user's code, and not for want of room or time."""
-
-
-class HostLostError(Exception):
-    """The host that measures is gone, so what runs on it cannot go on there."""
-
-
-def require_host(attempt: Attempt) -> None:
-    """Raise ``HostLostError`` where a measurement was lost with its host."""
-    if attempt.outcome is Outcome.LOST:
-        raise HostLostError(attempt.message)
 
 
 def measure_once_more(

@@ -10,7 +10,6 @@ import copy
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,10 +24,9 @@ from sqlalchemy import text
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Kind, Outcome
+from autotune.records import Kind
 from autotune.search import stored
 from autotune.search.database import Heartbeat
-from autotune.search.losses import MOST_LOSSES
 from autotune.search.stored import RECORD
 
 __all__ = ["Claim", "Claimed", "Claims", "conflicts", "planned_trial"]
@@ -232,8 +230,6 @@ def conflicts(planned: FrozenTrial, trial_id: int | None, other: FrozenTrial) ->
         return is_earlier and (theirs.kind != "skipped" or mine.kind == "skipped")
     if other.state not in (TrialState.COMPLETE, TrialState.PRUNED) or RECORD not in other.system_attrs:
         return False
-    if other.system_attrs[RECORD].get("outcome") == Outcome.LOST:
-        return False  # whoever asks for it knows how often that was so
     if theirs.kind == "baseline":
         return other.system_attrs[RECORD].get("measurement") is not None  # one that failed is measured again
     return theirs.kind != "skipped" or mine.kind == "skipped"
@@ -249,19 +245,8 @@ def is_begun(trial: FrozenTrial) -> bool:
 
 
 def count_begun(trials: Iterable[FrozenTrial]) -> int:
-    """Return how many configurations are being measured or are settled: measured, or lost too often."""
-    losses: Counter[Config] = Counter()
-    found = set()
-    for trial in trials:
-        about = claimed(trial)
-        if about is None or not is_begun(trial):
-            continue
-        record = {} if trial.state is TrialState.RUNNING else trial.system_attrs.get(RECORD, {})
-        was_lost = record.get("outcome") == Outcome.LOST
-        losses[about.config] += was_lost
-        if not was_lost or losses[about.config] >= MOST_LOSSES:
-            found.add(about.config)
-    return len(found)
+    """Return how many configurations are being measured or were."""
+    return len({about.config for trial in trials if is_begun(trial) and (about := claimed(trial))})
 
 
 def is_same(frozen: FrozenTrial, other: FrozenTrial) -> bool:

@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 from autotune.result import Control, Finalist
-from autotune.search.attempt import require_host
 from autotune.search.sequential import LEAST_ROUNDS, alpha_of, chance_of_gain, sequential_interval
 from autotune.stats import Interval, mean_interval, next_interval, ratio_interval
 
@@ -53,7 +52,7 @@ HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
 LEAST_WITH_CONTROL = 36
 """The same for measuring the baseline twice in each round; with less, more rounds are worth more."""
-FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT, Outcome.LOST)
+FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """What became of an attempt without numbers and says nothing of its configuration in a later run."""
 
 
@@ -294,7 +293,6 @@ def confirm(
     entering: Sequence[Config] = (),
     fits: Callable[[Measurement], bool] = lambda measured: True,
     may_answer: Callable[[Config], bool] = lambda config: True,
-    host: str | None = None,
     on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
@@ -304,13 +302,13 @@ def confirm(
     the order of ``entering``. ``next_request()`` says how to measure next. The order within a round is random, and
     reversed in the next, so that what drifts cancels. Rounds count whatever others did meanwhile: their spread is the
     uncertainty. What gives no number for a reason outside of it is measured in another round; a finalist that fails by
-    itself or does not fit the memory is out. What ``history`` has of complete rounds of this ``host`` counts, too, of
+    itself or does not fit the memory is out. What ``history`` has of complete rounds counts, too, of
     what ``may_answer``; ``on_attempt`` hears of every attempt, and of its place in the study.
 
     Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
-    ``on_interrupt`` is given. Raises ``HostLostError``: rounds of two hosts are not compared.
+    ``on_interrupt`` is given.
     """
-    record = _Record(baseline, tuple(finalists), tuple(entering), tuple(history), fits, may_answer, host)
+    record = _Record(baseline, tuple(finalists), tuple(entering), tuple(history), fits, may_answer)
     rounds = _Rounds(runner, record, next_request, has_time, with_control, seed, fits, on_attempt)
     try:
         rounds.run()
@@ -341,14 +339,12 @@ class _Record:
         history: tuple[Trial, ...],
         fits: Callable[[Measurement], bool],
         may_answer: Callable[[Config], bool],
-        host: str | None,
     ) -> None:
         compared = [trial for trial in history if trial.kind == "confirm" and trial.round]
         self.entries = {trial.config: trial.entry for trial in compared if trial.entry is not None}
         for config in (*entering, *finalists):
             self.entries.setdefault(config, max(self.entries.values(), default=-1) + 1)
         known = [config for config in self.entries if config not in finalists and may_answer(config)]
-        trials = [trial for trial in compared if trial.host == host]
         self.baseline = baseline
         self.fits = fits
         self.finalists = (*finalists, *known)
@@ -358,7 +354,7 @@ class _Record:
         self.failed: set[int] = set()
         self.rounds: list[Round] = []
         members = defaultdict[str | None, list[Trial]](list)  # tuners of a shared study take turns
-        for trial in trials:
+        for trial in compared:
             members[trial.round].append(trial)
         for each in members.values():
             self._add_kept(each)
@@ -445,7 +441,6 @@ class _Rounds:
             attempt = self.runner.measure(config, self.next_request())
             entry = self.record.entries[config] if part >= 0 else None
             self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry))
-            require_host(attempt)
             if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
                 measured[part] = attempt.measurement
                 self._longest = max(self._longest, attempt.seconds)

@@ -5,7 +5,6 @@ Greedy: what is kept stays on for the next. Confirmation has the last word.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,7 @@ from autotune.probes import ComputeProbe
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
 from autotune.result import TriedOption
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import HostLostError, measure_once_more, require_host
-from autotune.search.losses import FOR_GOOD, MOST_LOSSES, NO_OTHER
+from autotune.search.attempt import measure_once_more
 from autotune.search.soundness import reason_against
 from autotune.search.space import without_loader
 
@@ -80,8 +78,6 @@ class Explorer:
     """The step as it is so far."""
     _before: ComputeProbe | None = field(default=None, init=False)
     """The latest look at it."""
-    _losses: Counter[Config] = field(default_factory=Counter, init=False)
-    """How often a step was lost with its host."""
 
     def __post_init__(self) -> None:
         self._plain = without_loader(self.start)
@@ -97,50 +93,15 @@ class Explorer:
         """What the first step takes longer with what was kept, as for compiling."""
         return sum(tried.start_seconds or 0.0 for tried in self.tried if tried.kept)
 
-    def run(self, most_losses: int = MOST_LOSSES) -> None:
-        """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before.
-
-        What was lost ``most_losses`` times before is left out. Raises ``HostLostError``, after which the rest can be
-        tried by another runner.
-        """
-        self._before = None
-        self._leave_out_lost(most_losses)
-        try:
-            for option in self.untried:
+    def run(self) -> None:
+        """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before."""
+        for option in self.options:
+            if option not in self.start.options:
                 self._try(option)
-        except HostLostError:
-            self._leave_out_lost(MOST_LOSSES)
-            raise
-
-    @property
-    def untried(self) -> tuple[str, ...]:
-        """The options that nothing is known about yet."""
-        known = {*self.start.options, *(tried.option for tried in self.tried)}
-        return tuple(option for option in self.options if option not in known)
-
-    def give_up(self, reason: str) -> None:
-        """Say why the rest was not tried."""
-        self.tried += [TriedOption(option=option, kept=False, message=reason) for option in self.untried]
-
-    def _leave_out_lost(self, most: int) -> None:
-        """Leave out the options that were lost so often; all, where it was the step without them."""
-        if self._losses[self._plain] >= most:
-            self.give_up(f"the step without it could not be timed: {self._why_lost(self._plain)}")
-        for option in self.untried:
-            config = self._with(option)
-            if self._losses[config] >= most:
-                self.tried.append(TriedOption(option=option, kept=False, message=self._why_lost(config)))
-
-    def _why_lost(self, config: Config) -> str:
-        return FOR_GOOD if self._losses[config] >= MOST_LOSSES else NO_OTHER
-
-    def _with(self, option: str) -> Config:
-        """Return the step as it is so far with one more option."""
-        return replace(self._plain, options=(*self._plain.options, option))
 
     def _try(self, option: str) -> None:
         begin, found = self.clock.spent, TriedOption(option=option, kept=False)
-        config = self._with(option)
+        config = replace(self._plain, options=(*self._plain.options, option))
         try:
             before, after = self._side_by_side(config)
             found = _compared(option, before, after)
@@ -200,14 +161,10 @@ class Explorer:
         limit = max(0.0, self.end - self.clock.spent) + GRACE
         request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)
         attempt = measure_once_more(self.runner, config, request, self._may_repeat, if_disturbed=True)
-        if attempt.outcome is Outcome.LOST:
-            self._losses[config] += 1
-        else:
-            self.look_cost = attempt.seconds
+        self.look_cost = attempt.seconds
         if attempt.outcome is Outcome.TIMEOUT:
             attempt = replace(attempt, message=f"{attempt.message}, all that was left; give a larger --budget")
         self.tell_looked(_probe(part, config, attempt, option))
-        require_host(attempt)
         return attempt
 
     def _may_repeat(self, disturbed: Attempt) -> bool:

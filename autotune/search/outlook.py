@@ -286,7 +286,7 @@ def _also_fails(config: Config, failure: _Failure) -> bool:
     What needs more of the same memory is; what failed in another way may have been chance, so only its like are.
     """
     failed, outcome = failure.config, failure.outcome
-    if outcome in (Outcome.SKIPPED, Outcome.SUSPECT, Outcome.LOST):
+    if outcome in (Outcome.SKIPPED, Outcome.SUSPECT):
         return False
     if outcome is Outcome.UNPICKLABLE:
         return config.num_workers > 0

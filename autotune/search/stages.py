@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.records import Attempt, Outcome, Part, Phase, Probe, Progress, Request, Runner, Trial
 from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import measure_once_more, require_host, require_numbers
+from autotune.search.attempt import measure_once_more, require_numbers
 from autotune.search.probe import next_probe
 from autotune.search.sequential import LEAST_ROUNDS
 from autotune.search.space import Space
@@ -88,7 +88,7 @@ class Search:
         """Measure until a stopping rule holds, and return which.
 
         Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured, ``UsageError`` when
-        it takes more memory than training may, ``HostLostError`` when the host is gone that measures.
+        it takes more memory than training may.
         """
         self.open()
         while True:
@@ -179,7 +179,6 @@ class Search:
         attempt = self.runner.measure(config, request)
         probe = self.study.looked(part, config, attempt)
         self.report("probe", looked=probe)
-        require_host(attempt)
         return True
 
     def _stop(self) -> Stop | None:
@@ -215,9 +214,6 @@ class Search:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
             return
         trial = self.study.tell(attempt, config, kind)
-        if attempt.outcome is Outcome.LOST:
-            self.report("search", finished=trial)
-        require_host(attempt)
         if first:
             _require_baseline(trial, self.study.room)
         self.report("search", finished=trial)
@@ -276,9 +272,9 @@ class Search:
 
     @property
     def trial_cost(self) -> float:
-        """The seconds that a trial takes; one that hung or was lost says nothing about the next."""
+        """The seconds that a trial takes; one that hung says nothing about the next."""
         trials = self.study.trials
-        took = [trial.seconds for trial in trials[1:] if trial.outcome not in (Outcome.TIMEOUT, Outcome.LOST)]
+        took = [trial.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
         return median(took or [trials[0].seconds])
 
     @property

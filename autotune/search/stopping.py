@@ -28,8 +28,6 @@ class Ending(StrEnum):
     """The number of trials that was asked for."""
     BUDGET = "budget"
     """What was left of the budget was not enough."""
-    NO_HOST = "no host"
-    """No host was left to measure on."""
     INTERRUPTED = "interrupted"
     """The user."""
 

@@ -30,7 +30,6 @@ from autotune.search.identity import identify
 from autotune.search.keeping import Keeper
 from autotune.search.knowledge import Knowledge
 from autotune.search.landscape import landscape
-from autotune.search.losses import FOR_GOOD, owed, settled, settled_looks
 from autotune.search.outlook import Outlook, cost, feasible, look_ahead
 from autotune.search.soundness import reason_against
 from autotune.search.space import Space
@@ -67,8 +66,8 @@ class TuningStudy:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The trials that ran, in order; without those that were lost and are asked for again."""
-        return tuple(record for record in settled(self._records) if record.kind != "skipped")
+        """The trials that ran, in order."""
+        return tuple(record for record in self._records if record.kind != "skipped")
 
     @property
     def skipped(self) -> tuple[Trial, ...]:
@@ -78,13 +77,7 @@ class TuningStudy:
     @property
     def probes(self) -> tuple[Probe, ...]:
         """The short looks at steps and at the loader, in order."""
-        return settled_looks(self._probes)
-
-    @property
-    def owed(self) -> Config | None:
-        """What was lost with its host and is nobody's turn to measure but this tuner's."""
-        taken = {claim.config for claim in self.claims}
-        return next((record.config for record in owed(self._records) if record.config not in taken), None)
+        return tuple(self._probes)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -185,10 +178,6 @@ class TuningStudy:
         """Record what became of the configuration that was asked for last."""
         assert self._asked is not None
         trial, self._asked, self._last = self._asked, None, config
-        if attempt.outcome is Outcome.LOST:
-            self._take_in()
-            if config in {record.config for record in owed(self._records)}:
-                attempt = replace(attempt, message=f"{attempt.message}; {FOR_GOOD}")
         record = _record(self._number, kind, config, attempt)
         if kind == "search":
             record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
@@ -300,7 +289,7 @@ class TuningStudy:
 
     @property
     def _next_to_search(self) -> Config | None:
-        proposal = self.owed or self.outlook.proposal()
+        proposal = self.outlook.proposal()
         return proposal if proposal or self.has_alternative else self.outlook.most_promising()
 
     def may_answer(self, config: Config) -> bool:
@@ -311,8 +300,8 @@ class TuningStudy:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a trial is needed whatever is expected of it: one that was lost, or the first but the baseline."""
-        return bool(self.owed) or self.candidate is not None
+        """Whether a trial is needed whatever is expected of it: the first but the baseline."""
+        return self.candidate is not None
 
     @property
     def candidate(self) -> Config | None:
@@ -434,5 +423,4 @@ def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
         message=_cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1],
         details=_cut(attempt.details, LONGEST_DETAILS),
         seconds=attempt.seconds,
-        host=attempt.host,
     )

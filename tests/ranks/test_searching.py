@@ -15,10 +15,9 @@ from autotune.budget import Clock
 from autotune.cli import main
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Outcome, RankShare
+from autotune.records import RankShare
 from autotune.report.words import TIMES, config_text, settings_rows, slowest_rank_rows, snippet
 from autotune.search.identity import identify
-from autotune.search.replicas import advice_on_data_parallel, in_ranks
 from autotune.search.space import build_space
 from autotune.tuning import Run
 from tests import examples
@@ -163,39 +162,12 @@ def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.
 # --- nn.DataParallel ---
 
 
-def advice(machine: SimulatedMachine, *, time: bool = True, ranks: int = 1, **facts: Any) -> str | None:
-    known = gpu_facts(**{"data_parallel_devices": 2, **facts})
-    answer = Config(batch_size=64, num_workers=4, ranks=ranks)
-    return advice_on_data_parallel(machine, answer, known, host(), seconds=1.0, has_time=lambda count: time)
-
-
-def test_ranks_are_measured_beside_a_model_in_data_parallel() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay)
-    found = advice(machine)
-    alternative = in_ranks(Config(batch_size=64, num_workers=4), 2)
-    assert (alternative.ranks, alternative.batch_size, alternative.num_workers) == (2, 32, 2)
-    ratio = machine.rate(alternative) / machine.rate(Config(batch_size=64, num_workers=4))
-    assert found is not None
-    assert f"2 ranks gave {ratio:.2f} times its rate, measured in turn 2 times" in found
-    assert "pass --ranks 2" in found
-    assert [config.ranks for config, _ in machine.calls] == [1, 2, 1, 2]
-    assert all(request.fresh for _, request in machine.calls)
-
-
-def test_data_parallel_is_told_where_it_was_not_measured() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay)
-    assert "there was no time to measure that" in (advice(machine, time=False) or "")
-    assert "it does nothing; take it out" in (advice(machine, data_parallel_devices=1) or "")
-    failing = SimulatedMachine(
-        cost=larger_batches_pay, fails=lambda config: Outcome.CRASHED if config.ranks > 1 else None
-    )
-    assert "2 ranks could not be measured here" in (advice(failing) or "")
-    assert advice(machine, data_parallel_devices=None) is None
-    assert advice(machine, ranks=2) is None
-
-
-def test_a_run_says_what_to_do_about_data_parallel() -> None:
-    result = run_of(SimulatedMachine(cost=loader_bound), 1, data_parallel_devices=2).result(None, None)
-    assert any("nn.DataParallel" in note and "2 ranks gave" in note for note in result.notes)
-    result = run_of(SimulatedMachine(cost=loader_bound), 1).result(None, None)
-    assert not any("nn.DataParallel" in note for note in result.notes)
+@pytest.mark.parametrize(
+    ("devices", "ranks", "advice"),
+    [(2, 1, "pass --ranks 2, and train with torchrun"), (1, 1, "take it out"), (None, 1, None), (2, 2, None)],
+)
+def test_a_run_says_what_to_do_about_data_parallel(devices: int | None, ranks: int, advice: str | None) -> None:
+    run = run_of(SimulatedMachine(cost=loader_bound), ranks, data_parallel_devices=devices)
+    found = [note for note in run.result(None, None).notes if "nn.DataParallel" in note]
+    assert len(found) == (advice is not None)
+    assert all(note.endswith(advice or "") for note in found)

@@ -332,13 +332,6 @@ def test_what_is_not_allowed_any_more_or_takes_too_much_memory_is_no_answer_of_a
     assert smaller.answer == 0
 
 
-def test_rounds_of_another_host_do_not_count_and_what_was_spent_there_is() -> None:
-    there = [replace(trial, host="b") for trial in kept("a-0", GOOD)]
-    found = confirmed(machine({MIDDLE: 0.2}), finalists=(MIDDLE,), history=there, host="a")
-    assert found.alphas[0] == alpha_of(1)
-    assert not found.rounds_of(found.finalists.index(CHEAP))
-
-
 def test_a_round_in_which_one_finalist_failed_counts_for_the_others_when_it_is_read_again() -> None:
     history = kept("a-0", {BASELINE: 1000.0, CHEAP: None, MIDDLE: 1200.0})
     found = confirm(machine(0.0), BASELINE, (MIDDLE,), lambda: REQUEST, has_time=rounds_only(0), history=history)

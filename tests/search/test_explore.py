@@ -14,9 +14,7 @@ from autotune.options import OPTIONS
 from autotune.records import Attempt, Outcome, Probe, Request
 from autotune.result import TriedOption
 from autotune.room import DEFAULT_ROOM, MemoryRoom
-from autotune.search.attempt import HostLostError
 from autotune.search.explore import Explorer
-from autotune.search.losses import FOR_GOOD, NO_OTHER
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 
@@ -264,54 +262,3 @@ def test_what_was_found_before_an_interrupt_stays() -> None:
         explorer.run()
     assert [tried.option for tried in explorer.tried] == ["channels_last"]
     assert explorer.answer == replace(START, options=("channels_last",))
-
-
-def explorer_of(machine: Machine, *options: str) -> Explorer:
-    return Explorer(
-        runner=machine, start=START, options=options, room=DEFAULT_ROOM, clock=Clock(100.0, machine.now), end=100.0
-    )
-
-
-def test_an_option_that_is_lost_twice_is_left_out_and_the_others_go_on() -> None:
-    explorer = explorer_of(Machine(outcomes={"tf32": Outcome.LOST}, factors={"compile": 1.2}), "tf32", "compile")
-    for _ in range(2):
-        assert explorer.tried == []
-        with pytest.raises(HostLostError):
-            explorer.run()
-    assert explorer.tried == [TriedOption(option="tf32", kept=False, message=FOR_GOOD)]
-    explorer.run()
-    assert explorer.answer == replace(START, options=("compile",))
-
-
-def test_an_option_that_must_not_be_lost_again_is_not_tried_again() -> None:
-    explorer = explorer_of(Machine(outcomes={"tf32": Outcome.LOST}, factors={"compile": 1.2}), "tf32", "compile")
-    with pytest.raises(HostLostError):
-        explorer.run()
-    explorer.run(most_losses=1)
-    assert [(tried.option, tried.message) for tried in explorer.tried] == [("tf32", NO_OTHER), ("compile", "")]
-
-
-def test_where_the_step_itself_is_lost_twice_no_option_is_tried_any_more() -> None:
-    machine = Machine(fails=lambda config: Outcome.LOST)
-    explorer = explorer_of(machine, "tf32", "compile")
-    for _ in range(2):
-        with pytest.raises(HostLostError):
-            explorer.run()
-    explorer.run()
-    assert len(machine.looks) == 2
-    assert {tried.message for tried in explorer.tried} == {f"the step without it could not be timed: {FOR_GOOD}"}
-    assert explorer.answer is None
-
-
-@pytest.mark.parametrize("seconds", [0.0, 90.0])
-def test_a_lost_look_does_not_tell_what_looks_take(seconds: float) -> None:
-    class Losing(Machine):
-        def measure(self, config: Config, request: Request) -> Attempt:
-            attempt = super().measure(config, request)
-            is_lost = len(self.looks) == 2
-            return Attempt(outcome=Outcome.LOST, seconds=seconds) if is_lost else attempt
-
-    explorer = explorer_of(Losing(), "tf32")
-    with pytest.raises(HostLostError):
-        explorer.run()
-    assert explorer.look_cost == 0.5

@@ -15,7 +15,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
-from autotune.records import Kind, Outcome, Trial
+from autotune.records import Kind, Trial
 from autotune.search import claims
 from autotune.search.claims import Claim, Claimed, Claims
 from autotune.search.database import Heartbeat, open_database
@@ -148,37 +148,6 @@ def test_of_two_that_claim_the_last_trial_at_once_one_gives_back(database: RDBSt
     one.complete(first, ended(64))
     assert other.is_needless(planned(128), second, 2)
     other.withdraw(second)
-
-
-def lost(batch_size: int, **changes: Any) -> FrozenTrial:
-    return ended(batch_size, outcome=Outcome.LOST, measurement=None, **changes)
-
-
-def test_what_was_lost_counts_among_the_trials_once_it_is_given_up(database: RDBStorage) -> None:
-    study_id = new_study(database)
-    one = tuner(database, study_id)
-    one.complete(Claim(), ended(8, kind="baseline"))
-    one.complete(Claim(), lost(16))
-    first = one.begin(planned(64))
-    assert not one.is_needless(planned(64), first, 2)  # it is asked for again
-    one.withdraw(first)
-    again = one.begin(planned(16))
-    second = one.begin(planned(64))
-    assert one.is_needless(planned(64), second, 2)
-    one.complete(again, lost(16, seconds=2.0))
-    assert one.is_needless(planned(64), second, 2)
-    assert not one.is_needless(planned(64), second, 3)  # each counts once
-    one.withdraw(second)
-
-
-def test_a_loss_that_is_there_already_is_not_taken_over_again(database: RDBStorage) -> None:
-    study_id = new_study(database)
-    one = tuner(database, study_id)
-    one.complete(Claim(), lost(64))
-    assert one.adopt(lost(64, number=7))
-    assert states(database, study_id) == [TrialState.PRUNED]
-    assert one.adopt(lost(64, number=7, seconds=2.0))  # another one
-    assert states(database, study_id) == [TrialState.PRUNED] * 2
 
 
 def test_a_baseline_that_failed_is_measured_again_and_one_that_did_not_is_not(database: RDBStorage) -> None:
