@@ -251,7 +251,7 @@ class Result:
     def plot_time(self) -> Any:
         """Plot where the time for a sample goes, before and after.
 
-        Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or Altair is not installed.
+        Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or no Altair.
         """
         return self._plot("time_chart")
 

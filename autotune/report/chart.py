@@ -1,4 +1,4 @@
-"""What a chart shows, apart from how it is drawn: Altair and Matplotlib draw the same one.
+"""What a chart shows, apart from how it is drawn.
 
 Names of series, labels and marks are plain text; whoever draws them escapes what would be markup.
 """

@@ -106,13 +106,6 @@ class Keeper:
     def withdraw(self) -> None:
         """Give the last claim back: nothing came of it."""
 
-    def put_aside(self) -> object:
-        """Return the last claim, so that another can be held beside it until it is taken up again."""
-        return None
-
-    def take_up(self, claim: object) -> None:
-        """Hold a claim again that was put aside."""
-
     def claim_look(self, part: Part, config: Config) -> bool:
         """Claim a look before it is taken; tell whether nobody else takes it or has just taken it."""
         return True

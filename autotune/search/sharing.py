@@ -146,16 +146,6 @@ class SharedKeeper(Keeper):
         except Exception as error:
             self._lose(error)
 
-    def put_aside(self) -> object:
-        """Return the last claim, so that another can be held beside it until it is taken up again."""
-        claim, self._claim = self._claim, Claim()
-        return claim
-
-    def take_up(self, claim: object) -> None:
-        """Hold a claim again that was put aside."""
-        assert isinstance(claim, Claim)
-        self._claim = claim
-
     @property
     def is_kept(self) -> bool:
         """Whether there is a study to be continued, and the server has all of it."""
