@@ -34,7 +34,7 @@ __all__ = [
     "WorkloadFacts",
 ]
 
-SCHEMA = 9
+SCHEMA = 10
 """Version of these records: a study that was stored with another one is not continued."""
 EARLIEST_SCHEMA = 6
 """The oldest version of which a study can be shown: whatever a record has gained since has a default."""
@@ -420,6 +420,8 @@ class Trial:
     """Which round of confirmation it belongs to; ``None`` for any other trial."""
     entry: int | None = None
     """Which of all that a study has compared with the baseline it is, from 0; ``None`` for any other trial."""
+    planned: int | None = None
+    """Over how many rounds most of its chance of a false claim is spent; ``None`` until that is known, in its third."""
 
     @property
     def rate(self) -> float | None:

@@ -22,10 +22,10 @@ from autotune.report.words import verdict_sentence
 from autotune.result import Result
 from autotune.room import DEFAULT_ROOM, MemoryRoom, parse_headroom, parse_size
 from autotune.runner import ProcessRunner
-from autotune.search.confirm import MAX_ROUNDS, Confirmation, Place, confirm, finalists_for, has_failed
+from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
 from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.fitting import exceeds
-from autotune.search.sequential import LEAST_ROUNDS
+from autotune.search.sequential import LEAST_ROUNDS, MAX_ROUNDS
 from autotune.search.space import Space, build_space, parse_knob
 from autotune.search.stopping import Ending, Stop
 from autotune.workload import Workload, describe
@@ -382,7 +382,7 @@ class Run:
         def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
             nonlocal taken
             taken += 1
-            self.confirmations.append(study.confirmed(attempt, config, place.round, place.entry))
+            self.confirmations.append(study.confirmed(attempt, config, *place))
             search.report("confirm", finished=self.confirmations[-1])
 
         def on_interrupt() -> None:

@@ -243,7 +243,8 @@ def test_the_budget_holds(budget: float, noise: float) -> None:
 def test_the_budget_leaves_room_for_three_rounds_of_confirmation() -> None:
     machine = SimulatedMachine(cost=four_shared_cores, noise=0.1, seconds=9.0)
     result = tuned(machine, CPU, cpus=4, budget=180.0)
-    assert result.stop_reason == "the budget is spent"
+    assert "--budget 5m" in result.stop_reason
+    assert result.seconds > 150
     assert result.rounds >= 3
 
 

@@ -14,12 +14,11 @@ from typing import NamedTuple, Protocol
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 from autotune.result import Control, Finalist
-from autotune.search.sequential import LEAST_ROUNDS, alpha_of, chance_of_gain, sequential_interval
+from autotune.search.sequential import LEAST_ROUNDS, MAX_ROUNDS, alpha_of, chance_of_gain, sequential_interval
 from autotune.stats import Interval, mean_interval, next_interval, ratio_interval
 
 __all__ = [
     "CLAIM",
-    "MAX_ROUNDS",
     "NEGLIGIBLE",
     "Confirmation",
     "Place",
@@ -41,8 +40,6 @@ TOLD_APART, SPREAD = 0.8, 0.04
 that is usual: nothing is claimed by it, so it need not be on the safe side."""
 UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
-MAX_ROUNDS = 16
-"""Most rounds of one confirmation."""
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
@@ -70,6 +67,8 @@ class Place(NamedTuple):
     entry: int | None
     """Which of all that were ever compared with the baseline its configuration is, in the order in which they entered;
     ``None`` for the baseline."""
+    planned: int | None = None
+    """Over how many rounds most of its chance of a false claim is spent; ``None`` until that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +112,8 @@ class Confirmation:
     """What could be the answer: what goes on, the cheapest first, then what only earlier rounds compared."""
     alphas: tuple[float, ...]
     """The chance of a false claim that each of them has."""
+    planned: tuple[int, ...]
+    """Over how many rounds most of it is spent."""
     running: tuple[int, ...]
     """Those that were neither dropped nor have failed."""
     failed: frozenset[int] = frozenset()
@@ -188,7 +189,7 @@ class Confirmation:
 
         ``None`` below three rounds.
         """
-        return sequential_interval(*self._pairs(index), self.alphas[index])
+        return sequential_interval(*self._pairs(index), self.alphas[index], self.planned[index])
 
     def chance(self, index: int) -> float:
         """Return the probability that a finalist is faster than the baseline."""
@@ -349,6 +350,7 @@ class _Record:
         self.fits = fits
         self.finalists = (*finalists, *known)
         self.alphas = tuple(alpha_of(self.entries[config]) for config in self.finalists)
+        self.planned = {trial.config: trial.planned for trial in compared if trial.planned is not None}
         self.given = range(len(finalists))
         self.running = list(self.given)
         self.failed: set[int] = set()
@@ -373,6 +375,14 @@ class _Record:
             control = again[1] if len(again) > 1 else None
             self.rounds.append(Round(baseline=again[0], control=control, finalists=of_finalists))
 
+    def plan(self, possible: Callable[[], int]) -> None:
+        """Fix, before the first test of each, over how many rounds its chance is spent: ``possible()`` more at most."""
+        for index in self.running:
+            done = sum(one.finalists[index] is not None for one in self.rounds)
+            if self.finalists[index] not in self.planned and done >= LEAST_ROUNDS - 1:
+                most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible()
+                self.planned[self.finalists[index]] = min(MAX_ROUNDS, max(LEAST_ROUNDS, most))
+
     def revive(self) -> None:
         """Go on with what was dropped, where all that was kept has failed."""
         self.running = [index for index in self.given if index not in self.failed]
@@ -385,6 +395,7 @@ class _Record:
         return Confirmation(
             finalists=self.finalists,
             alphas=self.alphas,
+            planned=tuple(self.planned.get(config, MAX_ROUNDS) for config in self.finalists),
             running=tuple(self.running),
             failed=frozenset(self.failed),
             baseline_config=self.baseline,
@@ -432,15 +443,22 @@ class _Rounds:
         needed = len(self.record.running) + 1 + self.with_control
         return self._complete < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
 
+    def _possible(self) -> int:
+        """Return the rounds of one finalist that there is time for."""
+        parts = 2 + self.with_control
+        return next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, self._tried)), 0)
+
     def _measure(self, order: Sequence[int]) -> bool:
         """Measure one round; tell whether there may be another."""
+        self.record.plan(self._possible)
         measured: dict[int, Measurement] = {}
         is_whole = True
         for part in order:
             config = self.record.finalists[part] if part >= 0 else self.record.baseline
             attempt = self.runner.measure(config, self.next_request())
             entry = self.record.entries[config] if part >= 0 else None
-            self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry))
+            planned = self.record.planned.get(config) if part >= 0 else None
+            self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry, planned))
             if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
                 measured[part] = attempt.measurement
                 self._longest = max(self._longest, attempt.seconds)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from autotune.stats import Interval, fieller_interval, student_cdf, student_quantile
 
-__all__ = ["ALPHA", "LEAST_ROUNDS", "alpha_of", "bound", "chance_of_gain", "sequential_interval"]
+__all__ = ["ALPHA", "LEAST_ROUNDS", "MAX_ROUNDS", "alpha_of", "bound", "chance_of_gain", "sequential_interval"]
 
 Floats = NDArray[np.float64]
 
@@ -27,8 +27,10 @@ ALPHA = 0.025
 """Chance that a study claims a gain where there is none."""
 LEAST_ROUNDS = 3
 """Rounds before the first test: the spread of two pairs says nothing."""
-PLANNED_ROUNDS, PLANNED_SHARE = 16, 0.77
-"""Rounds over which most of it is spent, in equal parts, and how much that is."""
+MAX_ROUNDS = 16
+"""Most rounds that are ever planned."""
+PLANNED_SHARE = 0.77
+"""Share of it that is spent over the rounds that are planned, in equal parts."""
 LATER_SHARE = 0.05
 """The share for all rounds after these, as when a study goes on later. What is left stays unspent: bounds carried over
 to Student's t claim up to a fifth more often than agreed (``tests/search/test_sequential.py``)."""
@@ -50,14 +52,17 @@ def alpha_of(number: int) -> float:
     return ALPHA * (FIRST_SHARE if number == 0 else (1 - FIRST_SHARE) / 2**number)
 
 
-def sequential_interval(rates: Sequence[float], others: Sequence[float], alpha: float) -> Interval | None:
+def sequential_interval(
+    rates: Sequence[float], others: Sequence[float], alpha: float, planned: int = MAX_ROUNDS
+) -> Interval | None:
     """Return the interval of the ratio of two means, from pairs, that may be looked at after every pair.
 
-    Each end has the chance ``alpha`` of ever being wrong. ``None`` below ``LEAST_ROUNDS`` pairs, and where they tell
+    Each end has the chance ``alpha`` of ever being wrong, of which most is spent over the rounds that were ``planned``
+    before the first test. ``None`` below ``LEAST_ROUNDS`` pairs, and where they tell
     nothing.
     """
     count = len(rates)
-    return None if count < LEAST_ROUNDS else fieller_interval(rates, others, bound(count, alpha))
+    return None if count < LEAST_ROUNDS else fieller_interval(rates, others, bound(count, alpha, planned))
 
 
 def chance_of_gain(
@@ -83,19 +88,19 @@ def chance_of_gain(
 
 
 @lru_cache(maxsize=1024)
-def bound(rounds: int, alpha: float) -> float:
+def bound(rounds: int, alpha: float, planned: int = MAX_ROUNDS) -> float:
     """Return the value that Student's t must exceed after so many rounds for a gain to be proven.
 
     The bounds of a normal random walk, as probabilities that a single test would have, carried over to Student's t
     (Jennison and Turnbull, Group Sequential Methods, 4.4).
     """
-    computed = PLANNED_ROUNDS * math.ceil(rounds / PLANNED_ROUNDS)  # all at once, as they follow from one another
-    score = _normal_bounds(computed, alpha)[rounds - LEAST_ROUNDS]
+    computed = MAX_ROUNDS * math.ceil(rounds / MAX_ROUNDS)  # all at once, as they follow from one another
+    score = _normal_bounds(computed, alpha, planned)[rounds - LEAST_ROUNDS]
     return student_quantile(NormalDist().cdf(score), rounds - 1)
 
 
 @lru_cache(maxsize=64)
-def _normal_bounds(rounds: int, alpha: float) -> tuple[float, ...]:
+def _normal_bounds(rounds: int, alpha: float, planned: int) -> tuple[float, ...]:
     """Return the bounds on a standard normal score after each round, from ``LEAST_ROUNDS`` to ``rounds``.
 
     By recursive integration of the walk's density below the bounds (Armitage, McPherson and Rowe, Journal of the Royal
@@ -106,7 +111,7 @@ def _normal_bounds(rounds: int, alpha: float) -> tuple[float, ...]:
     points, mass = np.zeros(1), np.ones(1)
     steps, before = float(LEAST_ROUNDS), 0.0
     for count in range(LEAST_ROUNDS, rounds + 1):
-        spent = alpha * _spent(count)
+        spent = alpha * _spent(count, planned)
         limit = _exceeded_with(spent - before, points, mass, math.sqrt(steps))
         grid = np.linspace(least, limit, GRID)
         density = (
@@ -130,7 +135,7 @@ def _exceeded_with(chance: float, points: Floats, mass: Floats, spread: float) -
     return (low + high) / 2
 
 
-def _spent(rounds: int) -> float:
+def _spent(rounds: int, planned: int) -> float:
     """Return the share of the chance that is spent after so many rounds."""
-    planned = min(rounds, PLANNED_ROUNDS) / PLANNED_ROUNDS
-    return PLANNED_SHARE * planned + LATER_SHARE * (1 - PLANNED_ROUNDS / max(rounds, PLANNED_ROUNDS))
+    later = LATER_SHARE * (1 - planned / max(rounds, planned))
+    return PLANNED_SHARE * min(rounds, planned) / planned + later

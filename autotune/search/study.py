@@ -252,9 +252,11 @@ class TuningStudy:
             self._keeper.look(probe)
         return probe
 
-    def confirmed(self, attempt: Attempt, config: Config, round: str, entry: int | None) -> Trial:
+    def confirmed(
+        self, attempt: Attempt, config: Config, round: str, entry: int | None, planned: int | None = None
+    ) -> Trial:
         """Record a measurement of a round of confirmation beside the study's trials, out of the sampler's sight."""
-        record = replace(_record(self._number, "confirm", config, attempt), round=round, entry=entry)
+        record = replace(_record(self._number, "confirm", config, attempt), round=round, entry=entry, planned=planned)
         with shielded():
             self._confirmations.append(record)
             self._keeper.confirmation(record)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from autotune.search.sequential import (
     ALPHA,
     LEAST_ROUNDS,
-    PLANNED_ROUNDS,
+    MAX_ROUNDS,
     PLANNED_SHARE,
     alpha_of,
     bound,
@@ -34,7 +34,7 @@ def test_all_that_ever_enter_share_one_chance_and_the_first_has_most_of_it() -> 
     assert shares[0] > 0.5 * ALPHA
 
 
-def claimed(gain: float, alpha: float, rounds: int) -> tuple[float, float]:
+def claimed(gain: float, alpha: float, rounds: int, planned: int = MAX_ROUNDS) -> tuple[float, float]:
     """Return how often a gain is claimed in so many rounds at most, and in how many on average."""
     noise = np.random.default_rng(7).normal(0.0, 0.042, (RUNS, rounds))
     ratios: NDArray[np.float64] = math.log1p(gain) + noise
@@ -43,30 +43,42 @@ def claimed(gain: float, alpha: float, rounds: int) -> tuple[float, float]:
     for count in range(LEAST_ROUNDS, rounds + 1):
         seen = ratios[:, :count]
         t = seen.mean(axis=1) / (seen.std(axis=1, ddof=1) / math.sqrt(count))
-        new = ~is_proven & (t > bound(count, alpha))
+        new = ~is_proven & (t > bound(count, alpha, planned))
         ended[new] = count
         is_proven |= new
     return float(is_proven.mean()), float(ended.mean())
 
 
 @pytest.mark.parametrize("alpha", [ALPHA, alpha_of(0), alpha_of(2)])
-@pytest.mark.parametrize("rounds", [PLANNED_ROUNDS, 40])
-def test_where_there_is_no_gain_one_is_claimed_no_more_often_than_agreed(alpha: float, rounds: int) -> None:
-    share, _ = claimed(0.0, alpha, rounds)
+@pytest.mark.parametrize(("rounds", "planned"), [(MAX_ROUNDS, MAX_ROUNDS), (40, MAX_ROUNDS), (4, 4), (8, 8), (16, 6)])
+def test_where_there_is_no_gain_one_is_claimed_no_more_often_than_agreed(
+    alpha: float, rounds: int, planned: int
+) -> None:
+    share, _ = claimed(0.0, alpha, rounds, planned)
     assert share <= alpha + 2 * math.sqrt(alpha / RUNS)
 
 
 @pytest.mark.parametrize(("gain", "least", "most_rounds"), [(0.05, 0.93, 10.0), (0.1, 0.999, 6.0), (0.3, 1.0, 4.0)])
 def test_a_gain_is_proven_in_few_rounds(gain: float, least: float, most_rounds: float) -> None:
-    share, rounds = claimed(gain, alpha_of(0), PLANNED_ROUNDS)
+    share, rounds = claimed(gain, alpha_of(0), MAX_ROUNDS)
     assert share >= least
     assert rounds <= most_rounds
 
 
 def test_bounds_fall_with_the_rounds_that_were_planned_and_rise_with_certainty() -> None:
-    bounds = [bound(count, ALPHA) for count in range(LEAST_ROUNDS, PLANNED_ROUNDS + 1)]
+    bounds = [bound(count, ALPHA) for count in range(LEAST_ROUNDS, MAX_ROUNDS + 1)]
     assert all(after < before for before, after in pairwise(bounds))
     assert bound(8, ALPHA) < bound(8, alpha_of(0)) < bound(8, alpha_of(3))
+
+
+@given(st.integers(LEAST_ROUNDS, MAX_ROUNDS))
+@settings(max_examples=MAX_ROUNDS)
+def test_fewer_rounds_that_are_planned_ask_for_less_in_each_and_for_more_in_all_others(planned: int) -> None:
+    for count in range(LEAST_ROUNDS, MAX_ROUNDS):
+        if count <= planned:
+            assert bound(count, ALPHA, planned) <= bound(count, ALPHA) + 1e-9
+        else:
+            assert bound(count, ALPHA, planned) > bound(planned, ALPHA, planned)
 
 
 def test_the_first_bound_is_students_own() -> None:
