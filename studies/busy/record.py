@@ -4,8 +4,8 @@
 
 Four parts, each written to ``recorded`` beside this script as it goes on, so that they may be recorded one at a time:
 ``tuned``, runs of the command line on studies/digits beside the neighbour; ``equal``, the baseline confirmed against
-itself there; ``compared``, each answer side by side with the baseline there for so many minutes; ``quiet``, the answers
-and that of a run on the quiet machine, side by side without the neighbour.
+itself there; ``compared``, the answers side by side with the baseline there, each for so many minutes; ``quiet``, the
+answers and that of a run on the quiet machine, side by side without the neighbour.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from autotune.host import inspect_host
 from autotune.records import Attempt, Request
 from autotune.runner import ProcessRunner
 from autotune.search.confirm import confirm, finalists_for
+from autotune.search.stages import CROWDED_CAP
 from autotune.stats import ratio_interval
 from autotune.workload import describe
 
@@ -112,21 +113,22 @@ def equal(options: argparse.Namespace) -> None:
 
 
 def compared(options: argparse.Namespace) -> None:
-    found = []
-    for seed, config in enumerate(answers()):
-        with neighbour(100 + seed), measuring() as (runner, baseline):
-            found.append({"config": config.to_document()} | ratio(runner, baseline, config, 60 * options.minutes))
-        write("compared", {"answers": found, "minutes": options.minutes})
+    configs, chance, rounds = list(answers()), random.Random(0), list[list[float]]()
+    with neighbour(100), measuring() as (runner, baseline):
+        together = [baseline, *configs]
+        clock = Clock(60 * options.minutes * len(together) / 2)  # each answer beside the baseline for so many minutes
+        while clock.left > 0:
+            rates = {each: rate(runner, each) for each in chance.sample(together, len(together))}
+            rounds.append([rates[each] for each in together])
+            found = [ratio_of(rounds, number) for number in range(1, len(together))]
+            documents = [{"config": config.to_document(), **each} for config, each in zip(configs, found, strict=True)]
+            write("compared", {"answers": documents, "rounds": rounds, "minutes": options.minutes})
 
 
-def ratio(runner: ProcessRunner, baseline: Config, config: Config, seconds: float) -> dict[str, Any]:
-    """Measure two configurations side by side for so many seconds, in random order."""
-    clock, chance, pairs = Clock(seconds), random.Random(0), list[tuple[float, float]]()
-    while clock.left > 0:
-        rates = {each: rate(runner, each) for each in chance.sample([baseline, config], 2)}
-        pairs.append((rates[config], rates[baseline]))
-    found, interval = ratio_interval(*zip(*pairs, strict=True))
-    return {"ratio": found, "ci95": interval, "rates": pairs}
+def ratio_of(rounds: Sequence[Sequence[float]], number: int) -> dict[str, Any]:
+    """Return the ratio of an answer to the baseline over all rounds, with its interval."""
+    found, interval = ratio_interval([rates[number] for rates in rounds], [rates[0] for rates in rounds])
+    return {"ratio": found, "ci95": interval}
 
 
 def quiet(options: argparse.Namespace) -> None:
@@ -178,7 +180,7 @@ def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int
         runner,
         baseline,
         [baseline],
-        lambda: Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT, fresh=True),
+        lambda: Request(seconds=CROWDED_CAP, time_limit=TIME_LIMIT, fresh=True),
         has_time=has_time,
         with_control=finalists_for(seconds / 5)[1],
         seed=seed,
