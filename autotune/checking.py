@@ -218,12 +218,13 @@ def _measured_alone(
 def _verdict_on_rate(
     promise: Promise, rate: float, interval: Interval | None
 ) -> Literal["holds", "broken", "undecided"]:
-    least = promise.next_run_95[0] if promise.next_run_95 else promise.samples_per_second
+    promised = promise.next_run_95[0] if promise.next_run_95 else 0.0
+    least = promised or promise.samples_per_second  # an interval from 0 on promises nothing
     if least is None:
         return "undecided"
     if rate >= least:
         return "holds"
-    certainly = least if promise.next_run_95 else least * (1 - DIFFERENCE)
+    certainly = promised or least * (1 - DIFFERENCE)
     return "broken" if interval and interval[1] < certainly else "undecided"
 
 

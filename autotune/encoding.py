@@ -90,7 +90,7 @@ def _of_today(values: object) -> object:
     if not isinstance(values, Mapping):
         return values
     found = {name: value for name, value in values.items() if name != "host"}
-    return {**found, "outcome": Outcome.CRASHED} if found.get("outcome") == "lost" else found
+    return {**found, "outcome": str(Outcome.CRASHED)} if found.get("outcome") == "lost" else found
 
 
 def attempt_from_json(values: object) -> Attempt:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from autotune.baseline import as_baseline, fitted
 from autotune.budget import Clock, longer_budget, require_budget, told
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from autotune.search.study import TuningStudy
 
 __all__ = ["best_config", "tune"]
-
-Found = TypeVar("Found")
 
 INTERRUPTED = "interrupted by the user"
 ONCE_MORE = "interrupted: confirming what is known, in some {seconds:.0f} s; once more stops at once"

@@ -137,6 +137,7 @@ def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, t
         (1.02, None, "holds"),
         (0.9, None, "undecided"),  # one rate alone does not say how much a further run may differ
         (0.7, None, "broken"),
+        (0.7, (0.0, 3000.0), "broken"),  # what begins at nothing promises nothing
     ],
 )
 def test_a_rate_holds_unless_it_is_below_what_a_further_run_was_promised(

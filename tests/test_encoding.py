@@ -74,3 +74,9 @@ def test_facts_come_back_as_they_were() -> None:
 def test_what_is_not_there_stays_so() -> None:
     assert measurement_from_json(None) is None
     assert trial_from_json(to_json(replace(examples.trial(), measurement=None))).measurement is None
+
+
+def test_what_was_lost_with_its_host_in_a_study_of_before_has_crashed() -> None:
+    trial, probe = to_json(examples.trial(outcome=Outcome.CRASHED, measurement=None)), to_json(PROBES[0])
+    assert trial_from_json({**trial, "outcome": "lost", "host": "b"}) == trial_from_json(trial)
+    assert probe_from_json({**probe, "outcome": "lost"}).outcome is Outcome.CRASHED

@@ -29,6 +29,7 @@ OOM_SCORE = 500
 
 def become_guard() -> None:
     """Make this process take in the orphans below it and, when its parent dies, end them and itself; Linux only."""
+    _leave_terminal()
     if not sys.platform.startswith("linux"):
         return
     signal.signal(signal.SIGTERM, _end_everything)
@@ -42,7 +43,6 @@ def prepare_session() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _tell_of_parents_death(signal.SIGKILL)
     faulthandler.enable(sys.stderr, all_threads=False)
-    _leave_terminal_alone()
     _leave_no_core()
     _come_before_the_tuner()
     if MARK in os.environ:
@@ -103,11 +103,18 @@ def _come_before_the_tuner() -> None:
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
 
 
-def _leave_terminal_alone() -> None:
-    """Have code that asks the terminal something fail, where it would be stopped: it is in the background there."""
-    for name in ("SIGTTIN", "SIGTTOU"):
-        with suppress(AttributeError):  # no terminal signals there
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+def _leave_terminal() -> None:
+    """Give up the terminal, for this process and all that it starts: what is measured asks nobody, and changes nothing.
+
+    It stays in the user's session, among whose processes Linux shares the CPUs.
+    """
+    with suppress(ImportError, OSError):
+        import fcntl
+        import termios
+
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
 
 
 def _leave_no_core() -> None:

@@ -98,15 +98,17 @@ def confirmation_chart(result: Result) -> Chart | None:
     rounds = [(ratio, names[finalist.config]) for finalist in result.finalists for ratio in finalist.ratios]
     found = [
         Series(
-            name="with its interval",
+            name=name,
             kind="points",
             colour="green",
             symbol="diamond",
-            x=tuple(finalist.speedup for finalist in result.finalists),
-            y=tuple(rows),
-            spread=tuple(finalist.interval or (finalist.speedup,) * 2 for finalist in result.finalists),
-            labels=tuple(f"{config_text(each.config)}: {_ratio_text(each)}" for each in result.finalists),
+            x=tuple(each.speedup for each in those),
+            y=tuple(names[each.config] for each in those),
+            spread=tuple(each.interval for each in those if each.interval),
+            labels=tuple(f"{config_text(each.config)}: {_ratio_text(each)}" for each in those),
         )
+        for name, has_interval in (("with its interval", True), ("without one yet", False))
+        if (those := [each for each in result.finalists if (each.interval is not None) is has_interval])
     ]
     if control := result.control:
         rows.append("baseline again")
@@ -120,7 +122,7 @@ def confirmation_chart(result: Result) -> Chart | None:
                 x=(control.ratio,),
                 y=(rows[-1],),
                 spread=(control.ci99 or (control.ratio,) * 2,),
-                labels=(f"{control.ratio:.3f}, the mean of {counted(control.pairs, 'pair')}",),
+                labels=(f"{control.ratio:.3f}, of {counted(control.pairs, 'pair')}",),
             )
         )
     each_round = Series(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["plot", "require_vega", "save_plots", "vega_script"]
 
 SUFFIXES = (".svg", ".png", ".pdf")
-WIDTH, HEIGHT = 720, 360
+WIDTH = 720
 """Of a chart in a file, in pixels."""
 PNG_SCALE = 3.0
 """Pixels of a PNG for each of those: some 300 to the inch of a printed page."""
@@ -61,7 +61,7 @@ def _drawn(chart: Chart, suffix: str) -> bytes:
     """Return a chart as a file's content."""
     import vl_convert
 
-    drawn = {**specification(chart), "width": WIDTH, "height": HEIGHT, "background": "white"}
+    drawn = {**specification(chart), "width": WIDTH, "background": "white"}
     if suffix == ".svg":
         return str(vl_convert.vegalite_to_svg(drawn)).encode()
     convert = vl_convert.vegalite_to_png if suffix == ".png" else vl_convert.vegalite_to_pdf

@@ -350,7 +350,10 @@ class _Record:
         self.fits = fits
         self.finalists = (*finalists, *known)
         self.alphas = tuple(alpha_of(self.entries[config]) for config in self.finalists)
-        self.planned = {trial.config: trial.planned for trial in compared if trial.planned is not None}
+        self.planned: dict[Config, int] = {}
+        for trial in compared:
+            if trial.planned is not None:
+                self.planned.setdefault(trial.config, trial.planned)  # what was fixed first, whoever did
         self.given = range(len(finalists))
         self.running = list(self.given)
         self.failed: set[int] = set()
@@ -445,8 +448,8 @@ class _Rounds:
 
     def _possible(self) -> int:
         """Return the rounds of one finalist that there is time for."""
-        parts = 2 + self.with_control
-        return next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, self._tried)), 0)
+        parts, tried = 2 + self.with_control, max(1, self._tried)
+        return next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
 
     def _measure(self, order: Sequence[int]) -> bool:
         """Measure one round; tell whether there may be another."""
@@ -502,13 +505,13 @@ class _Rounds:
 def _standing(config: Config, measurements: Sequence[Measurement | None]) -> Standing:
     found = sorted((each for each in measurements if each), key=lambda each: each.samples_per_second)
     rates = [each.samples_per_second for each in found]
-    rate = fmean(rates)
+    rate, interval = fmean(rates), mean_interval(rates)
     ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
     says_something = len(found) >= LEAST_ROUNDS
     return Standing(
         config=config,
         rate=rate,
-        rate_ci95=mean_interval(rates) if says_something else None,
+        rate_ci95=(max(0.0, interval[0]), interval[1]) if interval and says_something else None,
         next_run_95=next_interval(rates) if says_something else None,
         typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
     )

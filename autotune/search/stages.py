@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 CROWDED_CAP = 1.0
 """The same where others take the CPUs: they come and go, and more windows tell more than longer ones."""
-CROWDED_SHARE = 0.5
-"""Share of the trials from which a machine counts as crowded."""
+CROWDED_SHARE, LATELY = 0.5, 8
+"""Share of the latest measurements from which a machine counts as crowded, and how many these are."""
 LOOK_SECONDS = 1.5
 """Length of a look at the loader."""
 MAX_DOUBTS = 4
@@ -83,6 +84,8 @@ class Search:
     _doubted: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
     _was_too_late: bool = field(default=False, init=False)
+    _crowded: deque[bool] = field(default_factory=lambda: deque(maxlen=LATELY), init=False)
+    """Whether others took the CPUs during the latest measurements of this run, confirming ones included."""
 
     def run(self) -> Stop:
         """Measure until a stopping rule holds, and return which.
@@ -250,8 +253,7 @@ class Search:
     @property
     def longest_window(self) -> float:
         """Seconds that a window may last, by the budget, and by what others do."""
-        measured = [trial.measurement for trial in self.study.trials if trial.measurement]
-        if measured and sum(each.conditions.is_crowded for each in measured) >= CROWDED_SHARE * len(measured):
+        if self._crowded and sum(self._crowded) >= CROWDED_SHARE * len(self._crowded):
             return CROWDED_CAP
         return min(LARGEST_CAP, max(LEAST_CAP, self.clock.budget / 60))
 
@@ -299,6 +301,8 @@ class Search:
         message: str | None = None,
     ) -> None:
         """Tell how things stand, and what is running or has just ended."""
+        if finished is not None and finished.measurement is not None:
+            self._crowded.append(finished.measurement.conditions.is_crowded)
         done, best = self.study.trials, self.study.best
         progress = Progress(
             phase=phase,

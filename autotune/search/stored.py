@@ -24,6 +24,7 @@ from autotune.encoding import probe_from_json, result_from_json, to_json, trial_
 from autotune.errors import UsageError
 from autotune.records import Probe, Trial
 from autotune.result import Result
+from autotune.search.sequential import LEAST_ROUNDS
 from autotune.verdict import verdict_text
 
 __all__ = [
@@ -323,6 +324,8 @@ def _require_plausible(kept: Kept) -> None:
             _require(where, 1e-9, measured.samples_per_second, measured.ceiling_samples_per_second)
             _require(where, 0.0, trial.number, trial.seconds, measured.memory_limit_bytes, measured.peak_memory_bytes)
             _require(where, -MOST, *(measured.ci95 or ()))
+        if trial.planned is not None:
+            _require(where, LEAST_ROUNDS, trial.planned)
     for probe in kept.probes:
         if compute := probe.compute:
             _require("a look", 1e-9, compute.samples_per_second, compute.memory_limit_bytes)

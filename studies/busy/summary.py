@@ -20,12 +20,12 @@ def tuned_table() -> Iterator[str]:
     """Yield the lines of the table of runs."""
     yield "| seed | verdict | gain (interval) | rounds | answer | ten minutes side by side (95 %) | held |"
     yield "|---|---|---|---|---|---|---|"
-    ratios = {text_of(each["config"]): each for each in recorded("compared")["answers"]}
+    ratios = {key_of(each["config"]): each for each in recorded("compared")["answers"]}
     for run in recorded("tuned")["runs"]:
         answer, interval, found = text_of(run["config"]), run["speedup_ci95"], "-"
         held = "-"
         if run["verdict"] == "faster":
-            measured = ratios[answer]
+            measured = ratios[key_of(run["config"])]
             found = f"{measured['ratio']:.2f} ({span(measured['ci95'])})"
             held = "yes" if interval[0] <= measured["ratio"] <= interval[1] else "no"
         gain = f"{run['speedup']:.2f} ({span(interval)})" if interval else "-"
@@ -41,15 +41,17 @@ def summary() -> Iterator[str]:
     yield f"- {held} of these {proven} intervals hold the ratio of ten minutes side by side."
     quiet = recorded("quiet")
     means = {
-        text_of(config): fmean(rates)
+        key_of(config): fmean(rates)
         for config, rates in zip(quiet["configs"], zip(*quiet["rounds"], strict=True), strict=True)
     }
-    best = text_of(quiet["configs"][quiet["best"]])
-    shares = [means[text_of(run["config"])] / means[best] for run in runs if run["verdict"] == "faster"]
-    yield (
-        f"- On the quiet machine the answers gave {median(shares):.2f} of the rate of the quiet answer ({best}) in the "
-        f"median, {min(shares):.2f} at least; {sum(share >= 0.9 for share in shares)} of {len(shares)} gave 0.9 of it."
-    )
+    best = quiet["configs"][quiet["best"]]
+    shares = [means[key_of(run["config"])] / means[key_of(best)] for run in runs if run["verdict"] == "faster"]
+    if shares:
+        yield (
+            f"- On the quiet machine the answers gave {median(shares):.2f} of the rate of the quiet answer "
+            f"({text_of(best)}) in the median, {min(shares):.2f} at least; {sum(share >= 0.9 for share in shares)} of "
+            f"{len(shares)} gave 0.9 of it."
+        )
     equal = recorded("equal")["runs"]
     claims = sum(run["is_proven"] for run in equal)
     yield f"- The baseline against itself: {claims} claims of a gain in {len(equal)} runs."
@@ -70,6 +72,11 @@ def sessions() -> Iterator[str]:
 def recorded(name: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
     return content
+
+
+def key_of(document: dict[str, Any]) -> str:
+    """Return what tells one configuration from another, whatever was measured with it."""
+    return json.dumps({name: document[name] for name in ("dataloader", "training", "threads")}, sort_keys=True)
 
 
 def text_of(document: dict[str, Any]) -> str:

@@ -264,6 +264,7 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda record: record.update(kind="search"), "the baseline's trial is missing"),
         (lambda record: record.update(number=True), "trial.number: is True; allowed: int"),
         (lambda record: record.update(surprise=1), "unknown field 'surprise'"),
+        (lambda record: record.update(planned=0), "0 was never measured"),
         (lambda record: record.clear(), "lacks one of"),
     ],
 )

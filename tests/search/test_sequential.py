@@ -20,6 +20,7 @@ from autotune.search.sequential import (
     chance_of_gain,
     sequential_interval,
 )
+from autotune.stats import fieller_interval
 
 RATES = st.floats(0.8, 1.2)
 PAIRS = st.lists(st.tuples(RATES, RATES), min_size=LEAST_ROUNDS, max_size=20)
@@ -90,21 +91,35 @@ def test_the_first_bound_is_students_own() -> None:
 
 @given(PAIRS)
 @settings(max_examples=50)
-def test_an_interval_holds_the_ratio_and_excludes_equality_exactly_where_the_bound_is_exceeded(
+def test_an_interval_excludes_equality_exactly_where_the_bound_is_exceeded(
     pairs: list[tuple[float, float]],
 ) -> None:
     rates, others = zip(*pairs, strict=True)
-    interval = sequential_interval(rates, others, ALPHA)
+    interval = fieller_interval(rates, others, bound(len(pairs), ALPHA))
     if interval is None:
-        return  # the others' mean is not known at all
-    ratio = fmean(rates) / fmean(others)
-    assert interval[0] <= ratio * (1 + 1e-9)
-    assert interval[1] >= ratio * (1 - 1e-9)
+        return  # the others' mean is hardly known: the next test
     gains = [rate - other for rate, other in pairs]
     spread = float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
     margin = fmean(gains) - bound(len(gains), ALPHA) * spread
     if abs(margin) > 1e-9:
         assert (interval[0] > 1) == (margin > 0)
+
+
+def test_pairs_that_agree_prove_a_gain_on_a_machine_that_slows_down() -> None:
+    others = [1250.0, 1000.0, 800.0]
+    interval = sequential_interval([2 * other for other in others], others, alpha_of(2), LEAST_ROUNDS)
+    assert interval == pytest.approx((2.0, 2.0))
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=LEAST_ROUNDS, max_size=8))
+@settings(max_examples=50)
+def test_there_is_always_an_interval_and_it_holds_the_ratio(pairs: list[tuple[float, float]]) -> None:
+    rates, others = zip(*pairs, strict=True)
+    interval = sequential_interval(rates, others, ALPHA)
+    assert interval is not None
+    ratio = fmean(rates) / fmean(others)
+    assert interval[0] <= ratio * (1 + 1e-9)
+    assert interval[1] >= ratio * (1 - 1e-9)
 
 
 def test_a_baseline_that_breaks_down_once_does_not_undo_what_is_proven() -> None:

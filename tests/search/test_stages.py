@@ -332,3 +332,23 @@ def test_a_doubt_that_waits_for_another_host_is_not_used_up(monkeypatch: pytest.
     Run(machine)
     assert [config for config, _ in machine.looks] == [doubtful] * MAX_DOUBTS
     assert len(asked) == 3 * MAX_DOUBTS
+
+
+def windows_of(machine: SimulatedMachine, storage: Path | None = None) -> list[float]:
+    run = Run(machine, storage=storage)
+    assert len(run.machine.calls) > stages.LATELY
+    return [request.seconds for _, request in run.machine.calls]
+
+
+def test_windows_are_short_while_others_take_the_cpus_and_long_again_when_they_are_gone() -> None:
+    quiet = windows_of(SimulatedMachine(cost=four_shared_cores))
+    assert set(quiet) == {stages.LARGEST_CAP}
+    busy = SimulatedMachine(
+        cost=four_shared_cores,
+        fails=lambda config: Outcome.SUSPECT if len(busy.calls) <= 2 else None,
+        suspect_has_numbers=True,
+    )
+    windows = windows_of(busy)
+    assert windows[0] == stages.LARGEST_CAP
+    assert windows[1] == stages.CROWDED_CAP
+    assert windows[-1] == stages.LARGEST_CAP
