@@ -87,7 +87,8 @@ def test_every_round_and_every_interval_is_shown() -> None:
     assert chart is not None
     assert chart.y.categories == ("finalist 1", "the answer", "baseline again")
     assert named(chart, "a round").x == (1.0, 2.2, 2.4)
-    assert named(chart, "with its interval").spread == ((1.0, 1.0), (2.18, 2.45))
+    assert named(chart, "with its interval").spread == ((2.18, 2.45),)
+    assert (named(chart, "without one yet").x, named(chart, "without one yet").spread) == ((1.0,), ())
     assert named(chart, "the baseline against itself").x == (1.004,)
     assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.summary
 
