@@ -50,7 +50,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long each answer is compared")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")
     options = parser.parse_args()
-    RECORDED.mkdir(exist_ok=True)
     for name in options.only:
         PARTS[name](options)
 
@@ -203,6 +202,7 @@ def write(name: str, content: dict[str, Any]) -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.stdout.strip(), **machine}
     text = json.dumps({**about, **content}, indent=1)
+    RECORDED.mkdir(exist_ok=True)
     (RECORDED / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
