@@ -32,7 +32,7 @@ MAX_ROUNDS = 16
 PLANNED_SHARE, SHORT_SHARE = 0.77, 0.6
 """Share of it that is spent over the rounds that are planned, in equal parts: where those are the most, and where they
 are few, since the study may well go on later."""
-SHARE = 0.82
+TOTAL_SHARE = 0.82
 """The share for all rounds, later ones included. What is left stays unspent: bounds carried over to Student's t claim
 up to a fifth more often than agreed (``tests/search/test_sequential.py``)."""
 FIRST_SHARE = 0.7
@@ -151,4 +151,4 @@ def _exceeded_with(chance: float, points: Floats, mass: Floats, spread: float) -
 def _spent(rounds: int, planned: int) -> float:
     """Return the share of the chance that is spent after so many rounds."""
     share = max(SHORT_SHARE, PLANNED_SHARE * planned / MAX_ROUNDS)
-    return share * min(rounds, planned) / planned + (SHARE - share) * (1 - planned / max(rounds, planned))
+    return share * min(rounds, planned) / planned + (TOTAL_SHARE - share) * (1 - planned / max(rounds, planned))

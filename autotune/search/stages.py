@@ -34,8 +34,8 @@ PAIR = 2
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 CROWDED_CAP = 1.0
-"""The same where others take the CPUs: they come and go, and more windows tell more than longer ones."""
-CROWDED_SHARE, LATELY = 0.5, 8
+"""The same where others take the CPUs: they come and go in seconds, over which a longer window hardly averages."""
+CROWDED_SHARE, LATEST = 0.5, 8
 """Share of the latest measurements from which a machine counts as crowded, and how many these are."""
 LOOK_SECONDS = 1.5
 """Length of a look at the loader."""
@@ -84,7 +84,7 @@ class Search:
     _doubted: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
     _was_too_late: bool = field(default=False, init=False)
-    _crowded: deque[bool] = field(default_factory=lambda: deque(maxlen=LATELY), init=False)
+    _crowded: deque[bool] = field(default_factory=lambda: deque(maxlen=LATEST), init=False)
     """Whether others took the CPUs during the latest measurements of this run, confirming ones included."""
 
     def run(self) -> Stop:

@@ -336,7 +336,7 @@ def test_a_doubt_that_waits_for_another_host_is_not_used_up(monkeypatch: pytest.
 
 def windows_of(machine: SimulatedMachine, storage: Path | None = None) -> list[float]:
     run = Run(machine, storage=storage)
-    assert len(run.machine.calls) > stages.LATELY
+    assert len(run.machine.calls) > stages.LATEST
     return [request.seconds for _, request in run.machine.calls]
 
 
