@@ -18,7 +18,7 @@ from autotune.search.fitting import exceeds
 from autotune.search.knowledge import Knowledge
 from autotune.search.predict import Prediction, predict
 from autotune.search.space import Space, without_loader
-from autotune.search.surrogate import Posterior, expected_gain, posterior
+from autotune.search.surrogate import Loss, Posterior, expected_gain, posterior
 
 __all__ = ["Outlook", "cost", "feasible", "look_ahead"]
 
@@ -26,8 +26,9 @@ HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
 LOOK_PREFETCH = 4
 """Batches that a look at the loader asks its worker for ahead."""
-DISTURBANCE = 0.5
-"""Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
+ON_CPU, ON_ACCELERATOR = (2.0, 0.7), (1.0, 1.0)
+"""What the logarithm of a rate loses where others have all CPUs, and the standard deviation of that. Where a neighbour
+took 0.67 of 2 CPUs, the digits of studies/busy lost 0.4 to 1.0; how much an accelerator waits for CPUs varies more."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -194,14 +195,15 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
     counted = [trial for trial in feasible(knowledge) if trial.config in position]
     rates = np.array([trial.rate for trial in counted], dtype=float)
     index = [position[trial.config] for trial in counted]
-    errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
+    taken = np.array([_taken(trial) for trial in counted], dtype=float)
+    loss = ON_CPU if knowledge.on_cpu else ON_ACCELERATOR
     own_threads = knowledge.facts.intra_op_threads
-    after, promised = posterior(configs, prediction, index, rates, own_threads, errors), None
+    after, promised = posterior(configs, prediction, index, rates, own_threads, Loss(taken, *loss)), None
     claimed = [position[config] for config in knowledge.claimed if config in position]
     if claimed:  # "kriging believer": others look elsewhere, and nobody counts on it
         expected = np.append(rates, np.exp(after.means[claimed]))
-        errors = np.append(errors, np.zeros(len(claimed)))
-        promised = posterior(configs, prediction, index + claimed, expected, own_threads, errors)
+        taken = np.append(taken, np.full(len(claimed), taken.mean()))
+        promised = posterior(configs, prediction, index + claimed, expected, own_threads, Loss(taken, *loss))
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
     closed = {position[trial.config] for trial in knowledge.trials if trial.config in position} | set(claimed)
@@ -254,7 +256,7 @@ def look_ahead(knowledge: Knowledge, space: Space) -> Outlook:
 def feasible(knowledge: Knowledge) -> list[Trial]:
     """Return the trials that gave a number and left enough memory free; the baseline always counts.
 
-    What was measured while others used the machine counts too, with a larger error.
+    What was measured while others used the machine counts too: what it has lost is estimated.
     """
     return [
         trial
@@ -264,15 +266,12 @@ def feasible(knowledge: Knowledge) -> list[Trial]:
     ]
 
 
-def _disturbance(trial: Trial) -> float:
-    """Return the standard deviation that others' use of the CPUs adds to the logarithm of a trial's rate.
-
-    They took a share of the CPUs; the rate may have lost as much, or nothing.
-    """
+def _taken(trial: Trial) -> float:
+    """Return the share of the CPUs that others had during a trial, where it could have used them."""
     if trial.measurement is None or not trial.measurement.conditions.is_crowded:
         return 0.0
     conditions = trial.measurement.conditions
-    return DISTURBANCE * min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
+    return min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
 
 
 def _of_loader(config: Config, part: str) -> Config:
