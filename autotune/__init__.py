@@ -10,35 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.accumulation import GradientAccumulator as GradientAccumulator
-    from autotune.checking import Check as Check
-    from autotune.checking import check as check
+    from autotune.api import best_config as best_config
+    from autotune.api import tune as tune
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
-    from autotune.diagnosing import Diagnosis as Diagnosis
-    from autotune.diagnosing import diagnose as diagnose
+    from autotune.diagnosis.diagnose import Diagnosis as Diagnosis
+    from autotune.diagnosis.diagnose import diagnose as diagnose
+    from autotune.diagnosis.findings import Cause as Cause
+    from autotune.diagnosis.findings import Finding as Finding
     from autotune.errors import AutotuneError as AutotuneError
-    from autotune.exporting import Export as Export
-    from autotune.exporting import export as export
-    from autotune.finding import Cause as Cause
-    from autotune.finding import Finding as Finding
+    from autotune.exports import Export as Export
+    from autotune.exports import export as export
     from autotune.records import Measurement as Measurement
     from autotune.records import Outcome as Outcome
     from autotune.records import Trial as Trial
     from autotune.result import RecordedStudy as RecordedStudy
     from autotune.result import Result as Result
-    from autotune.search.reading import read_study as read_study
-    from autotune.tuning import best_config as best_config
-    from autotune.tuning import tune as tune
+    from autotune.search.check import Check as Check
+    from autotune.search.check import check as check
+    from autotune.storage.read import read_study as read_study
     from autotune.workload import Workload as Workload
 
 _HOMES = {
     "AutotuneError": "errors",
-    "Cause": "finding",
-    "Check": "checking",
+    "Cause": "diagnosis.findings",
+    "Check": "search.check",
     "Config": "config",
-    "Diagnosis": "diagnosing",
-    "Export": "exporting",
-    "Finding": "finding",
+    "Diagnosis": "diagnosis.diagnose",
+    "Export": "exports",
+    "Finding": "diagnosis.findings",
     "GradientAccumulator": "accumulation",
     "Measurement": "records",
     "Outcome": "records",
@@ -46,13 +46,13 @@ _HOMES = {
     "Result": "result",
     "Trial": "records",
     "Workload": "workload",
-    "best_config": "tuning",
-    "check": "checking",
-    "diagnose": "diagnosing",
-    "export": "exporting",
+    "best_config": "api",
+    "check": "search.check",
+    "diagnose": "diagnosis.diagnose",
+    "export": "exports",
     "load_config": "config",
-    "read_study": "search.reading",
-    "tune": "tuning",
+    "read_study": "storage.read",
+    "tune": "api",
 }
 
 __all__ = [
@@ -81,12 +81,12 @@ __all__ = [
 
 
 _INTEGRATIONS = ("accelerate", "lightning", "transformers")
-"""Modules of this package, named after what they are for."""
+"""Modules of ``autotune.integrations``, named after what they are for."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _INTEGRATIONS:
-        return import_module(f"autotune.{name}")
+        return import_module(f"autotune.integrations.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     return getattr(import_module(f"autotune.{_HOMES[name]}"), name)

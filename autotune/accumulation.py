@@ -75,7 +75,7 @@ class GradientAccumulator:
         self.scaler.scale(loss if share == 1.0 else loss * share).backward()
 
     def step(self, max_norm: float | None = None) -> bool:
-        """Step the optimizer if enough batches are in; tell whether they were.
+        """Step the optimizer if enough batches are in; return whether they were.
 
         ``max_norm`` clips the gradients' norm before, as ``torch.nn.utils.clip_grad_norm_`` does, once they are those
         of the whole and no longer scaled. Like any scaler, that of fp16 skips a step whose gradients overflow.
@@ -83,7 +83,7 @@ class GradientAccumulator:
         return self._batches >= self._steps and self.flush(max_norm)
 
     def flush(self, max_norm: float | None = None) -> bool:
-        """Step the optimizer with what is in, as at the end of an epoch; tell whether there was anything."""
+        """Step the optimizer with what is in, as at the end of an epoch; return whether there was anything."""
         if not self._batches:
             return False
         if self._lacks_others:

@@ -17,8 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.budget import require_budget
-from autotune.duration import parse_duration
 from autotune.errors import (
     AutotuneError,
     ConfigFileError,
@@ -36,18 +34,19 @@ from autotune.flags import (
     build_report_parser,
     parse_baseline,
 )
-from autotune.interrupts import interruptible, shielded
-from autotune.printable import printable
-from autotune.verdict import Verdict, parse_verdict, verdict_text
+from autotune.limits import parse_duration, require_budget
+from autotune.report.text import printable
+from autotune.result import Verdict, parse_verdict, verdict_text
+from autotune.signals import interruptible, shielded
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from autotune.records import Progress
+    from autotune.messages import Progress
     from autotune.result import RecordedStudy, Result
-    from autotune.search.keeping import Keeper
+    from autotune.storage.keeper import Keeper
 
 __all__ = ["main"]
 
@@ -92,7 +91,7 @@ def _run(flags: argparse.Namespace) -> int:
             result = _tune({**arguments, "storage": keeper}, flags.quiet)
         output = _beside_what_is_proven(result, output, flags.force)
         _deliver(result, output, keeper, flags)
-        if flags.storage is None and not _is_interrupted(result):
+        if flags.storage is None and not result.interrupted:
             keeper.finish()
         if report:
             from autotune.result import RecordedStudy
@@ -121,23 +120,19 @@ def _run(flags: argparse.Namespace) -> int:
         keeper.close()
 
 
-def _is_interrupted(result: Result) -> bool:
-    return "interrupted" in result.stop_reason
-
-
 def _exit_code(result: Result, flags: argparse.Namespace) -> int:
-    if _is_interrupted(result):
+    if result.interrupted:
         return InterruptedRunError.exit_code
     return VERDICT_CODES[result.verdict] if flags.exit_verdict else 0
 
 
 def _keeper(storage: str | None, output: Path) -> Keeper:
     """Return what keeps the study: where the user says or, for this command alone, in a file beside the output."""
-    from autotune.search.keeping import Keeper
-    from autotune.search.sharing import open_keeper
+    from autotune.storage.keeper import Keeper
+    from autotune.storage.shared_keeper import open_keeper
 
-    aside = output.with_suffix(".study")
-    return open_keeper(storage, aside) if storage else Keeper(aside, for_one_run=True)
+    local = output.with_suffix(".study")
+    return open_keeper(storage, local) if storage else Keeper(local, for_one_run=True)
 
 
 def _show_error(error: AutotuneError) -> None:
@@ -160,8 +155,8 @@ def _say(text: str) -> None:
 
 
 def _check(flags: argparse.Namespace) -> int:
-    from autotune.checking import check
     from autotune.report.terminal import check_text
+    from autotune.search.check import check
 
     with _progress(flags.quiet) as on_progress:
         found = check(
@@ -185,10 +180,9 @@ def _diagnose(flags: argparse.Namespace) -> int:
         config = load_config(flags.config) if flags.config else given
     if flags.trace:
         _require_writable("--trace", Path(flags.trace))
-    from autotune.diagnosing import diagnose
+    from autotune.diagnosis.diagnose import diagnose
     from autotune.encoding import without_nan
-    from autotune.report.console import open_console
-    from autotune.report.diagnosis import diagnosis_report
+    from autotune.report.terminal import diagnosis_report, open_console
 
     with _progress(flags.quiet) as on_progress:
         found = diagnose(
@@ -204,9 +198,9 @@ def _diagnose(flags: argparse.Namespace) -> int:
 
 def _export(flags: argparse.Namespace) -> int:
     from autotune.config import load_config
-    from autotune.exporting import export
-    from autotune.exporting.target import remarks_on
-    from autotune.files import write_file
+    from autotune.configfile import write_file
+    from autotune.exports import export
+    from autotune.exports.target import remarks_on
 
     with _quiet_warnings(quiet=True):  # it may be meant for another machine
         config = load_config(flags.file)
@@ -225,8 +219,8 @@ def _export(flags: argparse.Namespace) -> int:
 
 
 def _report(flags: argparse.Namespace) -> int:
-    from autotune.result import TABLES, save_trials
-    from autotune.search.reading import read_study
+    from autotune.report.table import TABLES, save_trials
+    from autotune.storage.read import read_study
 
     output = Path(flags.output)
     if output.suffix not in TABLES:
@@ -260,7 +254,7 @@ def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def _tune(arguments: Mapping[str, Any], quiet: bool) -> Result:
-    from autotune.tuning import tune
+    from autotune.api import tune
 
     with _progress(quiet) as on_progress:
         return tune(**arguments, on_progress=_where_it_is_seen(on_progress))
@@ -281,8 +275,7 @@ def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Prog
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
     if quiet:
         return nullcontext()
-    from autotune.progress import LiveProgress, PlainProgress
-    from autotune.report.console import open_console
+    from autotune.report.terminal import LiveProgress, PlainProgress, open_console
 
     console = open_console()
     moves = sys.stderr.isatty() and not console.is_dumb_terminal
@@ -299,9 +292,8 @@ def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
 
 def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Namespace) -> None:
     """Write and show a result; it is shown even where the file cannot be written after all."""
-    from autotune.report.console import open_console
-    from autotune.report.terminal import summary
-    from autotune.report.words import snippet
+    from autotune.report.terminal import open_console, summary
+    from autotune.report.text import snippet
 
     written = None
     try:
@@ -345,8 +337,8 @@ def _seen_with(keeper: Keeper, flags: argparse.Namespace) -> tuple[str, ...]:
 
 def _json_text(result: Result) -> str:
     """Return a result as one JSON object; ``config`` is the config file's content."""
-    from autotune.columns import trial_row
     from autotune.encoding import without_nan
+    from autotune.report.table import trial_row
 
     names = ["speedup", "speedup_ci95", "next_run_95", "rounds", "stop_reason", "remaining_gain", "most_gain"]
     names += ["missing", "notes", "seconds"]
@@ -393,12 +385,12 @@ def _writable_report_path(flag: str, text: str | None) -> Path | None:
         return None
     path = Path(text)
     if path.suffix != ".html":
-        from autotune.result import TABLES
+        from autotune.report.table import TABLES
 
         also = f"; trials in {' or '.join(TABLES)}" if flag == "--output" else ""
         raise UsageError(f"{flag} {path}: a report ends in .html{also}")
     _require_writable(flag, path)
-    from autotune.report.plots import require_vega
+    from autotune.report.vega import require_vega
 
     require_vega()
     return path

@@ -11,12 +11,12 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from autotune.configfile import SCHEMA_VERSION, read_document, unknown_keys, without_unknown, write_document
 from autotune.errors import ConfigFileError, UsageError
 from autotune.host import made_elsewhere
-from autotune.options import apply_options, parse_options
+from autotune.step_options import apply_options, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,17 @@ FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
 """All arguments that it accepts with workers only."""
 
 
+class StepKey(NamedTuple):
+    """What the time of a training step depends on; two configurations that share it differ in the loader alone."""
+
+    batch_size: int
+    amp: str
+    threads: int | None
+    """Intra-op threads; ``None`` for torch's own choice."""
+    accumulation_steps: int
+    options: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """How to feed and run one training step; every field is what the timed trial used.
@@ -75,7 +86,7 @@ class Config:
     """Processes that train together on one host, as ``torchrun --nproc-per-node`` starts them; every other field is for
     each of them."""
     options: tuple[str, ...] = ()
-    """More of the step, in the order in which it is applied: names of ``autotune.options.OPTIONS``."""
+    """More of the step, in the order in which it is applied: names of ``autotune.step_options.OPTIONS``."""
     intra_op_threads: int | None = None
     """Threads inside one operator; ``None`` leaves torch's own choice."""
     inter_op_threads: int | None = None
@@ -138,6 +149,11 @@ class Config:
     def samples_per_step(self) -> int:
         """The samples of one batch of every rank."""
         return self.batch_size * self.ranks
+
+    @property
+    def step_key(self) -> StepKey:
+        """What the time of its step depends on."""
+        return StepKey(self.batch_size, self.amp, self.intra_op_threads, self.accumulation_steps, self.options)
 
     @property
     def precision(self) -> str:

@@ -8,24 +8,31 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
+import re
 import reprlib
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ConfigFileError
-from autotune.files import reason, write_file
-from autotune.schema import allowed, is_valid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 __all__ = [
     "SCHEMA_VERSION",
+    "allowed",
     "document_text",
+    "is_valid",
     "read_document",
+    "reason",
     "unknown_keys",
     "without_unknown",
     "write_document",
+    "write_file",
 ]
 
 SCHEMA_VERSION = 1
@@ -38,6 +45,12 @@ MAX_DEPTH = 20
 
 SCHEMA = Path(__file__).with_name("config.schema.json")
 """The schema as JSON Schema, with what every key means."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
+Schema = Mapping[str, Any]
 
 
 @functools.cache
@@ -263,11 +276,6 @@ def _allowed(schemas: Mapping[str, Any], key: object) -> str:
     return allowed(schemas[key]) if isinstance(key, str) and key in schemas else "a text, or another plain value"
 
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
-
-
 def _shown(value: object) -> str:
     try:
         return _SHORT.repr(value)
@@ -289,3 +297,106 @@ def _format_name(path: Path) -> str:
 
 def _on_one_line(error: BaseException) -> str:
     return " ".join((str(error) or type(error).__name__).split())[:300]
+
+
+def is_valid(value: object, schema: Schema) -> bool:
+    """Return whether a value without cycles satisfies a schema; sections' keys are not looked at."""
+    if "const" in schema:
+        return type(value) is type(schema["const"]) and value == schema["const"]
+    if "enum" in schema:
+        return isinstance(value, str) and value in schema["enum"]
+    if not any(_is_of_type(value, name) for name in _types(schema)):
+        return False
+    if isinstance(value, str) and "pattern" in schema:
+        return re.search(schema["pattern"], value) is not None
+    if isinstance(value, list):
+        return _is_valid_list(value, schema)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return bool(schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf))
+    return True
+
+
+def allowed(schema: Schema) -> str:
+    """Say in words what a schema allows."""
+    if "const" in schema:
+        return str(schema["const"])
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    types = _types(schema)
+    words = {
+        "integer": f"a whole number from {schema.get('minimum')}",
+        "number": f"a number from {schema.get('minimum')}",
+        "boolean": "true or false",
+        "string": f"a text such as {', '.join(examples)}" if (examples := schema.get("examples")) else "a text",
+        "object": "a section of keys and plain values",
+        "array": _allowed_list(schema),
+    }
+    return words[types[0]] + (", or null" if "null" in types else "")
+
+
+def _allowed_list(schema: Schema) -> str:
+    choices = schema.get("items", {}).get("enum")
+    return f"a list of different ones of {', '.join(choices)}" if choices else "a list of two numbers, lower end first"
+
+
+def _is_valid_list(values: list[Any], schema: Schema) -> bool:
+    if not schema.get("minItems", 0) <= len(values) <= schema.get("maxItems", math.inf):
+        return False
+    if not all(is_valid(value, schema["items"]) for value in values):
+        return False
+    return not schema.get("uniqueItems") or len(set(values)) == len(values)
+
+
+def _types(schema: Schema) -> list[str]:
+    types = schema.get("type", [])
+    return [types] if isinstance(types, str) else list(types)
+
+
+def _is_of_type(value: object, name: str) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    if isinstance(value, float):
+        return name == "number" and math.isfinite(value)
+    python: dict[str, type[Any] | None] = {
+        "integer": int,
+        "number": int,
+        "string": str,
+        "array": list,
+        "object": dict,
+        "null": type(None),
+    }
+    expected = python.get(name)
+    return expected is not None and isinstance(value, expected)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all; text as UTF-8.
+
+    Raises ``ConfigFileError`` when it cannot be written.
+    """
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    try:
+        encoded = content.encode() if isinstance(content, str) else content
+        with _removed_on_failure(temporary):
+            with temporary.open("xb") as file:
+                file.write(encoded)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    except (OSError, UnicodeError) as error:
+        raise ConfigFileError(f"{path}: cannot be written: {reason(error)}") from None
+
+
+def reason(error: OSError | UnicodeError) -> str:
+    """Return why a file could not be read or written."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+@contextmanager
+def _removed_on_failure(temporary: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # an interrupt too must leave nothing behind
+        with suppress(OSError):
+            temporary.unlink()
+        raise

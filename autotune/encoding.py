@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
-from autotune.result import Result
-from autotune.verdict import EARLIER, Verdict
+from autotune.result import EARLIER, Result, Verdict
 
 __all__ = [
     "attempt_from_json",

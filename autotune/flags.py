@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.errors import UsageError
-from autotune.options import OPTIONS
+from autotune.step_options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ KNOBS = {
 """The flags that say what may vary: flag, placeholder, help. ``tune`` reads their text."""
 
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
-"""What ``export`` knows; a test holds it to ``autotune.exporting.TARGETS``."""
+"""What ``export`` knows; a test holds it to ``autotune.exports.TARGETS``."""
 
 EPILOG = """\
 examples:

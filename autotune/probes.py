@@ -79,9 +79,9 @@ class NumericsCheck:
     reference_losses: tuple[float, ...]
     """Loss of each step in fp32."""
     other_losses: tuple[float, ...]
-    """The same with the batches in another order and other random numbers: what chance makes of it."""
+    """Loss of each step in fp32 with the batches in another order and other random numbers: what chance makes of it."""
     losses: tuple[float, ...]
-    """The same in the mixed precision and with the options, batches in the order of the reference."""
+    """Loss of each step in the mixed precision and with the options, batches in the order of the reference."""
     overflows: tuple[int, ...]
     """Steps in the mixed precision whose gradients were not finite, and in fp32 were."""
     settles: bool

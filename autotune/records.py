@@ -23,9 +23,7 @@ __all__ = [
     "Measurement",
     "Outcome",
     "Part",
-    "Phase",
     "Probe",
-    "Progress",
     "RankShare",
     "Request",
     "Runner",
@@ -42,7 +40,7 @@ Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """What a request is about: training with the loader, the step alone on a resident batch, the loader alone, what a
 precision and options do to the losses, what is inside the user's code, or a trace of training steps."""
-Phase = Literal["inspect", "baseline", "probe", "search", "explore", "confirm"]
+
 Interval = tuple[float, float]
 
 
@@ -214,7 +212,8 @@ class Measurement:
     first_batch_seconds: float
     """From asking a new loader for an iterator to its first batch."""
     restart_seconds: float | None
-    """The same at the start of a later epoch, the end of the one before included; ``None`` when no epoch ended."""
+    """Seconds until the first batch of a later epoch, the end of the one before included; ``None`` when no epoch
+    ended."""
     persistence_gain: float | None
     """What keeping the workers alive between epochs gains over new ones for each, as a share of the rate; ``None``
     without workers or a known length of an epoch."""
@@ -348,9 +347,9 @@ class Attempt:
     measurement: Measurement | None = None
     """The numbers of training; ``None`` unless the outcome is ok or suspect."""
     compute: ComputeProbe | None = None
-    """The same of the step alone."""
+    """What a look at the step alone gave."""
     loader: LoaderTrace | None = None
-    """The same of the loader alone."""
+    """What a look at the loader alone gave."""
     numerics: NumericsCheck | None = None
     """The losses in the configuration's precision beside those in fp32."""
     anatomy: Anatomy | None = None
@@ -429,30 +428,11 @@ class Trial:
         return self.measurement.samples_per_second if self.measurement else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """One moment of a run, for whoever shows it."""
-
-    phase: Phase
-    """What the run is doing."""
-    seconds_left: float
-    """What is left of the budget."""
-    running: Config | None = None
-    """The configuration that is being measured now."""
-    finished: Trial | None = None
-    """The trial that has just ended."""
-    looked: Probe | None = None
-    """The short look that has just ended."""
-    best_rate: float | None = None
-    """Best samples per second so far."""
-    baseline_rate: float | None = None
-    """Samples per second of the baseline."""
-    message: str | None = None
-    """What the user should know now."""
-
-
 class Runner(Protocol):
     """Anything that can measure a configuration: a machine, a simulated one, a recorded study."""
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions."""
+
+    def close(self) -> None:
+        """End what is being measured, as when the user interrupts it; the next measurement begins anew."""

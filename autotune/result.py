@@ -5,25 +5,24 @@ All are frozen and made of plain values, so that a study keeps them as JSON (``a
 
 from __future__ import annotations
 
-import io
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.columns import COLUMNS, trial_row
 from autotune.config import Config
-from autotune.errors import UsageError
-from autotune.files import write_file
-from autotune.finding import Finding
+from autotune.diagnosis.findings import Finding
 from autotune.host import Host
 from autotune.records import Interval, Measurement, Outcome, Trial, WorkloadFacts
-from autotune.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "EARLIER",
     "Control",
     "Finalist",
     "Importance",
@@ -33,18 +32,19 @@ __all__ = [
     "Result",
     "StepForecast",
     "TriedOption",
+    "Verdict",
     "pareto_front",
-    "save_trials",
-    "trials_frame",
+    "parse_verdict",
+    "percent_above",
+    "verdict_text",
 ]
-
 
 DEFAULT_PATH = "autotune.yaml"
 """Where the command line writes its answer unless it is told otherwise."""
-TABLES = (".csv", ".parquet")
-"""What trials are written as."""
-DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
-"""The pandas type of a column by that of its values: all of them know what is missing."""
+
+
+EARLIER = "no proven gain"
+"""What files of 0.1.0 say where a gain was not proven, for whatever reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class Result:
     measurement: Measurement
     """The typical one of the answer's confirmed measurements."""
     baseline_measurement: Measurement
-    """The same for the baseline."""
+    """The typical one of the baseline's confirmed measurements."""
     history: tuple[Trial, ...]
     """Every trial in order, confirmation included."""
     seconds: float
@@ -232,6 +232,8 @@ class Result:
     """What is likeliest to be faster than the baseline, proven or not; ``None`` where nothing was compared with it."""
     missing: tuple[str, ...] = ()
     """What would decide it, where it is undecided."""
+    interrupted: bool = False
+    """Whether the user has stopped the run, which may have ended with less than it would have found."""
 
     @property
     def bottleneck(self) -> str | None:
@@ -239,8 +241,17 @@ class Result:
         return str(self.findings[0].cause) if self.findings else None
 
     @property
+    def sentence(self) -> str:
+        """The verdict with its interval, how it was found, and what it means for the user."""
+        from autotune.report.text import verdict_sentence
+
+        return verdict_sentence(self)
+
+    @property
     def trials(self) -> pandas.DataFrame:
-        """Every trial as one row of a pandas DataFrame; ``autotune.columns.COLUMNS`` says what each column holds."""
+        """Every trial as a row of a pandas DataFrame; ``autotune.report.table.COLUMNS`` says what each column holds."""
+        from autotune.report.table import trials_frame
+
         return trials_frame(self.history)
 
     @property
@@ -280,13 +291,13 @@ class Result:
         return self._plot("importance_chart")
 
     def _plot(self, chart: str) -> Any:
-        from autotune.report.plots import plot
+        from autotune.report.charts import plot
 
         return plot(chart, self)
 
     def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
         """Write every plot to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
-        from autotune.report.plots import save_plots
+        from autotune.report.charts import save_plots
 
         return save_plots(self, Path(folder), suffix)
 
@@ -305,6 +316,8 @@ class Result:
 
         Raises ``UsageError`` for another suffix, ``ConfigFileError`` where the file cannot be written.
         """
+        from autotune.report.table import save_trials
+
         save_trials(self.history, Path(path))
 
     def _repr_html_(self) -> str:
@@ -341,37 +354,6 @@ class RecordedStudy:
         return cls(location="", name="", others=(), made_on={}, history=result.history, result=result, path=path)
 
 
-def trials_frame(history: tuple[Trial, ...]) -> pandas.DataFrame:
-    """Return trials as rows of a pandas DataFrame with the columns of ``autotune.columns``; units in its ``attrs``."""
-    import pandas
-
-    frame = pandas.DataFrame([trial_row(trial) for trial in history], columns=list(COLUMNS), dtype=object)
-    for name in COLUMNS:
-        kinds = {type(value) for value in frame[name] if value is not None}
-        if len(kinds) == 1 and (dtype := DTYPES.get(kinds.pop())):
-            frame[name] = pandas.array(frame[name], dtype=dtype)  # type: ignore[call-overload]
-    frame.attrs["units"] = {name: column.unit for name, column in COLUMNS.items()}
-    return frame
-
-
-def save_trials(history: tuple[Trial, ...], path: Path) -> None:
-    """Write trials to a CSV or Parquet file, by its suffix.
-
-    Raises ``UsageError`` for another suffix or without pyarrow, ``ConfigFileError`` where it cannot be written.
-    """
-    if path.suffix not in TABLES:
-        raise UsageError(f"{path}: trials are written as {' or '.join(TABLES)}")
-    frame, content = trials_frame(history), io.BytesIO()
-    if path.suffix == ".csv":
-        frame.to_csv(content, index=False)
-    else:
-        try:
-            frame.to_parquet(content, index=False)
-        except ImportError:
-            raise UsageError(f"{path}: Parquet needs pyarrow: pip install 'torch-autotune[report]'") from None
-    write_file(path, content.getvalue())
-
-
 def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
     """Return the measured trials that no other beats in both rate and peak memory, fastest first."""
     measured = [trial for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
@@ -386,3 +368,38 @@ def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 def _rate_and_peak(trial: Trial) -> tuple[float, int]:
     assert trial.measurement is not None
     return trial.measurement.samples_per_second, trial.measurement.epoch_peak_bytes
+
+
+class Verdict(StrEnum):
+    """Whether something is faster than what the user runs."""
+
+    FASTER = "faster"
+    """Proven: by 2 % at least, and its interval excludes equality."""
+    NO_GAIN = "no gain"
+    """Nothing that was compared is faster by more than a few percent, and the search expects no more of the rest."""
+    UNDECIDED = "undecided"
+    """Neither is known."""
+
+
+def verdict_text(verdict: Verdict, most_gain: float | None) -> str:
+    """Return a verdict as a file has it: ``faster``, ``no gain above 3 %`` or ``undecided``.
+
+    ``most_gain`` is the largest gain that was not excluded, as a share.
+    """
+    if verdict is not Verdict.NO_GAIN:
+        return str(verdict)
+    return f"no gain above {percent_above(most_gain or 0.0)} %"
+
+
+def percent_above(share: float) -> int:
+    """Return a share in whole percent, rounded up."""
+    return math.ceil(round(100 * share, 6))
+
+
+def parse_verdict(text: object) -> Verdict | None:
+    """Return the verdict that a file's text stands for; ``None`` where it is none."""
+    if text == EARLIER:
+        return Verdict.UNDECIDED
+    if isinstance(text, str) and re.fullmatch(r"no gain above \d+ %", text):
+        return Verdict.NO_GAIN
+    return next((verdict for verdict in (Verdict.FASTER, Verdict.UNDECIDED) if text == verdict), None)

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
 
     from autotune.accumulation import Reduction
 
-__all__ = ["ImportedWorkload", "PickledWorkload", "Workload", "WorkloadSource", "describe", "load"]
+__all__ = [
+    "ImportedWorkload",
+    "PickledWorkload",
+    "Workload",
+    "WorkloadSource",
+    "describe",
+    "differing_settings",
+    "load",
+    "set_settings",
+    "torch_settings",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,8 @@ class ImportedWorkload:
     model: str
     """``module:attribute`` or ``path/to/file.py:attribute``."""
     dataset: str | None
-    """The same for the dataset, when the model's callable returns a module alone."""
+    """``module:attribute`` or ``path/to/file.py:attribute`` of the dataset, when the model's callable returns a module
+    alone."""
     path: tuple[str, ...]
     """The caller's ``sys.path``."""
 
@@ -117,8 +129,6 @@ def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSo
         return ImportedWorkload(model=workload, dataset=dataset, path=path)
     import cloudpickle
 
-    from autotune.processwide import differing_settings
-
     if getattr(workload.model, "_compiled_call_impl", None) is not None:
         raise UsageError(
             "the model is compiled in place, which no copy is: pass it before model.compile(); " + COMPILING
@@ -140,8 +150,6 @@ def load(source: WorkloadSource) -> Workload:
     sys.path.extend(entry for entry in source.path if entry not in sys.path)
     if isinstance(source, PickledWorkload):
         import cloudpickle
-
-        from autotune.processwide import set_settings
 
         set_settings(source.settings)
         return _checked(cloudpickle.loads(source.blob), "the workload")
@@ -289,3 +297,65 @@ def _unpicklable_part(workload: Workload) -> str:
         except Exception:
             return f"{name} ({type(getattr(workload, name)).__name__})"
     return "workload"
+
+
+Setting = tuple[Any, Callable[[], Any], Callable[[Any], object]]
+"""One of torch's settings: its default, what reads it and what sets it."""
+
+
+def differing_settings() -> dict[str, Any]:
+    """Return torch's process-wide settings here that change its speed and are not its defaults, as plain values."""
+    found = {}
+    for name, (default, read, _) in torch_settings().items():
+        with suppress(RuntimeError):  # torch refuses where its old and its new names for TF32 were mixed
+            if (value := read()) != default:
+                found[name] = value
+    return found
+
+
+def set_settings(settings: Mapping[str, Any]) -> None:
+    """Set what ``differing_settings`` has found in another process."""
+    known = torch_settings()
+    for name, value in settings.items():
+        known[name][2](value)
+
+
+def torch_settings() -> dict[str, Setting]:
+    """Return each process-wide setting of torch that changes its speed."""
+    import torch
+
+    def of_cudnn(name: str, default: bool) -> Setting:
+        cudnn = torch.backends.cudnn
+        return default, lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value)
+
+    return {
+        "float32_matmul_precision": (
+            "highest",
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+        ),
+        "cudnn.allow_tf32": of_cudnn("allow_tf32", True),
+        "cudnn.benchmark": of_cudnn("benchmark", False),
+        "cudnn.deterministic": of_cudnn("deterministic", False),
+        "deterministic_algorithms": ("off", _deterministic, _set_deterministic),
+        "anomaly_detection": (False, torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+        "default_dtype": (
+            "float32",
+            lambda: str(torch.get_default_dtype()).removeprefix("torch."),
+            lambda name: torch.set_default_dtype(getattr(torch, name)),
+        ),
+    }
+
+
+def _deterministic() -> str:
+    import torch
+
+    if not torch.are_deterministic_algorithms_enabled():
+        return "off"
+    return "warn" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
+
+
+def _set_deterministic(mode: str) -> None:
+    import torch
+
+    torch.use_deterministic_algorithms(mode != "off", warn_only=mode == "warn")

@@ -57,7 +57,7 @@ def pytest_collection_finish() -> None:
 def no_measuring_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests without a marker are quick and run side by side, so they start none."""
     if not any(map(request.node.get_closest_marker, ("machine", "server", "smoke", "gpu"))):
-        monkeypatch.setattr("autotune.runner.MeasuringProcess", refuse_to_start)
+        monkeypatch.setattr("autotune.runner.local.MeasuringProcess", refuse_to_start)
 
 
 def refuse_to_start(*_: object, **options: object) -> None:

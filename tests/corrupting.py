@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from autotune import Workload
-from autotune.protocol import LARGEST, encode
+from autotune.runner.protocol import LARGEST, encode
 from tests.datasets import Squares
 from tests.workloads import loss_of
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autotune.checking import Check, Promise
 from autotune.config import Amp, Config
-from autotune.diagnosing import Diagnosis
-from autotune.finding import Cause, Finding
+from autotune.diagnosis.diagnose import Diagnosis
+from autotune.diagnosis.findings import Cause, Finding
 from autotune.host import Host
 from autotune.probes import (
     Anatomy,
@@ -21,8 +20,8 @@ from autotune.probes import (
     TracedOperation,
 )
 from autotune.records import Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
-from autotune.result import Control, Finalist, Result
-from autotune.verdict import Verdict
+from autotune.result import Control, Finalist, Result, Verdict
+from autotune.search.check import Check, Promise
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(

@@ -17,7 +17,7 @@ import psutil
 
 from autotune.config import Config
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 
 

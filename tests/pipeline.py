@@ -10,8 +10,8 @@ import torch
 
 from autotune.config import Config
 from autotune.measure.device import AcceleratorDevice, CpuDevice
-from autotune.measure.run import TimedRun, Window
 from autotune.measure.step import StepMarks
+from autotune.measure.timed_run import TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Request
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from autotune.measure.monitor import conditions_between, snapshot
+from autotune.measure.conditions import conditions_between, snapshot
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.process import MeasuringProcess
+from autotune.runner.process import MeasuringProcess
 from tests.processes import MARK
 
 Key = tuple[object, ...]
@@ -62,7 +62,7 @@ def shared(thread_environment: Mapping[str, str], memory_reserve: float = 0.0) -
 def shared_processes() -> Iterator[None]:
     """Runners of this module take and leave their processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autotune.runner.MeasuringProcess", shared)
+        patch.setattr("autotune.runner.local.MeasuringProcess", shared)
         yield
     while len(IDLE) > 1:  # one is enough for the next module
         MeasuringProcess.stop(IDLE.pop(next(iter(IDLE))))

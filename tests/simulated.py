@@ -10,9 +10,12 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.host import Host
+from autotune.limits import Budget
+from autotune.messages import Messages, Progress
 from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
 from autotune.search.space import Space, build_space
+from autotune.search.tuner import TunePlan, Tuner
 from tests import examples
 
 
@@ -218,3 +221,17 @@ def few_of(facts: WorkloadFacts, cpus: int = 8, baseline: Config = examples.BASE
 
 def host(cpus: int = 8) -> Host:
     return examples.host(cpus=cpus, affinity_cpus=cpus)
+
+
+def tuner_of(
+    machine: SimulatedMachine,
+    space: Space,
+    facts: WorkloadFacts,
+    host: Host,
+    budget: float = 180.0,
+    tell: Callable[[Progress], object] = lambda progress: None,
+    **plan: Any,
+) -> Tuner:
+    """A tuner of a simulated machine, by its clock."""
+    time = Budget(budget, machine.now)
+    return Tuner(machine, TunePlan(space=space, facts=facts, host=host, **plan), time, Messages(time, tell))

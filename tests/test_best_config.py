@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.verdict import parse_verdict
+from autotune.result import parse_verdict
 
 pytestmark = pytest.mark.machine
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cgroup import cpu_quota, memory_free, memory_limit, oom_kills
+from autotune.host import cpu_quota, memory_free, memory_limit, oom_kills
 
 GIB = 2**30
 NO_LIMIT_V1 = "9223372036854771712\n"

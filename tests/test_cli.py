@@ -23,14 +23,14 @@ from autotune.errors import (
     UserCodeError,
 )
 from autotune.flags import build_parser, parse_baseline
-from autotune.records import Progress
+from autotune.messages import Progress
 from tests import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.result import Result
-    from autotune.search.keeping import Keeper
+    from autotune.storage.keeper import Keeper
 
     Tune = Callable[..., Result]
     PutTune = Callable[[Tune], None]
@@ -50,9 +50,9 @@ def put_tune(monkeypatch: pytest.MonkeyPatch) -> PutTune:
     """Lets a test say what becomes of the run: these tests are about what the command line makes of it."""
 
     def put(tune: Tune) -> None:
-        module = ModuleType("autotune.tuning")
+        module = ModuleType("autotune.api")
         vars(module)["tune"] = tune
-        monkeypatch.setitem(sys.modules, "autotune.tuning", module)
+        monkeypatch.setitem(sys.modules, "autotune.api", module)
 
     return put
 
@@ -282,7 +282,7 @@ def test_a_run_goes_on_where_its_progress_cannot_be_seen_any_more(
 def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from autotune import checking
+    from autotune.search import check as checking
 
     received: dict[str, object] = {}
     for verdict, code in (("holds", 0), ("undecided", 11), ("broken", 1)):
@@ -330,7 +330,7 @@ def test_checking_a_file_that_is_not_there_is_an_error_before_anything_starts(
 def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(
     in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from autotune import diagnosing
+    from autotune.diagnosis import diagnose as diagnosing
 
     received: list[dict[str, object]] = []
 
@@ -469,7 +469,7 @@ def test_ctrl_c_says_interrupted(in_empty_folder: Path, put_tune: PutTune, capsy
 
 
 def test_an_interrupted_result_is_written_before_exit_130(in_empty_folder: Path, put_tune: PutTune) -> None:
-    put_tune(lambda **arguments: examples.faster_result(stop_reason="interrupted by the user"))
+    put_tune(lambda **arguments: examples.faster_result(stop_reason="interrupted by the user", interrupted=True))
     assert main(["--model", "m:f"]) == 130
     assert load_config("autotune.yaml") == examples.ANSWER
 

@@ -17,10 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.config import AMP_MODES, Config, load_config
-from autotune.configfile import MAX_BYTES, read_document, write_document
+from autotune.configfile import MAX_BYTES, read_document, write_document, write_file
 from autotune.errors import ConfigFileError
-from autotune.files import write_file
-from autotune.options import OPTIONS
+from autotune.step_options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = "autotune: 1\n"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.duration import format_duration, parse_duration
 from autotune.errors import UsageError
+from autotune.limits import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 import autotune
 from autotune.config import Config
-from autotune.devicelock import DeviceLock
 from autotune.encoding import facts_from_json
 from autotune.errors import UsageError
 from autotune.records import Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.device_lock import DeviceLock
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import are_gone
 
@@ -83,8 +83,8 @@ def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, m
     def on_accelerator(values: dict[str, Any]) -> WorkloadFacts:
         return replace(facts_from_json(values), device="cuda:0", device_uuid="GPU-7")
 
-    monkeypatch.setattr("autotune.devicelock.SHARED_FOLDER", tmp_path)
-    monkeypatch.setattr("autotune.runner.facts_from_json", on_accelerator)
+    monkeypatch.setattr("autotune.runner.device_lock.SHARED_FOLDER", tmp_path)
+    monkeypatch.setattr("autotune.runner.local.facts_from_json", on_accelerator)
     told: list[str] = []
     with ProcessRunner(describe("tests.workloads:small"), "cpu") as runner:
         runner.inspect(SOUND)

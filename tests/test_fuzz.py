@@ -15,8 +15,8 @@ import yaml
 from autotune import load_config
 from autotune.errors import ConfigFileError, StorageError
 from autotune.records import Request
-from autotune.search.keeping import Keeper
 from autotune.search.study import open_study
+from autotune.storage.keeper import Keeper
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound
 from tests.test_configfile import VALID
 
@@ -220,7 +220,7 @@ def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes) ->
         try:
             found = open_study(few_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
             if found.trials:
-                assert found.outlook.proposal() is None or found.ask()
+                assert found.forecast.proposal() is None or found.ask()
             opened += 1
         except StorageError as error:
             message = str(error)

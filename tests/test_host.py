@@ -26,7 +26,7 @@ from autotune.host import (
     memory_available,
     usable_cpus,
 )
-from autotune.search.identity import identify
+from autotune.storage.study_records import identify
 from tests import examples
 from tests.simulated import space_of
 
@@ -333,7 +333,7 @@ def test_the_traits_do_not_depend_on_the_order_of_gpus_nor_on_the_process() -> N
 def test_hosts_that_differ_only_in_which_gpus_they_have_share_a_study() -> None:
     def name(gpu: Gpu) -> str:
         here = replace(GPU_HOST, gpus=(gpu, H100))
-        return identify(examples.facts(), here, space_of(examples.facts())).name
+        return identify(examples.facts(), here, space_of(examples.facts()).fingerprint).name
 
     assert name(replace(H100, uuid="GPU-2")) == name(H100)
     assert name(replace(H100, memory_bytes=40 * GIB)) != name(H100)

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.budget import Clock
 from autotune.config import Config
 from autotune.records import Outcome
 from autotune.report.html import html_summary
 from autotune.report.terminal import summary
-from autotune.report.words import verdict_sentence, verdict_title
-from autotune.result import Result
-from autotune.tuning import Run
-from autotune.verdict import Verdict, parse_verdict, percent_above
+from autotune.report.text import verdict_sentence, verdict_title
+from autotune.result import Result, Verdict, parse_verdict, percent_above
 from tests.report.test_terminal import shown
-from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
 SECONDS = 3.0
 """What a measurement takes."""
@@ -63,8 +60,7 @@ def tuned(job: Job, budget: float, trials: int | None, seed: int, interrupt_at: 
         cost=job.cost, fails=job.outcome, noise=job.noise, seed=seed, seconds=SECONDS, interrupt_at=interrupt_at
     )
     space = few_of(gpu_facts(), batch_size="32,64", num_workers="0,2,4", amp="off", pin_memory=False)
-    run = Run(machine, space, gpu_facts(), host(), Clock(budget, machine.now), lambda progress: None)
-    return run.result(None, trials)
+    return tuner_of(machine, space, gpu_facts(), host(), budget, max_trials=trials).result()
 
 
 @settings(max_examples=25, deadline=None)

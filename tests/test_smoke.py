@@ -17,7 +17,7 @@ import pytest
 import autotune
 from autotune.config import Config
 from autotune.records import Attempt, Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import PATIENCE, are_gone
 from tests.quiet import undisturbed

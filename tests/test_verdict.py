@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.verdict import Verdict, parse_verdict, percent_above, verdict_text
+from autotune.result import Verdict, parse_verdict, percent_above, verdict_text
 
 
 @given(st.sampled_from(Verdict), st.floats(0.0, 10.0))

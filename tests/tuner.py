@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
-from autotune.budget import Clock
 from autotune.config import Config
-from autotune.records import Attempt, Progress, Request
-from autotune.search import outlook
-from autotune.search.database import Heartbeat, Limits
-from autotune.search.sharing import SharedKeeper
-from autotune.tuning import Run
+from autotune.limits import Budget
+from autotune.messages import Messages, Progress
+from autotune.records import Attempt, Request
+from autotune.search import forecast as forecast
+from autotune.search.tuner import TunePlan, Tuner
+from autotune.storage.server import Heartbeat, Limits
+from autotune.storage.shared_keeper import SharedKeeper
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host
 
 FACTS = gpu_facts()
@@ -54,17 +55,16 @@ class PatientMachine(SimulatedMachine):
         if is_trial:
             say("measuring", config=config.to_document())
         hangs = is_trial and len(self.calls) + 1 == self.hangs_at
-        time.sleep(600.0 if hangs else self.real_seconds)
+        sleep(600.0 if hangs else self.real_seconds)
         return super().measure(config, request)
 
 
 def keeper_of(url: str, folder: Path = Path(), **options: Any) -> SharedKeeper:
-    defaults = {"retry_after": 0.5, "patience": 3.0, "heartbeat": HEARTBEAT}
-    return SharedKeeper(url, aside=folder / "autotune.study", **{**defaults, **options})
+    return SharedKeeper(url, local=folder / "autotune.study", **{"heartbeat": HEARTBEAT, **options})
 
 
 def main(url: str, *, trials: int, budget: float = 300.0, seed: int = 0, answer: float = 20.0, **options: Any) -> None:
-    outlook.HOPE = 5.0  # there is always something that may be faster, so all the trials are made
+    forecast.HOPE = 5.0  # there is always something that may be faster, so all the trials are made
     machine = PatientMachine(cost=rough, noise=0.05, seed=seed, **options)
 
     def tell(progress: Progress) -> None:
@@ -74,9 +74,10 @@ def main(url: str, *, trials: int, budget: float = 300.0, seed: int = 0, answer:
             say("finished", number=progress.finished.number, kind=progress.finished.kind)
 
     keeper = keeper_of(url, limits=Limits(answer=answer))
-    run = Run(machine, SPACE, FACTS, host(), Clock(budget), tell)
+    time = Budget(budget)
+    plan = TunePlan(space=SPACE, facts=FACTS, host=host(), max_trials=trials)
     try:
-        result = run.result(keeper, trials)
+        result = Tuner(machine, plan, time, Messages(time, tell)).result(keeper)
     finally:
         keeper.close()
     say("result", reason=result.stop_reason, notes=list(result.notes), rate=result.samples_per_second)

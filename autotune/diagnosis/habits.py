@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.diagnosis.evidence import Evidence
-from autotune.finding import Cause, Finding
+from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.probes import Anatomy
 from autotune.records import Measurement
 

@@ -11,10 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.diagnosis.evidence import LEAST_SHARE, Evidence, limit, ms, peak_figure, percent, phase_figures
+from autotune.diagnosis.findings import (
+    LEAST_SHARE,
+    Cause,
+    Evidence,
+    Finding,
+    limit,
+    ms,
+    peak_figure,
+    percent,
+    phase_figures,
+)
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import THROTTLED, late_loader, quota
-from autotune.finding import Cause, Finding
 
 __all__ = ["find"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.diagnosis.evidence import Evidence, code_figures, limit, loader_figures, ms, percent
-from autotune.finding import Cause, Finding
+from autotune.diagnosis.findings import Cause, Evidence, Finding, code_figures, limit, loader_figures, ms, percent
 
 __all__ = ["late_loader", "quota"]
 

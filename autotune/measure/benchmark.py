@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Protocol
 
 from autotune.config import Config
 from autotune.host import inspect_host
-from autotune.measure.cell import Cell
+from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device
-from autotune.measure.epochs import EpochCost
-from autotune.measure.following import FollowingRun
-from autotune.measure.inventory import BatchStream
-from autotune.measure.loading import open_stream
-from autotune.measure.memory import (
+from autotune.measure.loader import BatchStream, open_stream
+from autotune.measure.process_memory import (
     MemoryGrowth,
     MemorySample,
     growth_between,
@@ -23,64 +22,67 @@ from autotune.measure.memory import (
     peak_host_bytes,
     sample_memory,
 )
-from autotune.measure.monitor import conditions_between, snapshot
-from autotune.measure.notes import loader_notes, machine_notes, window_notes
-from autotune.measure.run import TimedRun, Window
-from autotune.measure.team import ALONE, Team
+from autotune.measure.rank_group import ALONE, RankGroup
+from autotune.measure.step_probe import WarmStep
+from autotune.measure.timed_run import FollowingRun, TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Conditions, Measurement, Request
 from autotune.workload import Workload
 
-__all__ = ["measure"]
+__all__ = ["EpochCost", "LoaderFacts", "loader_notes", "machine_notes", "measure", "window_notes"]
 
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that is worth a longer look."""
 LONGER_LOOKS = 2
 
 
+UNCREDITED = 0.05
+"""Share of the batches, built before the window or built in it and not used, from which it is told."""
+THROTTLED = 0.05
+"""Share of the time that a CPU quota may stop processes before it is told."""
+
+
 def measure(
-    workload: Workload, config: Config, cell: Cell, device: Device, request: Request, team: Team = ALONE
+    workload: Workload, config: Config, warm: WarmStep, device: Device, request: Request, group: RankGroup = ALONE
 ) -> Measurement:
     """Time real training steps of one configuration, loader included; of several ranks each measures itself."""
     stream = open_stream(workload, config)
     known = open_segments(os.getpid())
-    cell.step.non_blocking = config.pin_memory  # the cell may have been opened for another loader
-    run = (TimedRun if team.leads else FollowingRun)(config, cell.step, stream, device, request, team=team)
+    warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
+    run = (TimedRun if group.leads else FollowingRun)(config, warm.step, stream, device, request, group=group)
     try:
         run.advance(1)
         memory, retries = sample_memory(stream.produced, known), device.allocator_retries
-        before = snapshot(job=team.job)
+        before = snapshot(job=group.job)
         run.settle()
         window = run.fill()
         gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
         conditions = replace(
-            conditions_between(before, snapshot(job=team.job), gpu),
+            conditions_between(before, snapshot(job=group.job), gpu),
             allocator_retries=device.allocator_retries - retries,
         )
         after = sample_memory(stream.produced, known, stream.workers)
-        everybody = team.gather(stream.digests)
+        everybody = group.gather(stream.digests)
         stream.digests_of_others = [
-            digest for rank, digests in enumerate(everybody) if rank != team.rank for digest in digests
+            digest for rank, digests in enumerate(everybody) if rank != group.rank for digest in digests
         ]
-        measurement = _report(run, stream, window, cell, conditions, after)
-        return _with_growth(measurement, growth_between(memory, after), after, run, stream, team)
+        measurement = _report(run, stream, window, warm, conditions, after)
+        return _with_growth(measurement, growth_between(memory, after), after, run, stream, group)
     finally:
         stream.close()
 
 
 def _report(
-    run: TimedRun, stream: BatchStream, window: Window, cell: Cell, conditions: Conditions, memory: MemorySample
+    run: TimedRun, stream: BatchStream, window: Window, warm: WarmStep, conditions: Conditions, memory: MemorySample
 ) -> Measurement:
     config, device = run.config, run.device
-    summary = summarise(
-        run.rows(window), window.ready, window.block, run.config.num_workers, whole_epochs=window.whole_epochs
-    )
+    summary = _summary(run, window)
     samples = _epoch_samples(stream, window, summary)
     epoch = _epoch_cost(samples, run, stream, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
     width = summary.relative_half_width
-    peaks, loss = device.peaks(), cell.step.loss
+    peaks, loss = device.peaks(), warm.step.loss
     queued = stream.batch_bytes * max(run.log.ready) if config.num_workers else 0
     in_flight = max(memory.in_flight, queued)  # the queue may have been longer before the end
     host_bytes = peak_host_bytes(memory) + in_flight - memory.in_flight
@@ -88,7 +90,7 @@ def _report(
         samples_per_second=rate,
         ci95=(rate * (1 - width), rate * (1 + width)) if math.isfinite(width) else None,
         steady_samples_per_second=epoch.rate if epoch else summary.samples_per_second,
-        ceiling_samples_per_second=cell.ceiling,
+        ceiling_samples_per_second=warm.ceiling,
         settling_steps=window.first + summary.dropped_steps,
         steps=summary.steps,
         samples=summary.samples,
@@ -116,26 +118,32 @@ def _report(
     )
 
 
+def _summary(run: TimedRun, window: Window) -> WindowSummary:
+    return summarise(
+        run.rows(window), window.ready, window.block, run.config.num_workers, whole_epochs=window.whole_epochs
+    )
+
+
 def _with_growth(
     measurement: Measurement,
     growth: MemoryGrowth | None,
     memory: MemorySample,
     run: TimedRun,
     stream: BatchStream,
-    team: Team,
+    group: RankGroup,
 ) -> Measurement:
     """Add how the workers' memory grew; where that seems to matter, look again over steps beyond the window.
 
     The first batches allocate what later ones reuse, and memory comes and goes: what grows for good grows each time.
     """
     batches = stream.epoch_batches
-    if not all(team.gather(growth is not None and batches is not None)):
+    if not all(group.gather(growth is not None and batches is not None)):
         return measurement
     assert growth is not None
     assert batches is not None
-    relevant = RELEVANT_GROWTH * inspect_host().memory_bytes / team.size
+    relevant = RELEVANT_GROWTH * inspect_host().memory_bytes / group.size
     for _ in range(LONGER_LOOKS):
-        if not any(team.gather(growth.after(batches) >= relevant)):
+        if not any(group.gather(growth.after(batches) >= relevant)):
             break
         run.advance_for(measurement.seconds / 2)
         before, memory = memory, sample_memory(stream.produced, (), stream.workers)
@@ -174,3 +182,98 @@ def _epoch_cost(
         restart = min(start, config.num_workers * inside / summary.steps)
     rate = summary.samples_per_second * summary.seconds / inside
     return EpochCost(samples=samples, rate=rate, start=start, restart=restart)
+
+
+class LoaderFacts(Protocol):
+    """What a stream of batches knows of its loader when a measurement ends."""
+
+    epoch_batches: int | None
+    """Batches in an epoch, where known."""
+
+    @property
+    def idle_workers(self) -> int:
+        """Workers that got no data."""
+
+    @property
+    def unique_share(self) -> float:
+        """Share of the batches that are not another worker's."""
+
+    @property
+    def freezes_epoch(self) -> bool:
+        """Whether workers live on with a dataset whose epoch is set from outside."""
+
+
+def window_notes(summary: WindowSummary) -> Iterator[str]:
+    """Yield what there is to say of the steps."""
+    if summary.early_share > UNCREDITED:
+        yield (
+            f"{summary.early_share:.0%} of the batches had been built before the window and are not counted: "
+            "the queue was still draining"
+        )
+    if summary.early_share < -UNCREDITED:
+        yield (
+            f"{-summary.early_share:.0%} more batches are counted than were used: workers built them in the window, "
+            "in which training waited for others"
+        )
+    if not summary.is_steady:
+        yield "step times never settled within the window"
+
+
+def loader_notes(loader: LoaderFacts, config: Config, in_flight: int) -> Iterator[str]:
+    """Yield what there is to say of a loader that asks for ``in_flight`` batches ahead."""
+    if loader.epoch_batches is not None and loader.epoch_batches <= in_flight:
+        yield (
+            f"the loader asks for {in_flight} batches ahead and an epoch ends after {loader.epoch_batches}: "
+            "no steady state is reached"
+        )
+    if loader.idle_workers:
+        yield f"{loader.idle_workers} of {config.num_workers} loader workers got no data: fewer do the same"
+    if loader.freezes_epoch:
+        yield "the dataset's set_epoch does not reach workers that live on: each keeps its own copy of it"
+    if loader.unique_share < 1:
+        ranks, by = ("", "") if config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
+        yield (
+            f"only {loader.unique_share:.0%} of the samples are counted: the {ranks}workers yield the same ones; "
+            f"divide the dataset among them with {by}torch.utils.data.get_worker_info()"
+        )
+
+
+def machine_notes(conditions: Conditions) -> Iterator[str]:
+    """Yield what there is to say of the machine."""
+    if (conditions.throttled_share or 0.0) > THROTTLED:
+        yield (
+            f"the CPU quota stopped processes for {conditions.throttled_share:.0%} of the time: "
+            "fewer workers or threads may be faster"
+        )
+    if conditions.page_cache in ("cold", "mixed"):
+        yield f"{conditions.storage_share:.0%} of the data came from storage; read again it may come faster"
+    if (conditions.worker_threads or 1) > 1:
+        yield (
+            f"each loader worker computes in {conditions.worker_threads} threads: limit them, for example with "
+            "cv2.setNumThreads(0) or OMP_NUM_THREADS=1, or more workers only get in each other's way"
+        )
+    yield from conditions.disturbances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCost:
+    """An epoch and the time to start one, in seconds."""
+
+    samples: int
+    """Samples in an epoch."""
+    rate: float
+    """Samples per second inside an epoch."""
+    start: float
+    """From asking new workers for an epoch to its first batch."""
+    restart: float
+    """Seconds until the first batch of a later epoch with workers that are still alive; they have to build the first
+    batch as well."""
+
+    def rate_over_epochs(self, *, keeps_workers: bool) -> float:
+        """Return the samples per second over epochs that each start their workers, or that keep them."""
+        return self.samples / (self.samples / self.rate + (self.restart if keeps_workers else self.start))
+
+    @property
+    def persistence_gain(self) -> float:
+        """What keeping the workers alive gains, as a share of the rate with new ones for each epoch."""
+        return self.rate_over_epochs(keeps_workers=True) / self.rate_over_epochs(keeps_workers=False) - 1

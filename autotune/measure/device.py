@@ -9,9 +9,9 @@ import torch
 
 from autotune.errors import UsageError
 from autotune.host import inspect_host
-from autotune.measure.gpu import NvmlGpu, open_gpu
-from autotune.measure.memory import reset_peak
-from autotune.measure.team import ALONE, Team
+from autotune.measure.conditions import NvmlGpu, open_gpu
+from autotune.measure.process_memory import reset_peak
+from autotune.measure.rank_group import ALONE, RankGroup
 
 __all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device", "uuid_of"]
 
@@ -54,7 +54,7 @@ class Device(Protocol):
         """Wait until the device has come to a mark; work asked for later goes on."""
 
     def has_come_to(self, mark: Mark) -> bool:
-        """Tell whether the device has come to a mark, without waiting."""
+        """Return whether the device has come to a mark, without waiting."""
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Return the seconds between two marks that the device has come to."""
@@ -206,15 +206,15 @@ class AcceleratorDevice:
         return int(get_stats().get("num_alloc_retries", 0)) if get_stats else 0
 
 
-def open_device(name: str, team: Team = ALONE) -> Device:
+def open_device(name: str, group: RankGroup = ALONE) -> Device:
     """Open the device called ``auto``, ``cpu``, ``cuda:0`` and the like; of several ranks each has one of its own.
 
     Raises ``UsageError`` when this machine or this build of torch does not have it.
     """
     if name == "auto":
         name = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
-    if team.size > 1:
-        name = _name_for(name, team)
+    if group.size > 1:
+        name = _name_for(name, group)
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -230,18 +230,18 @@ def open_device(name: str, team: Team = ALONE) -> Device:
     return AcceleratorDevice(device)
 
 
-def _name_for(name: str, team: Team) -> str:
+def _name_for(name: str, group: RankGroup) -> str:
     """Return the name of a rank's own device."""
     if name == "cpu":
         return name
     if ":" in name:
         raise UsageError(
-            f"--device {name}: each of {team.size} ranks has a device of its own: pass {name.split(':')[0]}"
+            f"--device {name}: each of {group.size} ranks has a device of its own: pass {name.split(':')[0]}"
         )
     count = torch.accelerator.device_count()
-    if 0 < count < team.size:
-        raise UsageError(f"--ranks {team.size}: this machine has {count} accelerators; pass --ranks {count}")
-    return f"{name}:{team.rank}"
+    if 0 < count < group.size:
+        raise UsageError(f"--ranks {group.size}: this machine has {count} accelerators; pass --ranks {count}")
+    return f"{name}:{group.rank}"
 
 
 def uuid_of(device: torch.device) -> str | None:

@@ -8,15 +8,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.cgroup import oom_kills
-from autotune.config import Config
+from autotune.config import Config, StepKey
 from autotune.errors import UsageError
-from autotune.host import inspect_host
-from autotune.measure.failure import classify
-from autotune.measure.ranks import raise_failure
-from autotune.measure.sharding import share_of
-from autotune.measure.team import ALONE, Team
-from autotune.measure.together import as_one
+from autotune.host import inspect_host, oom_kills
+from autotune.measure.failures import classify
+from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
+from autotune.measure.rank_launch import raise_failure
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import Workload
 
@@ -30,29 +27,29 @@ UNUSED = (
 
 
 class Session:
-    """One loaded workload, and the warm cell of the configurations measured last.
+    """One loaded workload, and the warm step of the configurations measured last.
 
     Of several ranks each has one of its own, and all are asked the same.
     """
 
-    def __init__(self, workload: Workload, device: str, team: Team = ALONE) -> None:
+    def __init__(self, workload: Workload, device: str, group: RankGroup = ALONE) -> None:
         from autotune.measure.device import open_device
 
-        self._whole, self._workload = workload, share_of(workload, team)
-        self._team = team
-        self._device = open_device(device, team)
+        self._whole, self._workload = workload, share_of(workload, group)
+        self._group = group
+        self._device = open_device(device, group)
         self._options: tuple[str, ...] = ()
         """What was applied to the model; it stays."""
         self._is_parallel = False
-        self._key: tuple[Any, ...] | None = None
-        self._cell: Any = None
+        self._key: StepKey | None = None
+        self._warm: Any = None
 
     def facts(self) -> dict[str, Any]:
         """Describe the workload and the devices of all ranks."""
-        from autotune.measure.inspect import inspect
+        from autotune.measure.workload_facts import inspect
 
-        facts = inspect(self._whole, self._device, self._team.size)
-        others = tuple(uuid for uuid in self._team.gather(facts.device_uuid)[1:] if uuid)
+        facts = inspect(self._whole, self._device, self._group.size)
+        others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         return asdict(replace(facts, other_devices=others or facts.other_devices))
 
     def measure(self, config: Config, request: Request) -> Attempt:
@@ -68,11 +65,11 @@ class Session:
         except Exception as error:
             outcome, message, details = classify(error, (oom_kills(ROOT) or 0) - kills)
             attempt = Attempt(outcome=outcome, message=message, details=details)
-            if self._team.size == 1:
+            if self._group.size == 1:
                 return attempt
-            message = f"rank {self._team.rank} of {self._team.size}: {message}{_way_out(error)}"
+            message = f"rank {self._group.rank} of {self._group.size}: {message}{_way_out(error)}"
             raise_failure(asdict(replace(attempt, message=message)), error)
-        found = self._team.gather(attempt)
+        found = self._group.gather(attempt)
         if any(each.outcome is Outcome.SUSPECT for each in found):
             self._key = None  # the next one warms up again, in every rank, for a ceiling to be trusted
         return as_one(found) if len(found) > 1 else found[0]
@@ -88,78 +85,77 @@ class Session:
         return looks.get(request.part, self._train)(config, request)
 
     def _look_at_loader(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.looks import look_at_loader
+        from autotune.measure.loader_probe import look_at_loader
 
-        trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds, self._team.size)
+        trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds, self._group.size)
         return Attempt(outcome=Outcome.OK, loader=trace)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:
-        cell = self._open_cell(config)
-        outcome = Outcome.SUSPECT if cell.disturbances else Outcome.OK
-        return Attempt(outcome=outcome, compute=cell.compute, message="; ".join(cell.disturbances))
+        warm = self._open_step(config)
+        outcome = Outcome.SUSPECT if warm.disturbances else Outcome.OK
+        return Attempt(outcome=outcome, compute=warm.compute, message="; ".join(warm.disturbances))
 
     def _look_at_losses(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.numerics import check_numerics
+        from autotune.measure.numerics_probe import check_numerics
 
         if config.options:
             self._require_options(())  # plain fp32 comes first
-        self._drop_cell()  # its optimizer needs memory that is wanted here
+        self._drop_step()  # its optimizer needs memory that is wanted here
         self._options = config.options
         check = check_numerics(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, numerics=check)
 
     def _look_inside(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.anatomy import look_inside
+        from autotune.measure.code_probe import look_inside
 
         self._take_options(config)
-        self._drop_cell()  # for its memory, and because the look trains with another optimizer
+        self._drop_step()  # for its memory, and because the look trains with another optimizer
         anatomy = look_inside(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, anatomy=anatomy)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.trace import trace_steps
+        from autotune.measure.profiler_trace import trace_steps
 
-        trace = trace_steps(self._workload, config, self._open_cell(config), self._device, request)
-        self._drop_cell()  # the memory that the profiler took would count as that of the next configuration
+        trace = trace_steps(self._workload, config, self._open_step(config), self._device, request)
+        self._drop_step()  # the memory that the profiler took would count as that of the next configuration
         return Attempt(outcome=Outcome.OK, trace=trace)
 
     def _make_parallel(self) -> None:
         """Wrap the model in the user's own way, once: it cannot be wrapped again, nor taken out."""
-        if self._team.size > 1 and self._workload.parallelize is not None and not self._is_parallel:
+        if self._group.size > 1 and self._workload.parallelize is not None and not self._is_parallel:
             model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
             self._workload, self._is_parallel = replace(self._workload, model=model), True
 
-    def _drop_cell(self) -> None:
-        if self._cell is not None:
-            self._cell.step.close()
-        self._key = self._cell = None
+    def _drop_step(self) -> None:
+        if self._warm is not None:
+            self._warm.step.close()
+        self._key = self._warm = None
         gc.collect()  # a step holds itself through its optimizer
 
     def _train(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.benchmark import measure
 
-        cell = self._open_cell(config)
-        measurement = measure(self._workload, config, cell, self._device, request, self._team)
-        reason = _reason_against(measurement, inspect_host().for_rank(self._team.size).memory_bytes)
+        warm = self._open_step(config)
+        measurement = measure(self._workload, config, warm, self._device, request, self._group)
+        reason = _reason_against(measurement, inspect_host().for_rank(self._group.size).memory_bytes)
         if reason is not None:
             return Attempt(outcome=reason[0], message=reason[1])
-        is_disturbed = bool(measurement.conditions.disturbances or cell.disturbances)
+        is_disturbed = bool(measurement.conditions.disturbances or warm.disturbances)
         outcome = Outcome.SUSPECT if is_disturbed else Outcome.OK
-        notes = dict.fromkeys((*measurement.notes, *cell.disturbances))
+        notes = dict.fromkeys((*measurement.notes, *warm.disturbances))
         return Attempt(outcome=outcome, measurement=measurement, message="; ".join(notes))
 
-    def _open_cell(self, config: Config) -> Any:
-        from autotune.measure.cell import open_cell
+    def _open_step(self, config: Config) -> Any:
+        from autotune.measure.step_probe import open_step
 
-        key = (config.batch_size, config.amp, config.accumulation_steps, config.options)
-        if key != self._key:
+        if config.step_key != self._key:
             self._take_options(config)
-            self._drop_cell()
+            self._drop_step()
             self._make_parallel()
             self._device.forget_peaks()
-            self._cell = open_cell(self._workload, config, self._device, self._team)
-            self._key = key
-        return self._cell
+            self._warm = open_step(self._workload, config, self._device, self._group)
+            self._key = config.step_key
+        return self._warm
 
     def _take_options(self, config: Config) -> None:
         """Note the options that are about to be applied, to a model that has none others."""

@@ -13,8 +13,7 @@ from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
-from autotune.measure.parallel import in_parallel, require_own, watch_of
-from autotune.measure.team import ALONE, Team
+from autotune.measure.rank_group import ALONE, RankGroup, in_parallel, require_own, watch_of
 from autotune.workload import Workload
 
 __all__ = ["StepMarks", "TrainingStep", "leaves_in", "move", "tensor_bytes", "tensors_in"]
@@ -32,14 +31,14 @@ class TrainingStep:
     options stay on the workload's model. In a team of several ranks their gradients are averaged in each step.
     """
 
-    def __init__(self, workload: Workload, config: Config, device: Device, team: Team = ALONE) -> None:
+    def __init__(self, workload: Workload, config: Config, device: Device, group: RankGroup = ALONE) -> None:
         self._device = device
         self._config = config
         model = workload.model.to(device.torch_device).train()
         forward = workload.training_step or _default_forward(workload.loss)
         optimizer = make_optimizer(workload, model)
         config.apply_options(model, optimizer)
-        self._model, self._forward = in_parallel(workload, model, forward, team)
+        self._model, self._forward = in_parallel(workload, model, forward, group)
         self._watch = watch_of(self._model, device.mark)
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         """Turns losses into steps of the optimizer."""

@@ -104,7 +104,7 @@ def block_steps(num_workers: int, step_seconds: float) -> int:
 
 
 def is_stationary(ready: Sequence[int], block: int, num_workers: int) -> bool:
-    """Tell whether the inventory of ready batches stood still over the last two blocks.
+    """Return whether the inventory of ready batches stood still over the last two blocks.
 
     ``ready`` is the inventory after each step. Still means a change of at most a quarter of the workers, at
     least one batch.
@@ -119,7 +119,7 @@ def is_stationary(ready: Sequence[int], block: int, num_workers: int) -> bool:
 
 
 def is_balanced(ready_before: float, ready_after: float, steps: int) -> bool:
-    """Tell whether a window of so many steps built as many batches as it consumed."""
+    """Return whether a window of so many steps built as many batches as it consumed."""
     return abs(ready_after - ready_before) <= max(COUNTING_NOISE / 2, IMBALANCE * steps)
 
 

@@ -1,10 +1,10 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
-Reads requests from its standard input, frames of ``autotune.protocol`` (``load`` may be followed by pickled bytes), and
-answers each with one frame on its standard output: ``open`` begins a session of one or several ranks, ``load``,
-``inspect`` and ``measure`` are for it, ``close`` ends it, and how it ended is told with the number of its ``open``. The
-user's own output goes to standard error, and the user's code reads an empty standard input, so neither can disturb the
-conversation.
+Reads requests from its standard input, frames of ``autotune.runner.protocol`` (``load`` may be followed by pickled
+bytes), and answers each with one frame on its standard output: ``open`` begins a session of one or several ranks,
+``load``, ``inspect`` and ``measure`` are for it, ``close`` ends it, and how it ended is told with the number of its
+``open``. The user's own output goes to standard error, and the user's code reads an empty standard input, so neither
+can disturb the conversation.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, BinaryIO
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
-from autotune.measure.failure import classify, user_traceback
-from autotune.measure.guard import become_guard, end_at_once, end_of, leave, prepare_session
-from autotune.measure.ranks import RankFailedError, import_parallel, raise_failure, run_ranks
+from autotune.measure.failures import classify, user_traceback
+from autotune.measure.rank_group import ALONE, RankGroup
+from autotune.measure.rank_launch import RankFailedError, import_parallel, raise_failure, run_ranks
 from autotune.measure.session import Session
-from autotune.measure.team import ALONE, Team
-from autotune.protocol import FrameError, encode, frames
+from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, leave, prepare_session
 from autotune.records import Request
+from autotune.runner.protocol import FrameError, encode, frames
 from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource
 
 __all__ = ["main"]
@@ -69,7 +69,7 @@ def main() -> None:
 
     On Linux this process imports what every session needs, and loads and computes nothing itself.
     """
-    become_guard()
+    become_subreaper()
     with suppress(BrokenPipeError):  # the tuner has ended before this process could be told
         _serve_sessions(_take_channel())
     leave()
@@ -106,35 +106,28 @@ def _import_everything() -> None:
     """Import what each session would."""
     import torch
 
-    import autotune.measure.anatomy
-    import autotune.measure.benchmark
-    import autotune.measure.inspect
-    import autotune.measure.looks
-    import autotune.measure.numerics
-    import autotune.measure.trace  # noqa: F401
-
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
 
 
 def _serve_ranks(channel: _Channel, number: int, ranks: int) -> None:
     """Answer the requests of one session in several ranks; once one has failed, wait for the session's end."""
-    failure = run_ranks(ranks, lambda team: _serve(channel, number, team))
+    failure = run_ranks(ranks, lambda group: _serve(channel, number, group))
     if failure is not None:
         channel.send(number, {"failed": failure})
         while (request := channel.read()) is not None and request[1]["op"] != "close":
             pass
 
 
-def _serve(channel: _Channel, number: int, team: Team) -> None:
+def _serve(channel: _Channel, number: int, group: RankGroup) -> None:
     """Answer the requests of the session that request ``number`` opens; of several ranks the first replies for all."""
-    if team.leads:
+    if group.leads:
         channel.send(number, {"opened": True})
     session: Session | None = None
-    for number, message, blob in _messages(channel, team):
+    for number, message, blob in _messages(channel, group):
         try:
             if message["op"] == "load":
-                session = _load(message, blob, team)
-                reply: dict[str, Any] = {"loaded": all(team.gather(True))}
+                session = _load(message, blob, group)
+                reply: dict[str, Any] = {"loaded": all(group.gather(True))}
             elif session is None:
                 raise UsageError("load a workload first")
             elif message["op"] == "inspect":
@@ -146,19 +139,19 @@ def _serve(channel: _Channel, number: int, team: Team) -> None:
             raise
         except Exception as error:
             reply = _refusal(error)
-            if team.size > 1:
+            if group.size > 1:
                 raise_failure(reply, error)
-        if team.leads:
+        if group.leads:
             channel.send(number, reply)
 
 
-def _messages(channel: _Channel, team: Team) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+def _messages(channel: _Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any], bytes]]:
     """Yield the requests up to the session's end, in every rank; bytes may belong to one."""
     end: tuple[int, dict[str, Any]] = 0, {"op": "close"}
     while True:
-        number, message = (channel.read() if team.leads else None) or end
-        blob = channel.read_bytes(message.get("blob_bytes", 0)) if team.leads else b""
-        number, message, blob = team.tell((number, message, blob))
+        number, message = (channel.read() if group.leads else None) or end
+        blob = channel.read_bytes(message.get("blob_bytes", 0)) if group.leads else b""
+        number, message, blob = group.tell((number, message, blob))
         if message["op"] == "close":
             return
         yield number, message, blob
@@ -173,7 +166,7 @@ def _refusal(error: Exception) -> dict[str, Any]:
     return {"error": "user", "message": classify(error)[1], "details": user_traceback(error)}
 
 
-def _load(message: dict[str, Any], blob: bytes, team: Team) -> Session:
+def _load(message: dict[str, Any], blob: bytes, group: RankGroup) -> Session:
     from autotune.workload import load
 
     path = tuple(message["path"])
@@ -183,7 +176,7 @@ def _load(message: dict[str, Any], blob: bytes, team: Team) -> Session:
     else:
         source = ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path)
     Config.from_document(message["config"]).apply_threads()
-    return Session(load(source), message["device"], team)
+    return Session(load(source), message["device"], group)
 
 
 def _take_channel() -> _Channel:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from autotune.report.chart import Axis, Chart, Mark, Series
-from autotune.report.space import batch_size_chart, importance_chart, loader_chart
-from autotune.report.trials import history_chart, memory_chart
-from autotune.report.words import LEAST_SHARE, TIME_PARTS, compared, config_text, counted, rate_text, time_parts
+from autotune.errors import UsageError
+from autotune.report.space_charts import batch_size_chart, history_chart, importance_chart, loader_chart, memory_chart
+from autotune.report.text import LEAST_SHARE, TIME_PARTS, compared, config_text, counted, rate_text, time_parts
+from autotune.report.vega import MISSING, Axis, Chart, Mark, Series, require_vega, specification
+from autotune.result import RecordedStudy
 
 if TYPE_CHECKING:
     from autotune.records import Measurement
-    from autotune.report.chart import Colour
-    from autotune.result import Finalist, RecordedStudy, Result
+    from autotune.report.vega import Colour
+    from autotune.result import Control, Finalist, Result
 
 __all__ = [
     "batch_size_chart",
@@ -22,6 +24,8 @@ __all__ = [
     "importance_chart",
     "loader_chart",
     "memory_chart",
+    "plot",
+    "save_plots",
     "time_chart",
 ]
 
@@ -36,6 +40,11 @@ PART_COLOURS: dict[str, Colour] = {
     "restart": "brown",
 }
 MICROSECONDS = 1e6
+PNG_SCALE = 3.0
+"""Pixels of a PNG for each of those: some 300 to the inch of a printed page."""
+WIDTH = 720
+"""Of a chart in a file, in pixels."""
+SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def charts_of(study: RecordedStudy) -> tuple[Chart, ...]:
@@ -113,26 +122,9 @@ def confirmation_chart(result: Result) -> Chart | None:
     if control := result.control:
         rows.append("baseline again")
         rounds += [(ratio, rows[-1]) for ratio in control.ratios]
-        found.append(
-            Series(
-                name="the baseline against itself",
-                kind="points",
-                colour="blue",
-                symbol="diamond",
-                x=(control.ratio,),
-                y=(rows[-1],),
-                spread=(control.ci99 or (control.ratio,) * 2,),
-                labels=(f"{control.ratio:.3f}, of {counted(control.pairs, 'pair')}",),
-            )
-        )
-    each_round = Series(
-        name="a round",
-        kind="points",
-        colour="grey",
-        symbol="open circle",
-        x=tuple(ratio for ratio, _ in rounds),
-        y=tuple(row for _, row in rounds),
-    )
+        found.append(_control_series(control, rows[-1]))
+    x, y = zip(*rounds, strict=True)
+    each_round = Series(name="a round", kind="points", colour="grey", symbol="open circle", x=x, y=y)
     best = max(result.finalists, key=lambda finalist: finalist.speedup)
     return Chart(
         name="confirmation",
@@ -149,6 +141,19 @@ def confirmation_chart(result: Result) -> Chart | None:
     )
 
 
+def _control_series(control: Control, row: str) -> Series:
+    return Series(
+        name="the baseline against itself",
+        kind="points",
+        colour="blue",
+        symbol="diamond",
+        x=(control.ratio,),
+        y=(row,),
+        spread=(control.ci99 or (control.ratio,) * 2,),
+        labels=(f"{control.ratio:.3f}, of {counted(control.pairs, 'pair')}",),
+    )
+
+
 def _named(finalist: Finalist, result: Result) -> str:
     position = result.finalists.index(finalist) + 1
     is_answer = result.config != result.baseline and result.speedup == finalist.speedup
@@ -159,3 +164,49 @@ def _ratio_text(finalist: Finalist) -> str:
     interval = " ({:.2f} to {:.2f})".format(*finalist.interval) if finalist.interval else ""
     failed = ", but it failed once" if finalist.has_failed else ""
     return f"{finalist.speedup:.2f} times{interval}{failed}"
+
+
+def plot(name: str, result: Result) -> Any:
+    """Draw one of the charts of ``autotune.report.charts``, such as ``history_chart``, as an ``altair.LayerChart``.
+
+    Raises ``UsageError`` where there is nothing to show, or Altair is not installed.
+    """
+    of_study = {chart.__name__: chart for chart in (memory_chart, history_chart)}
+    of_result = {
+        chart.__name__: chart
+        for chart in (time_chart, confirmation_chart, batch_size_chart, loader_chart, importance_chart)
+    }
+    chart = of_study[name](RecordedStudy.of(result)) if name in of_study else of_result[name](result)
+    if chart is None:
+        what = name.removesuffix("_chart").replace("_", " ")
+        raise UsageError(f"there is nothing to plot: nothing is known of {what} here")
+    try:
+        import altair
+    except ImportError:
+        raise UsageError(MISSING.format(package="altair")) from None
+    return altair.Chart.from_dict(specification(chart))
+
+
+def save_plots(result: Result, folder: Path, suffix: str) -> list[Path]:
+    """Write every chart to a folder, and return the files. Raises ``UsageError`` as ``plot`` does."""
+    if suffix not in SUFFIXES:
+        raise UsageError(f"suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
+    require_vega()
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for chart in charts_of(RecordedStudy.of(result)):
+        path = folder / f"{chart.name}{suffix}"
+        path.write_bytes(_drawn(chart, suffix))
+        written.append(path)
+    return written
+
+
+def _drawn(chart: Chart, suffix: str) -> bytes:
+    """Return a chart as a file's content."""
+    import vl_convert
+
+    drawn = {**specification(chart), "width": WIDTH, "background": "white"}
+    if suffix == ".svg":
+        return str(vl_convert.vegalite_to_svg(drawn)).encode()
+    convert = vl_convert.vegalite_to_png if suffix == ".png" else vl_convert.vegalite_to_pdf
+    return bytes(convert(drawn, scale=PNG_SCALE if suffix == ".png" else 1.0))

@@ -16,18 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from autotune.columns import COLUMNS, trial_row
-from autotune.configfile import document_text
-from autotune.duration import format_duration
+from autotune.configfile import document_text, write_file
 from autotune.encoding import without_nan
-from autotune.files import write_file
-from autotune.printable import printable
+from autotune.limits import format_duration
 from autotune.report.charts import charts_of
-from autotune.report.explored import tried_line
-from autotune.report.plots import vega_script
-from autotune.report.trials import fastest_so_far
-from autotune.report.vega import specification
-from autotune.report.words import (
+from autotune.report.space_charts import fastest_so_far
+from autotune.report.table import COLUMNS, trial_row
+from autotune.report.text import (
     cause_text,
     compared,
     config_text,
@@ -35,6 +30,7 @@ from autotune.report.words import (
     gibibytes_text,
     memory_text,
     outcomes_text,
+    printable,
     rate_text,
     remaining_gain_text,
     sentence,
@@ -42,15 +38,16 @@ from autotune.report.words import (
     slowest_rank_rows,
     snippet,
     step_text,
+    tried_line,
     verdict_details,
     verdict_title,
 )
-from autotune.result import RecordedStudy
-from autotune.verdict import Verdict
+from autotune.report.vega import specification, vega_script
+from autotune.result import RecordedStudy, Verdict
 
 if TYPE_CHECKING:
     from autotune.records import Trial
-    from autotune.report.chart import Chart
+    from autotune.report.vega import Chart
     from autotune.result import Result
 
 __all__ = ["html_report", "html_summary", "save_report"]

@@ -6,21 +6,26 @@ Every function returns text or a rich renderable and prints nothing; rates are s
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Iterator
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Group
+from rich.console import Console, Group, RenderHook
+from rich.live import Live
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from autotune.duration import format_duration
-from autotune.printable import printable
+from autotune.limits import format_duration
 from autotune.records import Outcome
-from autotune.report.explored import tried_line
-from autotune.report.words import (
+from autotune.report.text import (
     LEAST_SHARE,
     TIME_PARTS,
     TIMES,
+    cause_text,
     compared,
     config_text,
     counted,
@@ -28,6 +33,7 @@ from autotune.report.words import (
     gibibytes_text,
     memory_text,
     outcomes_text,
+    printable,
     rate_text,
     remaining_gain_text,
     sentence,
@@ -35,25 +41,35 @@ from autotune.report.words import (
     slowest_rank_rows,
     step_text,
     time_parts,
+    tried_line,
     verdict_sentence,
 )
-from autotune.verdict import Verdict
+from autotune.result import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType
 
-    from autotune.checking import Check
     from autotune.config import Config
-    from autotune.records import Measurement, Probe, Progress, Trial
+    from autotune.diagnosis.diagnose import Diagnosis
+    from autotune.diagnosis.findings import Finding
+    from autotune.messages import Progress
+    from autotune.probes import Trace
+    from autotune.records import Measurement, Probe, Trial
     from autotune.result import Result
+    from autotune.search.check import Check
 
 __all__ = [
+    "LiveProgress",
+    "PlainProgress",
     "before_after",
     "check_text",
+    "diagnosis_report",
     "measured_table",
     "message_line",
+    "open_console",
     "probe_line",
     "status",
     "summary",
@@ -70,6 +86,14 @@ _PHASES = {
     "explore": "exploring",
     "confirm": "confirming",
 }
+
+
+INDENT = (0, 0, 0, 3)
+"""Padding of what belongs to a numbered line: top, right, bottom, left."""
+
+
+FRAMES_PER_SECOND = 4
+"""Low on purpose: the display shares the CPUs with what is being timed."""
 
 
 def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
@@ -277,3 +301,146 @@ def _ratio_text(rate: float, baseline_rate: float | None) -> str:
 
 def _on_one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def open_console(*, stderr: bool = True) -> Console:
+    """Return a console on standard error, or on standard output."""
+    console = Console(stderr=stderr, highlight=False)
+    console.push_render_hook(_OnlyPrintable())
+    return console
+
+
+class _OnlyPrintable(RenderHook):
+    """Makes printable what the console is given, before it adds its own colours."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Printable(each) for each in renderables]
+
+
+class _Printable:
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._inner, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def diagnosis_report(diagnosis: Diagnosis) -> Group:
+    """Return what limits training, with its evidence and what to do, then what is worth knowing besides."""
+    limits = [finding for finding in diagnosis.findings if finding.is_limit]
+    besides = [finding for finding in diagnosis.findings if not finding.is_limit]
+    return Group(
+        measured_table(diagnosis.config, diagnosis.measurement),
+        Text(),
+        *_section("What limits training", limits),
+        *_section("Worth knowing", besides),
+        *(_trace_lines(diagnosis.trace) if diagnosis.trace else ()),
+        *(Text(f"Note: {note}", style="yellow") for note in diagnosis.notes),
+    )
+
+
+def _section(heading: str, findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    if not findings:
+        return
+    yield Text(heading, style="bold")
+    for number, finding in enumerate(findings, start=1):
+        cause, _, what = cause_text(finding).partition(": ")
+        yield Text(f"{number}. ").append(cause, style="bold cyan").append(f": {what}")
+        for figure in finding.evidence:
+            yield Padding(Text(f"· {figure}", style="dim"), INDENT, expand=False)
+        yield Padding(Text(f"To do: {finding.advice}"), INDENT, expand=False)
+    yield Text()
+
+
+def _trace_lines(trace: Trace) -> Iterator[RenderableType]:
+    yield Text("Longest operations, in a step", style="bold")
+    for operation in trace.operations:
+        yield Text(f"  {1000 * operation.seconds:>8.3g} ms {operation.calls:>6.4g} times  {operation.name}")
+    yield Text(f"Written: {trace.path} (open it in ui.perfetto.dev or chrome://tracing)", style="bold")
+    yield Text()
+
+
+class PlainProgress:
+    """Writes one line for each finished trial; for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __call__(self, progress: Progress) -> None:
+        """Write the look or the trial that has just finished, if one has, and what the user should know."""
+        if progress.message:
+            self._console.print(message_line(progress.message), soft_wrap=True)
+        if progress.looked:
+            self._console.print(probe_line(progress.looked), soft_wrap=True)
+        if progress.finished:
+            self._console.print(trial_line(progress.finished, progress.baseline_rate), soft_wrap=True)
+
+
+class LiveProgress:
+    """Keeps two lines about the moment at the foot of a terminal; finished trials scroll above them."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._spinner = Spinner("dots", style="green")
+        self._progress: Progress | None = None
+        self._received = 0.0
+        self._number = 0
+        self._last_rate: float | None = None
+        self._live = Live(
+            console=console,
+            get_renderable=self.render,
+            refresh_per_second=FRAMES_PER_SECOND,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show this moment; a finished trial also gets a line that stays."""
+        self._progress, self._received = progress, self._clock()
+        trial = progress.finished
+        if progress.message:
+            self._console.print(message_line(progress.message))
+        if progress.looked:
+            self._console.print(probe_line(progress.looked), no_wrap=True, overflow="ellipsis")
+        if trial:
+            self._number = trial.number + 1
+            self._last_rate = trial.rate
+            whole = bool(trial.message)  # what went wrong is read to its end; a configuration may be cut
+            line = trial_line(trial, progress.baseline_rate)
+            self._console.print(line, no_wrap=not whole, overflow="ellipsis")
+
+    def render(self) -> RenderableType:
+        """Return what stands at the foot of the terminal now; the time left counts down by the clock."""
+        if self._progress:
+            elapsed = self._clock() - self._received
+            text = status(
+                self._progress,
+                number=self._number,
+                last_rate=self._last_rate,
+                seconds_left=self._progress.seconds_left - elapsed,
+            )
+        else:
+            text = Text("starting", style="bold")
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column()
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_row(self._spinner, text)
+        return grid

@@ -6,12 +6,27 @@ Version 6 of the grammar (https://vega.github.io/vega-lite/docs/).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from autotune.report.chart import Axis, Chart, Mark, Series
+from autotune.errors import UsageError
 
-__all__ = ["COLOURS", "specification"]
+__all__ = [
+    "COLOURS",
+    "Axis",
+    "Chart",
+    "Colour",
+    "Dashes",
+    "Kind",
+    "Mark",
+    "Series",
+    "Symbol",
+    "require_vega",
+    "specification",
+    "vega_script",
+]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 COLOURS = {
@@ -33,6 +48,33 @@ HEIGHT, ROW_HEIGHT = 230, 38
 Data = dict[str, Any]
 
 
+CONFIG: Data = {
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": TEXT,
+        "titleColor": TEXT,
+        "titleFontWeight": "normal",
+        "gridColor": GRID,
+        "domainColor": GRID,
+        "tickColor": GRID,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "labelLimit": 140,
+    },
+    "legend": {"orient": "top", "direction": "horizontal", "labelColor": TEXT, "labelFontSize": 12, "labelLimit": 260},
+    "title": {"color": TEXT, "subtitleColor": TEXT},
+    "axisX": {"labelAngle": 0},
+}
+MISSING = "plots need {package}, which is not installed: pip install 'torch-autotune[report]'"
+
+
+Kind = Literal["bars", "line", "steps", "points"]
+"""Bars lie along the x axis, one on another; steps stay until the next point."""
+Colour = Literal["blue", "orange", "green", "purple", "red", "grey", "teal", "brown"]
+Symbol = Literal["circle", "open circle", "diamond", "cross"]
+Dashes = Literal["solid", "dashed", "dotted"]
+
+
 def specification(chart: Chart) -> Data:
     """Return a chart as a Vega-Lite specification; transparent, so that it suits light and dark pages."""
     axes = {"x": _axis(chart.x), "y": _axis(chart.y)}
@@ -51,25 +93,6 @@ def specification(chart: Chart) -> Data:
         "layer": [{**layer, "encoding": _complete(layer["encoding"], axes, named)} for layer in layers],
         "config": CONFIG,
     }
-
-
-CONFIG: Data = {
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": TEXT,
-        "titleColor": TEXT,
-        "titleFontWeight": "normal",
-        "gridColor": GRID,
-        "domainColor": GRID,
-        "tickColor": GRID,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "labelLimit": 140,
-    },
-    "legend": {"orient": "top", "direction": "horizontal", "labelColor": TEXT, "labelFontSize": 12, "labelLimit": 260},
-    "title": {"color": TEXT, "subtitleColor": TEXT},
-    "axisX": {"labelAngle": 0},
-}
 
 
 def _complete(encoding: Data, axes: Data, named: dict[str, str]) -> Data:
@@ -184,3 +207,97 @@ def _mark(mark: Mark, chart: Chart) -> Iterator[Data]:
     once: Data = {"values": [{}]}
     yield {"data": once, "mark": {"type": "rule", "strokeDash": [3, 3], "strokeWidth": 1.5}, "encoding": place}
     yield {"data": once, "mark": text, "encoding": place}
+
+
+def vega_script() -> str:
+    """Return the script that draws Vega-Lite specifications, ``vegaEmbed``, as text.
+
+    Raises ``UsageError`` where it is not installed.
+    """
+    require_vega()
+    return _bundle()
+
+
+@cache
+def _bundle() -> str:
+    from vl_convert import javascript_bundle
+
+    return str(javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def require_vega() -> None:
+    """Raise ``UsageError`` where the script that draws a report's charts is not installed."""
+    if find_spec("vl_convert") is None:
+        raise UsageError(MISSING.format(package="vl-convert-python"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis."""
+
+    title: str
+    """What it says, with its unit; empty where the categories say it."""
+    categories: tuple[str, ...] = ()
+    """Its categories in order, along x from the left, along y from the top; empty for an axis of numbers."""
+    from_zero: bool = True
+    """Whether an axis of numbers begins at zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values that belong together."""
+
+    name: str
+    """What they are, for the legend."""
+    kind: Kind
+    """How they are drawn."""
+    colour: Colour
+    """The colour."""
+    x: tuple[float | str, ...]
+    """Where: numbers, or categories."""
+    y: tuple[float | str, ...]
+    """Where: numbers, or categories."""
+    labels: tuple[str, ...] = ()
+    """What each says when it is pointed at; without them its numbers."""
+    spread: tuple[tuple[float, float], ...] = ()
+    """Interval of each along the axis of numbers: its two ends."""
+    symbol: Symbol = "circle"
+    """For points."""
+    dashes: Dashes = "solid"
+    """For lines."""
+    in_legend: bool = True
+    """Whether the legend names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A line across the chart."""
+
+    axis: Literal["x", "y"]
+    """The axis that it stands on."""
+    at: float
+    """Where it stands there."""
+    text: str
+    """What it means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart."""
+
+    name: str
+    """Short name, as a file is called."""
+    title: str
+    """Its heading."""
+    summary: str
+    """What it says, in a sentence or two: for whoever does not see it, and for whoever wonders what to see."""
+    x: Axis
+    """The horizontal axis."""
+    y: Axis
+    """The vertical axis."""
+    series: tuple[Series, ...]
+    """What is drawn, the lowest first."""
+    marks: tuple[Mark, ...] = ()
+    """Lines across it."""
+    key: str = ""
+    """What the legend does not say: what lines and points are."""

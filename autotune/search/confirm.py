@@ -14,8 +14,17 @@ from typing import NamedTuple, Protocol
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 from autotune.result import Control, Finalist
-from autotune.search.sequential import LEAST_ROUNDS, MAX_ROUNDS, alpha_of, chance_of_gain, sequential_interval
-from autotune.stats import Interval, mean_interval, next_interval, ratio_interval
+from autotune.stats import (
+    LEAST_ROUNDS,
+    MAX_ROUNDS,
+    Interval,
+    alpha_of,
+    chance_of_gain,
+    mean_interval,
+    next_interval,
+    ratio_interval,
+    sequential_interval,
+)
 
 __all__ = [
     "CLAIM",
@@ -48,13 +57,14 @@ finalists were no better than three."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
 LEAST_WITH_CONTROL = 36
-"""The same for measuring the baseline twice in each round; with less, more rounds are worth more."""
+"""Measurements that there must be time for where the baseline is measured twice in each round; with less, more rounds
+are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """What became of an attempt without numbers and says nothing of its configuration in a later run."""
 
 
 class HasTime(Protocol):
-    """Tells whether there is time for so many more measurements, when so many rounds were tried."""
+    """Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
     def __call__(self, measurements: float, rounds: int) -> bool: ...
 
@@ -151,7 +161,7 @@ class Confirmation:
         return best
 
     def _is_ahead(self, index: int, other: int) -> bool:
-        """Tell whether one finalist can be told to be faster than another by more than what counts as equal."""
+        """Return whether one finalist can be told to be faster than another by more than what counts as equal."""
         both = [(one.finalists[index], one.finalists[other]) for one in self.rounds]
         pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
         if not pairs:
@@ -321,7 +331,7 @@ def confirm(
 
 
 def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
-    """Tell whether a confirming measurement shows that its configuration cannot be the answer, later either."""
+    """Return whether a confirming measurement shows that its configuration cannot be the answer, later either."""
     if trial.kind != "confirm":
         return False
     if trial.measurement is None:
@@ -452,7 +462,7 @@ class _Rounds:
         return next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
 
     def _measure(self, order: Sequence[int]) -> bool:
-        """Measure one round; tell whether there may be another."""
+        """Measure one round; return whether there may be another."""
         self.record.plan(self._possible)
         measured: dict[int, Measurement] = {}
         is_whole = True
@@ -480,7 +490,7 @@ class _Rounds:
         return True
 
     def _is_cut_off(self, attempt: Attempt) -> bool:
-        """Tell whether a measurement ended because the time was over, and not because it was stuck."""
+        """Return whether a measurement ended because the time was over, and not because it was stuck."""
         return attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest
 
     def _strike(self, index: int, outcome: Outcome) -> None:

@@ -10,14 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 
-from autotune.budget import Clock
 from autotune.config import Config
+from autotune.limits import Budget, MemoryLimit, format_size
 from autotune.probes import ComputeProbe
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
 from autotune.result import TriedOption
-from autotune.room import MemoryRoom, format_size
-from autotune.search.attempt import measure_once_more
-from autotune.search.soundness import reason_against
+from autotune.runner.attempt import measure_once_more
+from autotune.search.feasibility import reason_against
 from autotune.search.space import without_loader
 
 __all__ = ["EXPLORE_SHARE", "Explorer"]
@@ -60,9 +59,9 @@ class Explorer:
     """The configuration that the options are added to."""
     options: tuple[str, ...]
     """What to try, in order."""
-    room: MemoryRoom
+    memory_limit: MemoryLimit
     """How much of the memory may be used."""
-    clock: Clock
+    budget: Budget
     """The time that is spent."""
     end: float
     """Seconds since the clock's start at which no further look begins."""
@@ -100,7 +99,7 @@ class Explorer:
                 self._try(option)
 
     def _try(self, option: str) -> None:
-        begin, found = self.clock.spent, TriedOption(option=option, kept=False)
+        begin, found = self.budget.spent, TriedOption(option=option, kept=False)
         config = replace(self._plain, options=(*self._plain.options, option))
         try:
             before, after = self._side_by_side(config)
@@ -112,7 +111,7 @@ class Explorer:
             found, self._plain, self._before = replace(found, kept=True), config, None
         except _LeftOutError as reason:
             found = replace(found, message=str(reason))
-        self.tried.append(replace(found, seconds=self.clock.spent - begin))
+        self.tried.append(replace(found, seconds=self.budget.spent - begin))
 
     def _side_by_side(self, config: Config) -> tuple[list[ComputeProbe], list[ComputeProbe]]:
         """Look at the step without, with, with and without one more option, so that drift cancels.
@@ -138,9 +137,14 @@ class Explorer:
         return attempt.compute
 
     def _require_room(self, looks: list[ComputeProbe]) -> None:
-        peak, room = max(look.peak_memory_bytes for look in looks), self.room.of(looks[0].memory_limit_bytes)
-        if peak > room:
-            raise _LeftOutError(f"training would take {format_size(peak)} of memory with it, of {format_size(room)}")
+        peak, memory_limit = (
+            max(look.peak_memory_bytes for look in looks),
+            self.memory_limit.of(looks[0].memory_limit_bytes),
+        )
+        if peak > memory_limit:
+            raise _LeftOutError(
+                f"training would take {format_size(peak)} of memory with it, of {format_size(memory_limit)}"
+            )
 
     def _require_soundness(self, config: Config, option: str) -> None:
         """Compare losses with those in plain fp32, as before a precision is used."""
@@ -158,7 +162,7 @@ class Explorer:
         if not self._has_time(1):
             raise _OutOfTimeError(NO_TIME)
         self.tell_running(config)
-        limit = max(0.0, self.end - self.clock.spent) + GRACE
+        limit = max(0.0, self.end - self.budget.spent) + GRACE
         request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)
         attempt = measure_once_more(self.runner, config, request, self._may_repeat, if_disturbed=True)
         self.look_cost = attempt.seconds
@@ -168,12 +172,12 @@ class Explorer:
         return attempt
 
     def _may_repeat(self, disturbed: Attempt) -> bool:
-        """Tell whether a look may be repeated: not at the cost of options that are still to be tried."""
-        fits = self.clock.spent + disturbed.seconds <= self.end
+        """Return whether a look may be repeated: not at the cost of options that are still to be tried."""
+        fits = self.budget.spent + disturbed.seconds <= self.end
         return fits and self._has_time(LOOKS * (len(self.options) - len(self.tried)))
 
     def _has_time(self, looks: int) -> bool:
-        return self.clock.spent + looks * self.look_cost <= self.end
+        return self.budget.spent + looks * self.look_cost <= self.end
 
 
 def _compared(option: str, before: list[ComputeProbe], after: list[ComputeProbe]) -> TriedOption:

@@ -14,13 +14,12 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.config import Config
+from autotune.config import Config, StepKey
 from autotune.records import Outcome
-from autotune.search.compute import ComputeModel, Estimate, StepPoint
-from autotune.search.fitting import Fitting
-from autotune.search.knowledge import Knowledge
-from autotune.search.loader import LoaderModel, trace_from_baseline
-from autotune.search.pipeline import NOTHING
+from autotune.search.feasibility import Fitting
+from autotune.search.loader_model import NOTHING, LoaderModel, trace_from_baseline
+from autotune.search.observations import Observations
+from autotune.search.step_model import ComputeModel, Estimate, StepPoint
 
 __all__ = ["Prediction", "predict"]
 
@@ -57,38 +56,39 @@ class Prediction:
     step_errors: Floats
     """Standard deviation of the logarithm of the rate from what is not known of the step."""
     loader_errors: Floats
-    """The same from what is not known of the loader; it counts where the loader limits the rate."""
+    """Standard deviation of the logarithm of the rate from what is not known of the loader; it counts where the loader
+    limits the rate."""
     refusals: tuple[str | None, ...]
     """Why a configuration would not fit the machine; ``None`` where it does."""
 
 
-def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
+def predict(configs: Sequence[Config], observations: Observations) -> Prediction:
     """Predict one configuration or more; takes milliseconds for thousands of them.
 
     Raises ``ValueError`` when not even the baseline was measured.
     """
-    if not knowledge.trials or knowledge.trials[0].measurement is None:
+    if not observations.trials or observations.trials[0].measurement is None:
         raise ValueError("the baseline was not measured")
-    steps, loader = _Steps(knowledge), _loader_model(knowledge)
-    cells = [steps.at(config) for config in configs]
+    steps, loader = _Steps(observations), _loader_model(observations)
+    estimates = [steps.at(config) for config in configs]
     batch = np.array([config.samples_per_step for config in configs], dtype=float)
-    seconds = np.array([cell.seconds for cell in cells])
-    disturbance = DISTURBED * math.sqrt(_crowded_share(knowledge))
-    errors = np.hypot([cell.error for cell in cells], disturbance)
+    seconds = np.array([estimate.seconds for estimate in estimates])
+    disturbance = DISTURBED * math.sqrt(_crowded_share(observations))
+    errors = np.hypot([estimate.error for estimate in estimates], disturbance)
     capacity = _for_each(
         configs,
-        lambda config: (knowledge.cell(config), config.num_workers > 0, config.pin_memory),
-        lambda config: _capacity(config, steps, loader, knowledge),
+        lambda config: (observations.step_key(config), config.num_workers > 0, config.pin_memory),
+        lambda config: _capacity(config, steps, loader, observations),
     )
-    meet = np.minimum if knowledge.on_cpu else _crowded
-    samples = knowledge.facts.dataset_length
+    meet = np.minimum if observations.on_cpu else _crowded
+    samples = observations.facts.dataset_length
     fed, unhindered = np.split(loader.rates([*configs, *configs], np.append(seconds, np.zeros_like(seconds))), 2)
     alone = batch * fed  # what the CPUs can bring holds at the start of an epoch too
     has_workers = np.array([config.num_workers > 0 for config in configs])
     ready = meet(unhindered, capacity)
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
-    fitting = Fitting(knowledge, loader)
-    distrust = {amp: knowledge.distrust(amp) for amp in {config.amp for config in configs}}
+    fitting = Fitting(observations, loader)
+    distrust = {amp: observations.distrust(amp) for amp in {config.amp for config in configs}}
     return Prediction(
         rates=meet(_over_epochs(configs, alone, loader, samples), batch * capacity),
         ceilings=batch / seconds,
@@ -96,73 +96,73 @@ def predict(configs: Sequence[Config], knowledge: Knowledge) -> Prediction:
         limits=np.where(has_workers, batch * np.minimum(1 / seconds, capacity), alone),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
-        loader_errors=shares * math.hypot(TRACED if knowledge.traces else GUESSED, disturbance),
+        loader_errors=shares * math.hypot(TRACED if observations.traces else GUESSED, disturbance),
         refusals=tuple(distrust[config.amp] or fitting.refusal(config) for config in configs),
     )
 
 
-def _crowded_share(knowledge: Knowledge) -> float:
+def _crowded_share(observations: Observations) -> float:
     """Return the share of the trials during which others took the CPUs."""
-    measured = [trial.measurement for trial in knowledge.trials if trial.measurement]
+    measured = [trial.measurement for trial in observations.trials if trial.measurement]
     return fmean(each.conditions.is_crowded for each in measured)
 
 
 class _Steps:
     """Step times and what they cost the CPUs."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self._knowledge = knowledge
-        self._model = ComputeModel(_step_points(knowledge))
-        self._known: dict[tuple[int, str, int], Estimate] = {}
+    def __init__(self, observations: Observations) -> None:
+        self._observations = observations
+        self._model = ComputeModel(_step_points(observations))
+        self._known: dict[StepKey, Estimate] = {}
         used: dict[int, list[float]] = defaultdict(list)
-        for config, look in knowledge.looks:
+        for config, look in observations.looks:
             seconds = config.samples_per_step / look.samples_per_second
-            used[knowledge.threads(config)].append(look.cpu_seconds / seconds)
+            used[observations.threads(config)].append(look.cpu_seconds / seconds)
         self._cpus_in_use = {threads: fmean(values) for threads, values in used.items()}
 
     def at(self, config: Config) -> Estimate:
-        cell = self._knowledge.cell(config)
-        if cell not in self._known:
-            self._known[cell] = self._model.estimate(*cell)
-        return self._known[cell]
+        key = self._observations.step_key(config)
+        if key not in self._known:
+            self._known[key] = self._model.estimate(config.batch_size, config.amp, self._observations.threads(config))
+        return self._known[key]
 
     def cpu_seconds(self, config: Config) -> float:
         """Return the CPU time of a step: of all its threads, or of the host beside an accelerator."""
-        threads = self._knowledge.threads(config)
+        threads = self._observations.threads(config)
         return self.at(config).seconds * self._cpus_in_use.get(threads, max(1, threads))
 
 
-def _step_points(knowledge: Knowledge) -> list[StepPoint]:
-    """Return every measured step time; a disturbed one only where its cell has no other."""
-    found = [(p.config, p.compute.samples_per_second, p.outcome) for p in knowledge.probes if p.compute]
+def _step_points(observations: Observations) -> list[StepPoint]:
+    """Return every measured step time; a disturbed one only where its step has no other."""
+    found = [(p.config, p.compute.samples_per_second, p.outcome) for p in observations.probes if p.compute]
     found += [
         (trial.config, trial.measurement.ceiling_samples_per_second, trial.outcome)
-        for trial in knowledge.trials
+        for trial in observations.trials
         if trial.measurement
     ]
-    sound = {knowledge.cell(config) for config, _, outcome in found if outcome is Outcome.OK}
+    sound = {observations.step_key(config) for config, _, outcome in found if outcome is Outcome.OK}
     return [
-        StepPoint(*knowledge.cell(config), config.samples_per_step / rate)
+        StepPoint(config.batch_size, config.amp, observations.threads(config), config.samples_per_step / rate)
         for config, rate, outcome in found
-        if outcome is Outcome.OK or knowledge.cell(config) not in sound
+        if outcome is Outcome.OK or observations.step_key(config) not in sound
     ]
 
 
-def _loader_model(knowledge: Knowledge) -> LoaderModel:
-    baseline = knowledge.trials[0]
+def _loader_model(observations: Observations) -> LoaderModel:
+    baseline = observations.trials[0]
     assert baseline.measurement is not None
-    guessed = trace_from_baseline(baseline.config, baseline.measurement, knowledge.facts.sample_bytes)
-    asking = min((look.host_seconds for _, look in knowledge.looks), default=0.0)
-    host_seconds = None if knowledge.on_cpu else asking
-    return LoaderModel(knowledge.traces or (guessed,), host_seconds)
+    guessed = trace_from_baseline(baseline.config, baseline.measurement, observations.facts.sample_bytes)
+    asking = min((look.host_seconds for _, look in observations.looks), default=0.0)
+    host_seconds = None if observations.on_cpu else asking
+    return LoaderModel(observations.traces or (guessed,), host_seconds)
 
 
-def _capacity(config: Config, steps: _Steps, loader: LoaderModel, knowledge: Knowledge) -> float:
+def _capacity(config: Config, steps: _Steps, loader: LoaderModel, observations: Observations) -> float:
     """Return the batches per second that CPUs and the pinning thread can bring; without workers nothing is shared."""
     if not config.num_workers:
         return 1 / NOTHING
     work = loader.trace(config.batch_size).cpu_seconds + steps.cpu_seconds(config)
-    return min(knowledge.cpus / max(work, NOTHING), loader.pin_rate(config))
+    return min(observations.cpus / max(work, NOTHING), loader.pin_rate(config))
 
 
 def _for_each(configs: Sequence[Config], key: Callable[[Config], Hashable], value: Callable[[Config], float]) -> Floats:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autotune.search.outlook import Outlook
+from autotune.search.forecast import Forecast
 
 __all__ = ["CEILING_SHARE", "GAIN", "Ending", "Stop", "at_ceiling", "reason_to_stop"]
 
@@ -39,22 +39,22 @@ class Stop:
     ending: Ending
     """What ended it."""
     text: str
-    """The same in words."""
+    """Why, in words."""
 
 
-def reason_to_stop(outlook: Outlook) -> str | None:
+def reason_to_stop(forecast: Forecast) -> str | None:
     """Return why nothing is left to gain, or ``None``."""
-    if at_ceiling(outlook):
+    if at_ceiling(forecast):
         share = f"{1 - CEILING_SHARE:.0%}"
-        most = max(outlook.highest_ceiling, math.exp(outlook.best_log))
+        most = max(forecast.highest_ceiling, math.exp(forecast.best_log))
         return f"within {share} of the ceiling: no loader can give more than {most:,.0f} samples/s"
-    if not outlook.is_open.any():
+    if not forecast.is_open.any():
         return "every configuration within the bounds that could win was measured"
-    if outlook.upside < GAIN:
+    if forecast.upside < GAIN:
         return f"the best that was not tried is expected to be less than {GAIN:.0%} faster"
     return None
 
 
-def at_ceiling(outlook: Outlook) -> bool:
-    """Tell whether the steps alone would hardly be faster than the best so far."""
-    return math.exp(outlook.best_log) >= CEILING_SHARE * outlook.highest_ceiling
+def at_ceiling(forecast: Forecast) -> bool:
+    """Return whether the steps alone would hardly be faster than the best so far."""
+    return math.exp(forecast.best_log) >= CEILING_SHARE * forecast.highest_ceiling

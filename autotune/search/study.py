@@ -21,20 +21,19 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.host import Host
-from autotune.interrupts import shielded
+from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
+from autotune.messages import Messages
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.result import Landscape
-from autotune.room import DEFAULT_ROOM, MemoryRoom
-from autotune.search.claims import Claimed
-from autotune.search.identity import identify
-from autotune.search.keeping import Keeper
-from autotune.search.knowledge import Knowledge
-from autotune.search.landscape import landscape
-from autotune.search.outlook import Outlook, cost, feasible, look_ahead
-from autotune.search.soundness import reason_against
+from autotune.search.feasibility import reason_against
+from autotune.search.forecast import Forecast, cost, feasible, forecast_of, landscape
+from autotune.search.observations import Observations
 from autotune.search.space import Space
 from autotune.search.stopping import GAIN
-from autotune.search.stored import Kept, distribution, frozen_trial, numbered_apart
+from autotune.signals import shielded
+from autotune.storage.keeper import Keeper
+from autotune.storage.study_records import Kept, distribution, frozen_trial, identify, numbered_apart
+from autotune.storage.trial_claims import Claimed
 
 __all__ = ["TuningStudy", "open_study"]
 
@@ -50,17 +49,17 @@ class TuningStudy:
     """An Optuna study over a space, with typed records in and out."""
 
     def __init__(
-        self, space: Space, facts: WorkloadFacts, host: Host, room: MemoryRoom, keeper: Keeper, kept: Kept
+        self, space: Space, facts: WorkloadFacts, host: Host, memory_limit: MemoryLimit, keeper: Keeper, kept: Kept
     ) -> None:
         self._space = space
         self._facts = facts
         self._host = host
-        self.room = room
+        self.memory_limit = memory_limit
         self._keeper = keeper
         self._records, self._probes = list(kept.trials), list(kept.probes)
         self._confirmations = list(kept.confirmations)
         self._last: Config | None = None
-        self._outlook: tuple[object, Outlook] | None = None
+        self._forecast: tuple[object, Forecast] | None = None
         self._study = optuna.create_study(direction="maximize", sampler=_Sampler(self))
         self._asked: optuna.Trial | None = None
 
@@ -80,12 +79,12 @@ class TuningStudy:
         return tuple(self._probes)
 
     @property
-    def knowledge(self) -> Knowledge:
+    def observations(self) -> Observations:
         """All that was found out so far."""
-        return Knowledge(
+        return Observations(
             facts=self._facts,
             host=self._host.for_rank(self._space.base.ranks),
-            room=self.room,
+            memory_limit=self.memory_limit,
             trials=self.trials,
             probes=self.probes,
             claimed=tuple(claim.config for claim in self.claims),
@@ -98,17 +97,17 @@ class TuningStudy:
         return self._keeper.claims
 
     @property
-    def outlook(self) -> Outlook:
+    def forecast(self) -> Forecast:
         """The whole space as it looks now; only after the baseline was measured."""
         version = tuple(record.number for record in self._records), len(self._probes), self.claims
-        if self._outlook is None or self._outlook[0] != version:
-            self._outlook = version, look_ahead(self.knowledge, self._space)
-        return self._outlook[1]
+        if self._forecast is None or self._forecast[0] != version:
+            self._forecast = version, forecast_of(self.observations, self._space)
+        return self._forecast[1]
 
     @property
     def best(self) -> Trial | None:
         """The measured configuration that is expected to be the fastest, given all measurements."""
-        return self.outlook.best if self.trials else None
+        return self.forecast.best if self.trials else None
 
     def finalists(self, most: int, is_sound: Callable[[Trial], bool] = lambda trial: True) -> tuple[Trial, ...]:
         """Return the trials that may be the answer, ``most`` at most of those that are sound; the baseline is none.
@@ -116,8 +115,8 @@ class TuningStudy:
         First the cheapest of those that are as fast as the best of them, within what counts as a gain, then those whose
         rate may well be as high, the fastest first.
         """
-        outlook = self.outlook
-        rated = [(math.log(outlook.rate_of(trial.config)), trial) for trial in self._rivals if is_sound(trial)]
+        forecast = self.forecast
+        rated = [(math.log(forecast.rate_of(trial.config)), trial) for trial in self._rivals if is_sound(trial)]
         if not rated:
             return ()
         best = max(rate for rate, _ in rated)
@@ -125,14 +124,14 @@ class TuningStudy:
         near = [
             (best - rate, trial.number, trial)
             for rate, trial in rated
-            if best - rate <= max(math.log(1 + GAIN), PLAUSIBLE * outlook.error_of(trial.config)) and trial != first
+            if best - rate <= max(math.log(1 + GAIN), PLAUSIBLE * forecast.error_of(trial.config)) and trial != first
         ]
         return (first, *(trial for *_, trial in sorted(near, key=lambda each: each[:2])[: most - 1]))
 
     @property
     def _rivals(self) -> list[Trial]:
         """What the baseline is compared with: a study that goes on may hold what is not allowed any more."""
-        known, position = self.knowledge, self.outlook.position
+        known, position = self.observations, self.forecast.position
         trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
         return [trial for trial in trials if known.distrust(trial.config.amp) is None]
 
@@ -141,19 +140,11 @@ class TuningStudy:
         peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
         return (*cost(trial.config, self._space.base), peak)
 
-    def refresh(self) -> tuple[str, ...]:
-        """Take in what other tuners of a shared study have found; return what the user should know of it."""
-        self._take_in()
-        return self.news()
-
-    def _take_in(self) -> None:
+    def refresh(self) -> None:
+        """Take in what other tuners of a shared study have found."""
         found = self._keeper.refresh()
         if found is not None:
             self._records, self._probes = list(found.trials), list(_without_repetitions(found.probes))
-
-    def news(self) -> tuple[str, ...]:
-        """Return what the user should know of a shared study and was not told yet."""
-        return self._keeper.news()
 
     def ask(self, most: int | None = None) -> tuple[Config, Kind] | None:
         """Return the next configuration to measure, never one that was measured before.
@@ -180,7 +171,7 @@ class TuningStudy:
         trial, self._asked, self._last = self._asked, None, config
         record = _record(self._number, kind, config, attempt)
         if kind == "search":
-            record = replace(record, predicted=self.outlook.rate_of(config), bound=self.outlook.bound(config))
+            record = replace(record, predicted=self.forecast.rate_of(config), bound=self.forecast.bound(config))
         with shielded():  # what has ended is known and kept, or neither
             frozen = self._frozen(record)
             trial.set_constraint("feasible", frozen.constraints["feasible"])
@@ -209,12 +200,12 @@ class TuningStudy:
         if record.measurement is None:
             return 1.0
         measured = record.measurement
-        return measured.epoch_peak_bytes / self.room.of(measured.memory_limit_bytes) - 1
+        return measured.epoch_peak_bytes / self.memory_limit.of(measured.memory_limit_bytes) - 1
 
     def record_skipped(self) -> None:
         """Record what was left out although it might be missed, and why."""
         known = {record.config for record in self._records}
-        for config, message, bound in self.outlook.left_out(self.knowledge):
+        for config, message, bound in self.forecast.left_out(self.observations):
             if config not in known:
                 self._skip(config, message, bound)
 
@@ -222,14 +213,14 @@ class TuningStudy:
         if not self._claim(config, "skipped"):
             return
         attempt = Attempt(outcome=Outcome.SKIPPED, message=message)
-        expected = self.outlook.rate_of(config)
+        expected = self.forecast.rate_of(config)
         record = replace(_record(self._number, "skipped", config, attempt), bound=bound, predicted=expected)
         with shielded():
             self._records.append(record)
             self._keeper.trial(self._frozen(record))
 
     def claim_look(self, part: Part, config: Config) -> bool:
-        """Claim a look before it is taken; tell whether nobody else takes it or has just taken it."""
+        """Claim a look before it is taken; return whether nobody else takes it or has just taken it."""
         return self._keeper.claim_look(part, config)
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
@@ -278,7 +269,7 @@ class TuningStudy:
         """Return the space as it looks now, the loader's settings with the step of ``answer``."""
         measured = self.trials[0].measurement
         assert measured is not None
-        return landscape(self.outlook, self._space, answer, int(self.room.of(measured.memory_limit_bytes)))
+        return landscape(self.forecast, self._space, answer, int(self.memory_limit.of(measured.memory_limit_bytes)))
 
     def next_settings(self) -> dict[str, Any]:
         """Return the next point to measure: the baseline, then what is likely to win most."""
@@ -291,14 +282,14 @@ class TuningStudy:
 
     @property
     def _next_to_search(self) -> Config | None:
-        proposal = self.outlook.proposal()
-        return proposal if proposal or self.has_alternative else self.outlook.most_promising()
+        proposal = self.forecast.proposal()
+        return proposal if proposal or self.has_alternative else self.forecast.most_promising()
 
     def may_answer(self, config: Config) -> bool:
-        """Tell whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""
-        position = self.outlook.position
+        """Return whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""
+        position = self.forecast.position
         alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
-        return any(each in position for each in alike) and self.knowledge.distrust(config.amp) is None
+        return any(each in position for each in alike) and self.observations.distrust(config.amp) is None
 
     @property
     def is_needed(self) -> bool:
@@ -333,7 +324,7 @@ class TuningStudy:
 
 
 class _Sampler(BaseSampler):
-    """Proposes what the study's outlook does: a Gaussian process around the prediction, over the whole space.
+    """Proposes what the study's forecast does: a Gaussian process around the prediction, over the whole space.
 
     Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for thirty trials.
     """
@@ -364,21 +355,22 @@ def open_study(
     host: Host,
     *,
     keeper: Keeper | None = None,
-    room: MemoryRoom = DEFAULT_ROOM,
+    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
+    messages: Messages | None = None,
 ) -> TuningStudy:
     """Open a study; what the keeper has of the same workload, machine, versions and settings is continued.
 
     Raises ``StorageError`` when what is kept cannot be used.
     """
     keeper = keeper or Keeper()
-    kept = keeper.open(identify(facts, host, space))
+    kept = keeper.open(identify(facts, host, space.fingerprint), messages)
     if kept.trials and kept.trials[0].config != space.base:
         keeper.close()
         raise StorageError(f"{keeper.location}: is damaged: its first trial is not the baseline; name another file")
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        return TuningStudy(space, facts, host, room, keeper, kept)
+        return TuningStudy(space, facts, host, memory_limit, keeper, kept)
     finally:
         optuna.logging.set_verbosity(verbosity)
 

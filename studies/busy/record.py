@@ -24,14 +24,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autotune.budget import Clock
 from autotune.config import Config
-from autotune.duration import parse_duration
 from autotune.host import inspect_host
+from autotune.limits import Budget, parse_duration
 from autotune.records import Attempt, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.search.confirm import confirm, finalists_for
-from autotune.search.stages import CROWDED_CAP
+from autotune.search.loop import CROWDED_CAP
 from autotune.stats import ratio_interval
 from autotune.workload import describe
 
@@ -115,7 +114,7 @@ def compared(options: argparse.Namespace) -> None:
     configs, chance, rounds = list(answers()), random.Random(0), list[list[float]]()
     with neighbour(100), measuring() as (runner, baseline):
         together = [baseline, *configs]
-        clock = Clock(60 * options.minutes * len(together) / 2)  # each answer beside the baseline for so many minutes
+        clock = Budget(60 * options.minutes * len(together) / 2)  # each answer beside the baseline for so many minutes
         while clock.left > 0:
             rates = {each: rate(runner, each) for each in chance.sample(together, len(together))}
             rounds.append([rates[each] for each in together])
@@ -165,7 +164,7 @@ def measuring() -> Iterator[tuple[ProcessRunner, Config]]:
 
 def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int) -> dict[str, Any]:
     """Confirm the baseline against itself as a run would in so many seconds."""
-    clock, taken = Clock(seconds), 0
+    clock, taken = Budget(seconds), 0
 
     def has_time(measurements: float, rounds: int) -> bool:
         cost = clock.spent / taken if taken else 0.0

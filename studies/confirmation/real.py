@@ -18,11 +18,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.budget import Clock
 from autotune.config import Config
 from autotune.host import inspect_host
+from autotune.limits import Budget
 from autotune.records import Attempt, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.search.confirm import Confirmation, confirm, finalists_for
 from autotune.workload import describe
 
@@ -76,7 +76,7 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
     with ProcessRunner(describe(WORKLOAD), "cpu") as runner:
         runner.inspect(config)
         first = runner.measure(config, Request(seconds=WINDOW_SECONDS, fresh=True))
-        pace = Pace(Clock(budget), first.seconds)
+        pace = Pace(Budget(budget), first.seconds)
         with_control = finalists_for(budget / first.seconds)[1]
         found = confirm(
             runner,
@@ -94,7 +94,7 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
 class Pace:
     """How long measurements take, and whether there is time for more."""
 
-    def __init__(self, clock: Clock, first: float) -> None:
+    def __init__(self, clock: Budget, first: float) -> None:
         self.clock = clock
         self.first = first
         self.taken = 0
@@ -105,7 +105,7 @@ class Pace:
     def has_time(self, measurements: float, rounds: int) -> bool:
         cost = self.clock.spent / self.taken if self.taken else self.first
         least = measurements / 2 if not rounds else measurements
-        return self.clock.spent + least * cost <= self.clock.budget
+        return self.clock.spent + least * cost <= self.clock.seconds
 
     def count(self, config: Config, attempt: Attempt) -> None:
         self.taken += 1

@@ -23,13 +23,14 @@ from pathlib import Path
 
 import optuna
 
-from autotune.budget import Clock
 from autotune.config import Config
 from autotune.host import Host
+from autotune.limits import Budget
+from autotune.messages import Messages
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 from autotune.records import Attempt, Conditions, Measurement, Outcome, Request, StepTime, WorkloadFacts
 from autotune.search.space import build_space
-from autotune.tuning import Run
+from autotune.search.tuner import TunePlan, Tuner
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 CELLS = (
@@ -248,7 +249,8 @@ def run(job: tuple[str, float, float, int]) -> dict[str, object]:
         gain=gain, seed=seed, drifts=what in ("drifting", "both"), is_disturbed=what in ("disturbed", "both")
     )
     space = build_space(FACTS, HOST.cpus, Config(), BOUNDS)
-    result = Run(machine, space, FACTS, HOST, Clock(budget, machine.now), lambda progress: None).result(None, None)
+    time = Budget(budget, machine.now)
+    result = Tuner(machine, TunePlan(space=space, facts=FACTS, host=HOST), time, Messages(time)).result()
     low, high = result.speedup_ci95 or (math.nan, math.nan)
     next_low, next_high = result.next_run_95 or (math.nan, math.nan)
     confirmed = {trial.config for trial in result.history if trial.kind == "confirm"} - {Config()}

@@ -10,7 +10,7 @@ import pytest
 from autotune import tune
 from autotune.result import Result
 from tests.quiet import undisturbed
-from tests.test_tuning import searched
+from tests.search.test_tuner import searched
 
 
 def test_on_a_real_pipeline_whose_step_takes_ten_times_its_loading_six_trials_reach_the_ceiling() -> None:

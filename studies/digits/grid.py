@@ -26,7 +26,7 @@ import pandas
 import autotune
 from autotune.host import inspect_host
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.search.space import build_space
 from autotune.workload import describe
 

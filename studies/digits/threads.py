@@ -15,7 +15,7 @@ from pathlib import Path
 
 import autotune
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
@@ -47,13 +47,13 @@ def measure_here() -> float:
     from workload import build
 
     from autotune.measure.benchmark import measure
-    from autotune.measure.cell import open_cell
     from autotune.measure.device import open_device
+    from autotune.measure.step_probe import open_step
 
     config = autotune.load_config(CONFIG)
     config.apply_threads()
     workload, device = autotune.Workload(*build()), open_device("auto")
-    return measure(workload, config, open_cell(workload, config, device), device, REQUEST).samples_per_second
+    return measure(workload, config, open_step(workload, config, device), device, REQUEST).samples_per_second
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from workloads import STEP_VARIABLE
 
 from autotune.config import Config
 from autotune.host import inspect_host
+from autotune.limits import DEFAULT_MEMORY_LIMIT
 from autotune.records import Probe, Request, Trial, WorkloadFacts
-from autotune.room import DEFAULT_ROOM
-from autotune.runner import ProcessRunner
-from autotune.search.knowledge import Knowledge
+from autotune.runner.local import ProcessRunner
+from autotune.search.observations import Observations
 from autotune.search.predict import predict
 from autotune.workload import describe
 
@@ -76,12 +76,12 @@ def build_seconds(workload: str) -> float:
 def record(workload: str) -> tuple[list[dict[str, object]], dict[str, object]]:
     with ProcessRunner(describe(f"{HERE}/workloads.py:{workload}")) as runner:
         facts = runner.inspect(BASELINE)
-        knowledge = look(runner, facts)
+        observations = look(runner, facts)
         configs = [
             Config(batch_size=BATCH_SIZE, num_workers=workers, prefetch_factor=prefetch, persistent_workers=True)
             for workers, prefetch in SETTINGS
         ]
-        predicted = predict(configs, knowledge).rates
+        predicted = predict(configs, observations).rates
         rows = []
         for config, expected in zip(configs, predicted.tolist(), strict=True):
             attempt = runner.measure(config, WINDOW)
@@ -92,7 +92,7 @@ def record(workload: str) -> tuple[list[dict[str, object]], dict[str, object]]:
                     "workers": config.num_workers,
                     "prefetch": config.prefetch_factor,
                     "predicted": f"{expected:.5g}",
-                    "simple": f"{simple(config, knowledge):.5g}",
+                    "simple": f"{simple(config, observations):.5g}",
                     "measured": f"{rate:.5g}",
                     "low": f"{interval[0]:.5g}" if interval else "",
                     "high": f"{interval[1]:.5g}" if interval else "",
@@ -100,10 +100,10 @@ def record(workload: str) -> tuple[list[dict[str, object]], dict[str, object]]:
                 }
             )
             print(workload, rows[-1], file=sys.stderr, flush=True)
-    return rows, asdict(knowledge.traces[0])
+    return rows, asdict(observations.traces[0])
 
 
-def look(runner: ProcessRunner, facts: WorkloadFacts) -> Knowledge:
+def look(runner: ProcessRunner, facts: WorkloadFacts) -> Observations:
     """Take the looks: the baseline, the step alone, the loader alone."""
     baseline = runner.measure(BASELINE, Request(seconds=2.0))
     trial = Trial(
@@ -117,13 +117,15 @@ def look(runner: ProcessRunner, facts: WorkloadFacts) -> Knowledge:
             Probe(part=part, config=BASELINE, outcome=found.outcome, compute=found.compute, loader=found.loader)
         )
     endless = WorkloadFacts(**{**asdict(facts), "dataset_length": None})
-    return Knowledge(facts=endless, host=inspect_host(), room=DEFAULT_ROOM, trials=(trial,), probes=tuple(probes))
+    return Observations(
+        facts=endless, host=inspect_host(), memory_limit=DEFAULT_MEMORY_LIMIT, trials=(trial,), probes=tuple(probes)
+    )
 
 
-def simple(config: Config, knowledge: Knowledge) -> float:
+def simple(config: Config, observations: Observations) -> float:
     """Return the samples per second of the usual formula: the slower of one step and one build by all workers."""
-    step = next(probe.compute for probe in knowledge.probes if probe.compute)
-    build = fmean(knowledge.traces[0].build_seconds)
+    step = next(probe.compute for probe in observations.probes if probe.compute)
+    build = fmean(observations.traces[0].build_seconds)
     return float(np.minimum(step.samples_per_second, BATCH_SIZE * config.num_workers / build))
 
 

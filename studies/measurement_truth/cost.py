@@ -21,10 +21,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import autotune
 from autotune.config import Config
 from autotune.measure.device import CpuDevice
-from autotune.measure.inventory import BatchStream, CountingCollate
-from autotune.measure.loading import open_loader
-from autotune.measure.run import TimedRun
+from autotune.measure.loader import BatchStream, CountingCollate, open_loader
 from autotune.measure.step import TrainingStep
+from autotune.measure.timed_run import TimedRun
 from autotune.records import Request
 
 BLOCKS = 20

@@ -30,8 +30,8 @@ from pipelines import BATCH_SIZE, LENGTH, Pipeline, SleepingStep, build_seconds,
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.measure.benchmark import measure
-from autotune.measure.cell import open_cell
 from autotune.measure.device import CpuDevice
+from autotune.measure.step_probe import open_step
 from autotune.records import Request
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -115,7 +115,7 @@ def compare(repetition: int, pipeline: Pipeline, num_workers: int, prefetch_fact
     step, device = SleepingStep(pipeline, warm_batches=1), CpuDevice()
     subject = workload(pipeline, step)
     request = Request(seconds=LONGEST.get(pipeline.delay, 5.0))
-    found = measure(subject, config, open_cell(subject, config, device), device, request)
+    found = measure(subject, config, open_step(subject, config, device), device, request)
     first = 1 + found.settling_steps  # after the batch that the model was warmed up on
     low, high = found.ci95 or (0.0, 0.0)
 

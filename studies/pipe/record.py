@@ -17,7 +17,7 @@ from pathlib import Path
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.corrupting import SPOILT
 

@@ -22,7 +22,7 @@ import autotune
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))

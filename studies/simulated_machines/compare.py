@@ -23,12 +23,12 @@ import optuna
 from machines import FAMILIES, HEADROOM, Machine, draw_world
 from optuna.distributions import IntDistribution
 
-from autotune.budget import Clock
 from autotune.config import Config
-from autotune.records import Outcome, Progress, Request
-from autotune.room import MemoryRoom
+from autotune.limits import Budget, MemoryLimit
+from autotune.messages import Messages, Progress
+from autotune.records import Outcome, Request
+from autotune.search.loop import Search
 from autotune.search.space import KNOBS
-from autotune.search.stages import Search
 from autotune.search.study import open_study
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
@@ -58,7 +58,7 @@ FAILED = (Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM)
 def ours(machine: Machine) -> Iterator[dict[str, object]]:
     """The search of autotune itself, as it runs on real machines."""
     rows: list[dict[str, object]] = []
-    study = open_study(machine.space, machine.facts, machine.host, room=MemoryRoom(headroom=HEADROOM))
+    study = open_study(machine.space, machine.facts, machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
 
     def tell(progress: Progress) -> None:
         if progress.finished is None:
@@ -68,10 +68,16 @@ def ours(machine: Machine) -> Iterator[dict[str, object]]:
         assert finalist is not None
         rows.append(row(machine, best.config, finalist.config, len(study.probes)))
 
+    time = Budget(3600.0, machine.now)
     search = Search(
-        runner=machine, study=study, space=machine.space, clock=Clock(3600.0, machine.now), tell=tell, max_trials=TRIALS
+        runner=machine,
+        study=study,
+        space=machine.space,
+        budget=time,
+        messages=Messages(time, tell),
+        max_trials=TRIALS,
     )
-    reason = search.run()
+    reason = search.run().text
     yield from rows
     for _ in range(TRIALS - len(rows)):
         yield {**rows[-1], "reason": reason.partition(":")[0]}
@@ -144,22 +150,19 @@ def predicted_start(machine: Machine) -> list[Config]:
 
     That measurement of the baseline is not counted as a trial.
     """
-    study = open_study(machine.space, machine.facts, machine.host, room=MemoryRoom(headroom=HEADROOM))
+    study = open_study(machine.space, machine.facts, machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
+    time = Budget(3600.0, machine.now)
     search = Search(
-        runner=machine, study=study, space=machine.space, clock=Clock(3600.0, machine.now), tell=deaf, max_trials=1
+        runner=machine, study=study, space=machine.space, budget=time, messages=Messages(time), max_trials=1
     )
     search.run()
-    outlook = study.outlook
-    order = sorted(outlook.configs, key=lambda config: -outlook.prediction.rates[outlook.position[config]])
-    fitting = [config for config in order if outlook.prediction.refusals[outlook.position[config]] is None]
+    forecast = study.forecast
+    order = sorted(forecast.configs, key=lambda config: -forecast.prediction.rates[forecast.position[config]])
+    fitting = [config for config in order if forecast.prediction.refusals[forecast.position[config]] is None]
     chosen: dict[tuple[int, str, int], Config] = {}
     for config in fitting:
         chosen.setdefault((config.batch_size, config.amp, config.num_workers), config)
     return list(chosen.values())[:PREDICTED]
-
-
-def deaf(progress: Progress) -> None:
-    return None
 
 
 def guesses(machine: Machine) -> list[Config]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import autotune
-from autotune.report.words import config_text
+from autotune.report.text import config_text
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 

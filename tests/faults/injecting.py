@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
+from autotune.api import tune
 from autotune.config import load_config
-from autotune.records import Outcome, Progress
+from autotune.messages import Progress
+from autotune.records import Outcome
 from autotune.result import Result
-from autotune.tuning import tune
 from tests.faults.zoo import FAULTS, FLAG, NAME
 
 STRUCK = 1

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from autotune.errors import UsageError
+from autotune.measure.conditions import open_gpu
 from autotune.measure.device import open_device
-from autotune.measure.gpu import open_gpu
 from autotune.measure.step import move
 from tests.gpu.workloads import GIBIBYTE, spin
 

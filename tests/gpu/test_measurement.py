@@ -13,14 +13,13 @@ from torch import nn
 
 from autotune.config import Config
 from autotune.measure.benchmark import measure
-from autotune.measure.cell import WARM_CAP_SECONDS, open_cell
 from autotune.measure.device import AcceleratorDevice
-from autotune.measure.inventory import BatchStream, CountingCollate
-from autotune.measure.loading import open_loader
-from autotune.measure.run import TimedRun
+from autotune.measure.loader import BatchStream, CountingCollate, open_loader
 from autotune.measure.step import TrainingStep
+from autotune.measure.step_probe import WARM_CAP_SECONDS, open_step
+from autotune.measure.timed_run import TimedRun
 from autotune.records import Attempt, Measurement, Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests.gpu.workloads import (
     FIRST_STEP_SECONDS,
@@ -62,13 +61,13 @@ def settled(workload: Workload, config: Config, device: AcceleratorDevice, secon
     """A run that may fill its window."""
     counter = CountingCollate(workload.collate_fn, config.num_workers)
     stream = BatchStream(open_loader(workload, config, counter), counter)
-    run = TimedRun(config, open_cell(workload, config, device).step, stream, device, Request(seconds=seconds))
+    run = TimedRun(config, open_step(workload, config, device).step, stream, device, Request(seconds=seconds))
     run.settle()
     return run
 
 
 def measured_here(workload: Workload, config: Config, device: AcceleratorDevice) -> Measurement:
-    return measure(workload, config, open_cell(workload, config, device), device, Request(seconds=1.5))
+    return measure(workload, config, open_step(workload, config, device), device, Request(seconds=1.5))
 
 
 def measured(attempt: Attempt) -> Measurement:
@@ -144,7 +143,7 @@ def test_a_window_ends_in_time_although_the_host_runs_ahead(cuda: AcceleratorDev
 
 def test_the_warm_up_ends_in_time_although_the_host_runs_ahead(cuda: AcceleratorDevice) -> None:
     begin = time.perf_counter()
-    open_cell(spinning(100), PLAIN, cuda)  # 0.3 s a step at 2 GHz
+    open_step(spinning(100), PLAIN, cuda)  # 0.3 s a step at 2 GHz
     assert time.perf_counter() - begin < 2 * WARM_CAP_SECONDS
 
 

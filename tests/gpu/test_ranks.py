@@ -8,7 +8,7 @@ import torch
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 
 CONFIG = Config(batch_size=8, num_workers=1, ranks=2)

@@ -23,9 +23,9 @@ from torch.utils.data import (
 
 from autotune.config import Config
 from autotune.measure.benchmark import measure
-from autotune.measure.cell import open_cell
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import tensors_in
+from autotune.measure.step_probe import open_step
 from autotune.records import Measurement, Request
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Divided, Lengthening, OneShard, Ragged, SlowToOpen, Squares, first_elements
@@ -54,7 +54,7 @@ MANY = 100_000
 @pytest.fixture(autouse=True)
 def warm_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps are enough here: these tests are not about how fast the model is."""
-    monkeypatch.setattr("autotune.measure.cell.WARM_SECONDS", 0.0)
+    monkeypatch.setattr("autotune.measure.step_probe.WARM_SECONDS", 0.0)
 
 
 class Training:
@@ -79,9 +79,9 @@ def measured(
     training = options.setdefault("training_step", Training())
     workload, device = Workload(nn.Linear(1, 1), dataset, **options), CpuDevice()
     config = Config(batch_size=batch_size, **loader)
-    cell = open_cell(workload, config, device)
+    warm = open_step(workload, config, device)
     training.batches.clear()
-    return measure(workload, config, cell, device, request)
+    return measure(workload, config, warm, device, request)
 
 
 def notes_with(words: str, found: Measurement) -> list[str]:
@@ -306,12 +306,12 @@ def test_a_sampler_that_yields_more_than_it_says_is_measured_all_the_same() -> N
 
 def test_how_batches_are_copied_is_the_loaders_choice_and_not_that_of_the_first_in_the_cell() -> None:
     workload, device = Workload(nn.Linear(1, 1), Squares(MANY), training_step=Training()), CpuDevice()
-    cell = open_cell(workload, Config(batch_size=8), device)
+    warm = open_step(workload, Config(batch_size=8), device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # there is nothing to pin memory for
         for pins in (True, False):
-            measure(workload, Config(batch_size=8, pin_memory=pins), cell, device, Request(seconds=0.1))
-            assert cell.step.non_blocking is pins
+            measure(workload, Config(batch_size=8, pin_memory=pins), warm, device, Request(seconds=0.1))
+            assert warm.step.non_blocking is pins
 
 
 # --- what else a measurement says ---

@@ -23,11 +23,11 @@ import autotune
 from autotune.config import Config
 from autotune.host import usable_cpus
 from autotune.measure.benchmark import measure
-from autotune.measure.cell import open_cell
+from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import CpuDevice
-from autotune.measure.monitor import conditions_between, snapshot
+from autotune.measure.step_probe import open_step
 from autotune.records import Conditions, Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests import examples
 from tests.datasets import HoldsALambda, Squares
@@ -91,7 +91,7 @@ class Laborious(Squares):
 def test_loader_workers_are_no_neighbours_even_if_they_have_ended(keeps: bool) -> None:
     workload, device = Workload(nn.Linear(1, 1), Laborious(64)), CpuDevice()
     config = Config(batch_size=8, num_workers=1, persistent_workers=keeps)
-    found = measure(workload, config, open_cell(workload, config, device), device, Request(seconds=0.6))
+    found = measure(workload, config, open_step(workload, config, device), device, Request(seconds=0.6))
     assert found.restart_seconds is not None
     assert found.conditions.own_cpus > 0.15  # beside busy neighbours too; training itself takes a tenth of that
 
@@ -143,8 +143,8 @@ def test_what_comes_from_storage_is_told_from_what_the_page_cache_had(blocks: Pa
     def storage_share(*, forgets: bool) -> float | None:
         workload = Workload(nn.Linear(1, 1), Blocks(blocks, forgets=forgets))
         config, device = Config(batch_size=4, num_workers=num_workers), CpuDevice()
-        cell = open_cell(workload, config, device)
-        return measure(workload, config, cell, device, Request(seconds=0.2)).conditions.storage_share
+        warm = open_step(workload, config, device)
+        return measure(workload, config, warm, device, Request(seconds=0.2)).conditions.storage_share
 
     warm, cold = storage_share(forgets=False), storage_share(forgets=True)
     assert warm is not None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.epochs import EpochCost
+from autotune.measure.benchmark import EpochCost
 
 SECONDS = st.floats(1e-3, 100)
 RATES = st.floats(0.1, 1e6)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from autotune import Workload
-from autotune.measure.fingerprint import fingerprint
+from autotune.measure.workload_facts import fingerprint
 from tests.datasets import Squares
 
 SOURCE = textwrap.dedent(
@@ -97,7 +97,7 @@ EDITS = {
 def fingerprint_in_another_process(folder: Path, source: str, name: str = "train.py") -> str:
     (folder / name).write_text(source)
     script = (
-        "from autotune.workload import describe, load; from autotune.measure.fingerprint import fingerprint\n"
+        "from autotune.workload import describe, load; from autotune.measure.workload_facts import fingerprint\n"
         f"print(fingerprint(load(describe('{folder / name}:build', None)), 64))"
     )
     done = subprocess.run(

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
-from autotune.measure.run import TimedRun, Window
+from autotune.measure.timed_run import TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Request
-from tests.measure.test_run import resembling
+from tests.measure.test_timed_run import resembling
 from tests.pipeline import BATCH_SIZE, ReadyBatches, SimulatedAccelerator, SimulatedPipeline, always
 
 LOADERS = [(0, 1), (1, 2), (2, 2), (1, 32), (2, 16), (4, 2), (8, 2), (8, 8)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.measure.notes import loader_notes, machine_notes, window_notes
+from autotune.measure.benchmark import loader_notes, machine_notes, window_notes
 from autotune.measure.window import WindowSummary
 from tests import examples
 

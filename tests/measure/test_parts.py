@@ -16,7 +16,7 @@ from autotune.config import Config
 from autotune.measure.worker import Session
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Attempt, Measurement, Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests import workloads
 from tests.datasets import Squares

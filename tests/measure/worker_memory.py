@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from autotune.measure.inventory import BatchStream, CountingCollate
-from autotune.measure.memory import (
+from autotune.measure.loader import BatchStream, CountingCollate
+from autotune.measure.process_memory import (
     MemoryGrowth,
     MemorySample,
     growth_between,

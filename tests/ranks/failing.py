@@ -13,7 +13,7 @@ import psutil
 
 from autotune.config import Config
 from autotune.records import Attempt, Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import MARK, are_gone, marked
 from tests.ranks.workloads import FAILED, HOW

@@ -12,10 +12,10 @@ from typing import Any
 import torch.distributed as dist
 import torch.multiprocessing
 
-from autotune.measure.team import Board, Team
+from autotune.measure.rank_group import Board, RankGroup
 
 
-def in_ranks(ranks: int, folder: Path, function: Callable[[Team], Any]) -> list[Any]:
+def in_ranks(ranks: int, folder: Path, function: Callable[[RankGroup], Any]) -> list[Any]:
     """Return what the function, a member of a team of so many, returns in each; plain values."""
     board = Board(ranks)
     torch.multiprocessing.start_processes(
@@ -24,10 +24,10 @@ def in_ranks(ranks: int, folder: Path, function: Callable[[Team], Any]) -> list[
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
 
 
-def _take_part(rank: int, ranks: int, board: Board, folder: str, function: Callable[[Team], Any]) -> None:
+def _take_part(rank: int, ranks: int, board: Board, folder: str, function: Callable[[RankGroup], Any]) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     meeting = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
-    found = function(Team(rank, ranks, board))
+    found = function(RankGroup(rank, ranks, board))
     Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from autotune.config import Config
-from autotune.measure.team import Team
+from autotune.measure.rank_group import RankGroup
 from tests.ranks.in_ranks import in_ranks
 
 SAMPLES, BATCH, RANKS = 24, 4, 2
@@ -55,8 +55,8 @@ def test_gradients_are_those_of_one_process_with_all_samples(
 ) -> None:
     config = Config(batch_size=BATCH, accumulation_steps=accumulation_steps, ranks=RANKS)
 
-    def work(team: Team) -> Any:
-        return trained(team.rank, team.size, config, reduction)
+    def work(group: RankGroup) -> Any:
+        return trained(group.rank, group.size, config, reduction)
 
     found = in_ranks(RANKS, tmp_path, work)
     whole = trained(0, 1, Config(batch_size=BATCH * RANKS * accumulation_steps), reduction)
@@ -79,10 +79,10 @@ def test_ranks_with_other_numbers_of_samples_step_alike_and_as_one_process_would
             accumulator.step()
         return optimizer.seen[0]
 
-    def work(team: Team) -> Any:
+    def work(group: RankGroup) -> Any:
         torch.manual_seed(0)
-        model, own = nn.Linear(3, 1), inputs[5 * team.rank : 5 + 7 * team.rank]
-        return train(model, DistributedDataParallel(model), config, list(own.split(sizes[team.rank])))
+        model, own = nn.Linear(3, 1), inputs[5 * group.rank : 5 + 7 * group.rank]
+        return train(model, DistributedDataParallel(model), config, list(own.split(sizes[group.rank])))
 
     first, second = in_ranks(RANKS, tmp_path, work)
     torch.manual_seed(0)
@@ -94,14 +94,14 @@ def test_ranks_with_other_numbers_of_samples_step_alike_and_as_one_process_would
 def test_ranks_synchronise_only_in_the_last_batch_before_a_step(tmp_path: Path) -> None:
     config = Config(batch_size=BATCH, accumulation_steps=3, ranks=RANKS)
 
-    def work(team: Team) -> Any:
-        replicas, batch = DistributedDataParallel(nn.Linear(3, 1)), torch.full((4, 3), float(team.rank))
+    def work(group: RankGroup) -> Any:
+        replicas, batch = DistributedDataParallel(nn.Linear(3, 1)), torch.full((4, 3), float(group.rank))
         accumulator = config.accumulator(torch.optim.SGD(replicas.parameters(), lr=0.0), "cpu")
         same = []
         for _ in range(3):
             with accumulator.accumulate(replicas):
                 accumulator.backward(replicas(batch).mean(), 4)
-            gradients = team.gather([p.grad.tolist() for p in replicas.parameters() if p.grad is not None])
+            gradients = group.gather([p.grad.tolist() for p in replicas.parameters() if p.grad is not None])
             same.append(gradients[0] == gradients[1])
         return same
 

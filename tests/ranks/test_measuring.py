@@ -8,7 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.records import Measurement, Outcome, Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.quiet import undisturbed
 from tests.ranks.workloads import SAMPLE, SLOWER, STEP, SYNC

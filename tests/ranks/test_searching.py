@@ -10,27 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune
-from autotune.baseline import as_baseline, fitted
-from autotune.budget import Clock
 from autotune.cli import main
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.records import RankShare
-from autotune.report.words import TIMES, config_text, settings_rows, slowest_rank_rows, snippet
-from autotune.search.identity import identify
-from autotune.search.space import build_space
-from autotune.tuning import Run
+from autotune.report.text import TIMES, config_text, settings_rows, slowest_rank_rows, snippet
+from autotune.search.space import as_baseline, build_space, fitted
+from autotune.search.tuner import Tuner
+from autotune.storage.study_records import identify
 from tests import examples
-from tests.simulated import SimulatedMachine, gpu_facts, host, larger_batches_pay, loader_bound
+from tests.simulated import SimulatedMachine, gpu_facts, host, larger_batches_pay, loader_bound, tuner_of
 
 FACTS = gpu_facts()
 
 
-def run_of(machine: SimulatedMachine, ranks: int, whole: int | None = None, **facts: Any) -> Run:
+def run_of(machine: SimulatedMachine, ranks: int, whole: int | None = None, **facts: Any) -> Tuner:
     known = gpu_facts(**facts)
     baseline = as_baseline(None, whole, ranks)
     space = build_space(known, host(16).for_rank(ranks).cpus, baseline, {}, whole)
-    return Run(machine, space, known, host(16), Clock(180.0, machine.now), lambda progress: None)
+    return tuner_of(machine, space, known, host(16))
 
 
 @pytest.mark.parametrize("cost", [loader_bound, larger_batches_pay])
@@ -38,9 +36,9 @@ def run_of(machine: SimulatedMachine, ranks: int, whole: int | None = None, **fa
 def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
     machine = SimulatedMachine(cost=cost)
     run = run_of(machine, ranks)
-    result = run.result(None, None)
+    result = run.result()
     assert result.verdict == "faster"
-    assert machine.rate(result.config) >= 0.95 * machine.best(run.space)
+    assert machine.rate(result.config) >= 0.95 * machine.best(run.plan.space)
     assert {config.ranks for config, _ in (*machine.calls, *machine.looks)} == {ranks}
     assert result.config.measured is not None
     assert result.config.measured["baseline"]["ranks"] == ranks
@@ -48,14 +46,14 @@ def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
 
 
 def test_the_cpus_are_divided_among_the_ranks() -> None:
-    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).space for ranks in (1, 4)}
+    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).plan.space for ranks in (1, 4)}
     assert max(spaces[1].values["num_workers"]) == 32
     assert max(spaces[4].values["num_workers"]) == 8
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([64, 256, 1024]))
 def test_the_samples_of_a_step_are_those_of_all_ranks(ranks: int, whole: int) -> None:
-    space = run_of(SimulatedMachine(cost=loader_bound), ranks, whole).space
+    space = run_of(SimulatedMachine(cost=loader_bound), ranks, whole).plan.space
     assert {config.samples_per_step * config.accumulation_steps for config in space.configs} == {whole}
 
 
@@ -89,7 +87,10 @@ def test_a_dataset_that_the_ranks_cannot_share_is_refused() -> None:
 
 
 def test_studies_of_other_ranks_are_other_studies() -> None:
-    names = {identify(FACTS, host(), run_of(SimulatedMachine(cost=loader_bound), ranks).space).name for ranks in (1, 2)}
+    names = {
+        identify(FACTS, host(), run_of(SimulatedMachine(cost=loader_bound), ranks).plan.space.fingerprint).name
+        for ranks in (1, 2)
+    }
     assert len(names) == 2
 
 
@@ -168,6 +169,6 @@ def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.
 )
 def test_a_run_says_what_to_do_about_data_parallel(devices: int | None, ranks: int, advice: str | None) -> None:
     run = run_of(SimulatedMachine(cost=loader_bound), ranks, data_parallel_devices=devices)
-    found = [note for note in run.result(None, None).notes if "nn.DataParallel" in note]
+    found = [note for note in run.result().notes if "nn.DataParallel" in note]
     assert len(found) == (advice is not None)
     assert all(note.endswith(advice or "") for note in found)

@@ -13,15 +13,13 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from autotune import Workload
 from autotune.config import Config
-from autotune.measure.inventory import CountingCollate
-from autotune.measure.loading import open_loader, open_stream
-from autotune.measure.sharding import share_of
-from autotune.measure.team import ALONE, Board, Team
+from autotune.measure.loader import CountingCollate, open_loader, open_stream
+from autotune.measure.rank_group import ALONE, Board, RankGroup, share_of
 from tests.ranks.workloads import Uneven
 
 
-def team(rank: int, size: int) -> Team:
-    found = Team(rank, 1, Board(size))
+def group(rank: int, size: int) -> RankGroup:
+    found = RankGroup(rank, 1, Board(size))
     found.size = size
     return found
 
@@ -35,7 +33,7 @@ def shares(workload: Workload, ranks: int, batch_size: int = 4) -> list[list[int
     found = []
     for rank in range(ranks):
         loader = open_loader(
-            share_of(workload, team(rank, ranks)), Config(batch_size=batch_size, ranks=ranks), CountingCollate(None, 0)
+            share_of(workload, group(rank, ranks)), Config(batch_size=batch_size, ranks=ranks), CountingCollate(None, 0)
         )
         found.append([int(number) for (batch,), _ in loader for number in batch.flatten()])
     return found
@@ -85,7 +83,7 @@ def test_what_is_divided_already_is_not_divided_again() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_each_epoch_has_an_order_of_its_own(ranks: int) -> None:
     dataset = numbers(64)
-    workload = share_of(Workload(nn.Linear(1, 1), dataset), team(0, ranks))
+    workload = share_of(Workload(nn.Linear(1, 1), dataset), group(0, ranks))
     stream = open_stream(workload, Config(batch_size=64 // ranks))
     assert next(stream)[0].tolist() != next(stream)[0].tolist()
     assert stream.epochs == 2
@@ -94,7 +92,7 @@ def test_each_epoch_has_an_order_of_its_own(ranks: int) -> None:
 def test_one_process_and_iterable_datasets_are_left_as_they_are() -> None:
     workload, iterable = Workload(nn.Linear(1, 1), numbers(4)), Workload(nn.Linear(1, 1), Uneven())
     assert share_of(workload, ALONE) is workload
-    assert share_of(iterable, team(1, 2)) is iterable
+    assert share_of(iterable, group(1, 2)) is iterable
 
 
 def test_a_configuration_gives_the_sampler_of_one_process_too() -> None:

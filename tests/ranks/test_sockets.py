@@ -15,9 +15,9 @@ import pytest
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.host import inspect_host
-from autotune.measure import ranks
+from autotune.measure import rank_launch as ranks
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 
 pytestmark = pytest.mark.machine
@@ -95,11 +95,11 @@ def test_the_process_that_forks_ranks_looks_at_no_accelerator(monkeypatch: pytes
 
     for name in ("is_available", "device_count", "current_device", "init"):
         monkeypatch.setattr(torch.cuda, name, looks)
-    assert ranks.run_ranks(2, lambda team: None) is None
+    assert ranks.run_ranks(2, lambda group: None) is None
 
 
 def test_more_ranks_than_cpus_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.runner.MeasuringProcess", None)
+    monkeypatch.setattr("autotune.runner.local.MeasuringProcess", None)
     cpus = inspect_host().cpus
     with ProcessRunner(describe("tests.ranks.workloads:small"), "cpu") as runner:
         for count in (cpus + 1, 1_000_000):

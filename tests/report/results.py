@@ -6,15 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.budget import Clock
 from autotune.config import Config
 from autotune.records import Outcome
 from autotune.result import RecordedStudy, Result
-from autotune.search.keeping import Keeper
-from autotune.search.reading import read_study
-from autotune.tuning import Run
+from autotune.storage.keeper import Keeper
+from autotune.storage.read import read_study
 from tests import examples
-from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of, tuner_of
 
 SPEED = {"off": 1.0, "bf16": 0.55, "fp16": 0.6}
 MEMORY = {"off": 9_000_000, "bf16": 5_200_000, "fp16": 5_200_000}
@@ -46,15 +44,7 @@ def kept_study(path: Path, **facts: Any) -> Result:
     described = gpu_facts(**{"model_name": "ResNet", "dataset_name": "FolderOfJpegs", **facts})
     keeper = Keeper(path)
     try:
-        run = Run(
-            machine,
-            few_of(described, num_workers="0,4,16"),
-            described,
-            host(8),
-            Clock(180, machine.now),
-            lambda progress: None,
-        )
-        result = run.result(keeper, None)
+        result = tuner_of(machine, few_of(described, num_workers="0,4,16"), described, host(8)).result(keeper)
         keeper.finish()
     finally:
         keeper.close()
@@ -66,9 +56,7 @@ def simulated_result() -> Result:
     """The result of one such run, which is kept nowhere."""
     machine = SimulatedMachine(cost=cost, peak=peak, fails=fails, noise=0.02, persistence_gain=0.05, seed=3)
     facts = gpu_facts(model_name="ResNet", dataset_name="FolderOfJpegs")
-    return Run(machine, space_of(facts), facts, host(8), Clock(180, machine.now), lambda progress: None).result(
-        None, None
-    )
+    return tuner_of(machine, space_of(facts), facts, host(8)).result()
 
 
 def unfinished(path: Path) -> RecordedStudy:

@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.columns import COLUMNS, trial_row
 from autotune.records import Outcome, StepTime, Trial
-from autotune.report.chart import Chart, Series
-from autotune.report.charts import (
+from autotune.report.charts import charts_of, confirmation_chart, time_chart
+from autotune.report.space_charts import (
     batch_size_chart,
-    charts_of,
-    confirmation_chart,
+    fastest_so_far,
     history_chart,
     importance_chart,
     loader_chart,
     memory_chart,
-    time_chart,
 )
-from autotune.report.trials import fastest_so_far
+from autotune.report.table import COLUMNS, trial_row
+from autotune.report.vega import Chart, Series
 from autotune.result import Finalist, Importance, RecordedStudy, pareto_front
 from tests import examples
 from tests.report.results import only_failures, simulated_result

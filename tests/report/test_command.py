@@ -8,19 +8,17 @@ from typing import Any
 import pandas
 import pytest
 
-from autotune.budget import Clock
 from autotune.cli import main
-from autotune.columns import COLUMNS
 from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.records import Outcome
+from autotune.report.table import COLUMNS
 from autotune.result import Result
-from autotune.search.keeping import Keeper
-from autotune.search.reading import read_study
-from autotune.tuning import Run
+from autotune.storage.keeper import Keeper
+from autotune.storage.read import read_study
 from tests import examples
 from tests.report.results import kept_study, simulated_result
-from tests.search.test_keeping import HERE, frozen, opened, trial
-from tests.simulated import SimulatedMachine, equal_everywhere, few_of, gpu_facts, host
+from tests.simulated import SimulatedMachine, equal_everywhere, few_of, gpu_facts, host, tuner_of
+from tests.storage.test_keeper import HERE, frozen, opened, trial
 
 TUNE = ("--model", "m:f", "--output", "tuned.yaml")
 
@@ -93,7 +91,7 @@ def test_what_cannot_be_shown_is_one_line(
 def test_a_run_writes_its_page_where_it_is_told_to(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: simulated_result())
+    monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main([*TUNE, "--report", "seen.html"]) == 0
     assert names(folder) == ["seen.html", "tuned.yaml"]
     assert "load_config(&#34;tuned.yaml&#34;)" in (folder / "seen.html").read_text(encoding="utf-8")
@@ -113,7 +111,7 @@ def test_a_run_writes_its_page_where_it_is_told_to(
 def test_a_page_that_cannot_be_written_is_refused_before_the_run(
     report: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: pytest.fail("the run was started"))
+    monkeypatch.setattr("autotune.api.tune", lambda **arguments: pytest.fail("the run was started"))
     assert main([*TUNE, "--report", report]) == code
     assert message in capsys.readouterr().err
 
@@ -121,8 +119,8 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_run(
 def test_what_draws_the_page_is_asked_for_before_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: pytest.fail("the run was started"))
-    monkeypatch.setattr("autotune.report.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("autotune.api.tune", lambda **arguments: pytest.fail("the run was started"))
+    monkeypatch.setattr("autotune.report.vega.find_spec", lambda name: None)
     assert main([*TUNE, "--report", "seen.html"]) == 2
     assert "pip install 'torch-autotune[report]'" in capsys.readouterr().err
 
@@ -142,7 +140,7 @@ def test_a_run_that_is_kept_says_how_to_see_it(
         storage.trial(frozen(trial(0)))
         return examples.faster_result()
 
-    monkeypatch.setattr("autotune.tuning.tune", tune)
+    monkeypatch.setattr("autotune.api.tune", tune)
     assert main([*TUNE, *flags]) == 0
     assert f"See it: {command}" in " ".join(capsys.readouterr().err.split())
 
@@ -152,7 +150,7 @@ def test_a_link_is_written_through(folder: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("report.html", "trials.csv", "seen.html"):
         (folder / f"real-{name}").write_text("before")
         (folder / name).symlink_to(f"real-{name}")
-    monkeypatch.setattr("autotune.tuning.tune", lambda **arguments: simulated_result())
+    monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main(["report", "autotune.study"]) == 0
     assert main(["report", "autotune.study", "--output", "trials.csv"]) == 0
     assert main([*TUNE, "--report", "seen.html"]) == 0
@@ -168,7 +166,7 @@ def test_a_password_is_not_part_of_a_command(
         monkeypatch.setattr(Keeper, "is_kept", True)
         return examples.faster_result()
 
-    monkeypatch.setattr("autotune.tuning.tune", tune)
+    monkeypatch.setattr("autotune.api.tune", tune)
     assert main([*TUNE, "--storage", "postgresql://user:secret@host/name"]) == 0
     out, err = capsys.readouterr()
     assert "See it" not in err
@@ -182,9 +180,8 @@ def failing_run(keeper: Keeper) -> None:
     """A run of the whole program on a machine where nothing works."""
     machine = SimulatedMachine(cost=equal_everywhere, fails=lambda config: Outcome.USER_ERROR)
     facts = gpu_facts()
-    run = Run(machine, few_of(facts), facts, host(8), Clock(180, machine.now), lambda progress: None)
     with pytest.raises(UserCodeError):
-        run.result(keeper, None)
+        tuner_of(machine, few_of(facts), facts, host(8)).result(keeper)
 
 
 def test_a_baseline_that_fails_makes_no_file_of_a_run_but_is_there_for_its_page(folder: Path) -> None:
@@ -218,7 +215,7 @@ def test_a_run_that_fails_writes_its_page_too(
         storage.failed_baseline(failed, frozen(trial(0)), "")
         raise error
 
-    monkeypatch.setattr("autotune.tuning.tune", tune)
+    monkeypatch.setattr("autotune.api.tune", tune)
     assert main([*TUNE, "--report", "seen.html"]) == error.exit_code  # type: ignore[attr-defined]
     assert names(folder) == ["seen.html"]
     page = (folder / "seen.html").read_text(encoding="utf-8")
@@ -237,7 +234,7 @@ def test_why_a_run_failed_is_said_even_where_its_page_cannot_be_written(
         (folder / "pages").rmdir()
         raise UserCodeError("it fails", "their traceback")
 
-    monkeypatch.setattr("autotune.tuning.tune", tune)
+    monkeypatch.setattr("autotune.api.tune", tune)
     assert main([*TUNE, "--report", "pages/seen.html"]) == UserCodeError.exit_code
     err = capsys.readouterr().err
     assert "seen.html: cannot be written" in err

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autotune.probes import Trace, TracedOperation
-from autotune.report.diagnosis import diagnosis_report
-from autotune.report.words import finding_text
+from autotune.report.terminal import diagnosis_report
+from autotune.report.text import finding_text
 from tests import examples
 
 TRACE = Trace(path="trace.json", operations=(TracedOperation(name="aten::mm", seconds=0.0123, calls=4.0),), steps=5)

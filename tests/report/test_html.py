@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from autotune.config import load_config
+from autotune.diagnosis.findings import Cause, Finding
 from autotune.errors import ConfigFileError, UsageError
-from autotune.finding import Cause, Finding
 from autotune.records import Outcome
 from autotune.report.html import html_report
-from autotune.report.words import step_text
+from autotune.report.text import step_text
 from autotune.result import RecordedStudy, Result
-from autotune.search.reading import read_study
+from autotune.storage.read import read_study
 from tests import examples
 from tests.report.results import kept_study, only_failures, simulated_result, unfinished
 
@@ -248,7 +248,7 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_without_what_draws_the_charts_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.report.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("autotune.report.vega.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'torch-autotune\[report\]'"):
         html_report(RecordedStudy.of(simulated_result()))
 

@@ -9,10 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autotune.config import Config
-from autotune.progress import LiveProgress
-from autotune.records import Outcome, Probe, Progress, StepTime
-from autotune.report.terminal import TIMES, before_after, probe_line, status, summary, trial_line
-from autotune.report.words import config_text, snippet, verdict_sentence
+from autotune.messages import Progress
+from autotune.records import Outcome, Probe, StepTime
+from autotune.report.terminal import TIMES, LiveProgress, before_after, probe_line, status, summary, trial_line
+from autotune.report.text import config_text, snippet, verdict_sentence
 from autotune.result import Control, TriedOption
 from tests import examples
 

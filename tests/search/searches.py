@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.baseline import as_baseline
-from autotune.budget import Clock
 from autotune.config import Config
-from autotune.records import Progress, WorkloadFacts
-from autotune.report.words import config_text
-from autotune.room import MemoryRoom
-from autotune.search.space import build_space
-from autotune.search.stages import Search
+from autotune.limits import Budget, MemoryLimit
+from autotune.messages import Messages, Progress
+from autotune.records import WorkloadFacts
+from autotune.report.text import config_text
+from autotune.search.loop import Search
+from autotune.search.space import as_baseline, build_space
 from autotune.search.study import TuningStudy, open_study
 from studies.simulated_machines.machines import FAMILIES, GIB, Machine, draw_world
 
@@ -37,7 +36,7 @@ def searches() -> dict[str, dict[str, Any]]:
         "loader-bound GPU", 3, baseline=as_baseline(None, 512, 2), whole=512
     )
     found["little shared memory"] = searched("loader-bound GPU", 4, shm=200 * 2**20)
-    found["little memory"] = searched("compute-bound GPU", 5, room=MemoryRoom(headroom=0.3, most=8 * GIB))
+    found["little memory"] = searched("compute-bound GPU", 5, memory_limit=MemoryLimit(headroom=0.3, most=8 * GIB))
     found["a stream"] = searched("CPU training", 6, dataset_length=None, iterable=True)
     found["an epoch that is set"] = searched("CPU training", 7, sets_epoch=True)
     found["a baseline of the user's"] = searched(
@@ -53,7 +52,7 @@ def searched(
     *,
     baseline: Config | None = None,
     whole: int | None = None,
-    room: MemoryRoom | None = None,
+    memory_limit: MemoryLimit | None = None,
     budget: float = 240.0,
     shm: int | None = None,
     **facts: Any,
@@ -62,10 +61,10 @@ def searched(
     machine = Machine(world=world if shm is None else replace(world, shm=shm), noise=0.03, seed=seed)
     known: WorkloadFacts = replace(machine.facts, **facts)
     space = build_space(known, world.cpus, baseline or Config(batch_size=32), BOUNDS, whole)
-    study = open_study(space, known, machine.host, room=room or MemoryRoom())
+    study = open_study(space, known, machine.host, memory_limit=memory_limit or MemoryLimit())
     told: list[Progress] = []
-    clock = Clock(budget, machine.now)
-    stop = Search(runner=machine, study=study, space=space, clock=clock, tell=told.append).run()
+    time = Budget(budget, machine.now)
+    stop = Search(runner=machine, study=study, space=space, budget=time, messages=Messages(time, told.append)).run()
     return {
         "asked": [
             f"{request.part}: {config_text(config)}: {outcome}" for config, request, outcome, _ in machine.attempts
@@ -78,14 +77,14 @@ def searched(
 
 def _expected(study: TuningStudy) -> dict[str, Any]:
     """Return what a study expects now."""
-    outlook = study.outlook
-    step = max(1, len(outlook.configs) // SHOWN)
-    landscape = study.landscape(outlook.best.config)
+    forecast = study.forecast
+    step = max(1, len(forecast.configs) // SHOWN)
+    landscape = study.landscape(forecast.best.config)
     return {
-        "best": config_text(outlook.best.config),
+        "best": config_text(forecast.best.config),
         "finalists": [config_text(trial.config) for trial in study.finalists(3)],
-        "remaining": _figure(outlook.remaining),
-        "limit": _figure(outlook.highest_limit),
+        "remaining": _figure(forecast.remaining),
+        "limit": _figure(forecast.highest_limit),
         "skipped": [f"{config_text(trial.config)}: {trial.message}" for trial in study.skipped],
         "importances": {each.knob: _figure(each.share) for each in landscape.importances},
         "loaders": [
@@ -94,14 +93,14 @@ def _expected(study: TuningStudy) -> dict[str, Any]:
         ],
         "expected": {
             config_text(config): [
-                _figure(outlook.rate_of(config)),
-                _figure(outlook.error_of(config)),
-                _figure(outlook.bound(config)),
-                _figure(float(outlook.prediction.ceilings[index])),
-                _figure(float(outlook.prediction.limits[index])),
-                outlook.refusal(config) or "",
+                _figure(forecast.rate_of(config)),
+                _figure(forecast.error_of(config)),
+                _figure(forecast.bound(config)),
+                _figure(float(forecast.prediction.ceilings[index])),
+                _figure(float(forecast.prediction.limits[index])),
+                forecast.refusal(config) or "",
             ]
-            for index, config in list(enumerate(outlook.configs))[::step]
+            for index, config in list(enumerate(forecast.configs))[::step]
         },
     }
 

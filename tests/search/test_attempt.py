@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from autotune.config import Config
 from autotune.records import Attempt, Outcome, Request
-from autotune.search.attempt import measure_once_more
+from autotune.runner.attempt import measure_once_more
 from tests import examples
 
 REQUEST = Request(seconds=1.0)

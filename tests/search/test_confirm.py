@@ -19,7 +19,7 @@ from autotune.search.confirm import (
     confirm,
     finalists_for,
 )
-from autotune.search.sequential import MAX_ROUNDS, alpha_of
+from autotune.stats import MAX_ROUNDS, alpha_of
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 

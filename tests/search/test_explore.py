@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from autotune.budget import Clock
 from autotune.config import Config
-from autotune.options import OPTIONS
+from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget, MemoryLimit
 from autotune.records import Attempt, Outcome, Probe, Request
 from autotune.result import TriedOption
-from autotune.room import DEFAULT_ROOM, MemoryRoom
 from autotune.search.explore import Explorer
+from autotune.step_options import OPTIONS
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 
@@ -81,7 +80,7 @@ class Exploration:
         *,
         end: float = 1000.0,
         start: Config = START,
-        room: MemoryRoom = DEFAULT_ROOM,
+        memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self.running: list[Config] = []
         self.looked: list[Probe] = []
@@ -89,8 +88,8 @@ class Exploration:
             runner=machine,
             start=start,
             options=options,
-            room=room,
-            clock=Clock(2 * end, machine.now),
+            memory_limit=memory_limit,
+            budget=Budget(2 * end, machine.now),
             end=end,
             look_cost=1.0,
             tell_running=self.running.append,
@@ -201,7 +200,7 @@ def test_disturbed_looks_are_repeated() -> None:
 @pytest.mark.parametrize(("change", "most", "kept"), [(2**30, None, True), (2**30, 2**30, False), (-MIB, 2**30, True)])
 def test_memory_is_reported_and_held_to_its_limit(change: int, most: int | None, kept: bool) -> None:
     machine = Machine(factors={"compile": 1.2}, memory={"compile": change})
-    tried = Exploration(machine, ("compile",), room=MemoryRoom(most=most)).tried["compile"]
+    tried = Exploration(machine, ("compile",), memory_limit=MemoryLimit(most=most)).tried["compile"]
     assert tried.memory_change_bytes == change
     assert tried.kept is kept
     assert tried.message == ("" if kept else "training would take 1.5 GiB of memory with it, of 1.0 GiB")
@@ -253,8 +252,8 @@ def test_what_was_found_before_an_interrupt_stays() -> None:
         runner=machine,
         start=START,
         options=("channels_last", "tf32"),
-        room=DEFAULT_ROOM,
-        clock=Clock(100.0, machine.now),
+        memory_limit=DEFAULT_MEMORY_LIMIT,
+        budget=Budget(100.0, machine.now),
         end=100.0,
         look_cost=1.0,
     )

@@ -10,7 +10,7 @@ import pytest
 from autotune.config import Config
 from autotune.records import Outcome
 from autotune.result import Landscape
-from autotune.search.outlook import _Failure
+from autotune.search.forecast import _Failure
 from autotune.search.space import without_loader
 from autotune.search.study import TuningStudy, open_study
 from tests.search.test_study import run
@@ -70,7 +70,7 @@ def test_every_batch_size_and_precision_is_there_with_the_best_of_its_configurat
     assert {(step.amp, step.batch_size) for step in found.steps} == expected
     for step in found.steps:
         alike = [c for c in space.configs if (c.amp, c.batch_size) == (step.amp, step.batch_size)]
-        assert step.rate == min(step.ceiling, max(study.outlook.rate_of(config) for config in alike))
+        assert step.rate == min(step.ceiling, max(study.forecast.rate_of(config) for config in alike))
 
 
 def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
@@ -90,12 +90,12 @@ def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
 def test_of_loaders_that_differ_in_pinning_alone_the_fastest_is_shown() -> None:
     study = explored(loader_bound)
     assert study.best is not None
-    step, outlook, are_different = without_loader(study.best.config), study.outlook, False
+    step, whole, are_different = without_loader(study.best.config), study.forecast, False
     for forecast in landscape_of(study).loaders:
         setting = forecast.num_workers, forecast.prefetch_factor
         alike = [
-            outlook.rate_of(config)
-            for config in outlook.configs
+            whole.rate_of(config)
+            for config in whole.configs
             if without_loader(config) == step and (config.num_workers, config.prefetch_factor) == setting
         ]
         assert forecast.rate == pytest.approx(max(alike))
@@ -107,14 +107,14 @@ def test_the_memory_that_may_be_used_leaves_the_headroom() -> None:
     study = explored(equal_everywhere, 3)
     measured = study.trials[0].measurement
     assert measured is not None
-    assert landscape_of(study).memory_bytes == int(study.room.of(measured.memory_limit_bytes))
+    assert landscape_of(study).memory_bytes == int(study.memory_limit.of(measured.memory_limit_bytes))
 
 
 def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:
     study = explored(loader_bound, 3)
     small = Config(batch_size=32, num_workers=1, prefetch_factor=2)
-    larger = next(c for c in study.outlook.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
-    assert study.outlook.refusal(larger) is None
+    larger = next(c for c in study.forecast.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
+    assert study.forecast.refusal(larger) is None
     failures = (_Failure(small, Outcome.HOST_OOM, "takes more memory than it may"),)
-    refusal = replace(study.outlook, failures=failures).refusal(larger)
+    refusal = replace(study.forecast, failures=failures).refusal(larger)
     assert refusal == "batch 32 in fp32 with 1 worker takes more memory than it may"

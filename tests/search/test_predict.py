@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.host import Host
+from autotune.limits import MemoryLimit
 from autotune.records import Outcome, Probe, StepTime, Trial
-from autotune.room import MemoryRoom
-from autotune.search.fitting import exceeds
-from autotune.search.knowledge import Knowledge
+from autotune.search.feasibility import exceeds
+from autotune.search.observations import Observations
 from autotune.search.predict import BOUND_ERRORS, CROWDING, GUESSED, TRACED, Prediction, predict
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
@@ -30,25 +30,27 @@ STEP = 32 / 2960.0
 """Seconds of the example's baseline step alone."""
 
 
-ALL_OF_IT = MemoryRoom(headroom=0.0)
+ALL_OF_IT = MemoryLimit(headroom=0.0)
 
 
-def leaving(headroom: float) -> MemoryRoom:
-    return MemoryRoom(headroom=headroom)
+def leaving(headroom: float) -> MemoryLimit:
+    return MemoryLimit(headroom=headroom)
 
 
 def machine(cpus: int = 8, **changes: Any) -> Host:
     return replace(host(cpus), **changes)
 
 
-def known(**changes: Any) -> Knowledge:
+def known(**changes: Any) -> Observations:
     """The baseline on a CPU, in an epoch without end; every precision was compared with fp32."""
     changes["probes"] = (*examples.compared("bf16", "fp16"), *changes.get("probes", ()))
-    example = Knowledge(facts=ENDLESS, host=machine(), room=MemoryRoom(headroom=0.1), trials=(examples.trial(),))
+    example = Observations(
+        facts=ENDLESS, host=machine(), memory_limit=MemoryLimit(headroom=0.1), trials=(examples.trial(),)
+    )
     return replace(example, **changes)
 
 
-def known_of_gpu(**changes: Any) -> Knowledge:
+def known_of_gpu(**changes: Any) -> Observations:
     """The same on an accelerator."""
     return known(
         **{"facts": gpu_facts(dataset_length=None), "trials": (gpu_baseline(),), "host": machine(64), **changes}
@@ -78,12 +80,12 @@ def workers(count: int = 2, prefetch: int = 2, **changes: Any) -> Config:
     return Config(**{"num_workers": count, "prefetch_factor": prefetch, **changes})
 
 
-def rate(config: Config, knowledge: Knowledge) -> float:
-    return float(predict([config], knowledge).rates[0])
+def rate(config: Config, observations: Observations) -> float:
+    return float(predict([config], observations).rates[0])
 
 
-def refusal(config: Config, knowledge: Knowledge) -> str | None:
-    return predict([config], knowledge).refusals[0]
+def refusal(config: Config, observations: Observations) -> str | None:
+    return predict([config], observations).refusals[0]
 
 
 def crowded(rate: float, capacity: float) -> float:
@@ -155,8 +157,8 @@ def test_no_rate_exceeds_the_ceiling_whatever_the_loader_costs(
 def test_without_any_look_the_baselines_own_measurement_is_enough(facts: Any) -> None:
     numbers = examples.measurement() if facts.device == "cpu" else examples.device_measurement()
     space = space_of(facts)
-    knowledge = known(facts=facts, trials=(examples.trial(measurement=numbers),))
-    assert_consistent(predict(space.configs, knowledge), len(space.configs), GUESSED)
+    observations = known(facts=facts, trials=(examples.trial(measurement=numbers),))
+    assert_consistent(predict(space.configs, observations), len(space.configs), GUESSED)
 
 
 def test_a_baseline_without_workers_is_predicted_from_its_split() -> None:
@@ -168,10 +170,10 @@ def test_a_baseline_without_workers_is_predicted_from_its_split() -> None:
 def test_a_baseline_whose_workers_are_the_limit_is_predicted_as_measured() -> None:
     waits = StepTime(data_wait=0.3, host_to_device=0.0, forward=0.004, backward=0.004, optimizer=0.002, other=0.0)
     config = workers(3)
-    knowledge = known(
+    observations = known(
         trials=(examples.trial(config=config, measurement=examples.measurement(step_time=waits)),), host=machine(64)
     )
-    assert rate(config, knowledge) == pytest.approx(32 / 0.31, rel=0.01)
+    assert rate(config, observations) == pytest.approx(32 / 0.31, rel=0.01)
 
 
 def test_not_even_a_baseline_is_an_error() -> None:
@@ -185,20 +187,20 @@ def test_some_thousand_configurations_take_less_than_a_second() -> None:
     space = space_of(gpu_facts(), cpus=32)
     traces = tuple(look_at_loader(batch_size=b, build_seconds=tuple(np.linspace(0.5, 1, 150) * b)) for b in (32, 128))
     steps = tuple(look_at_step(b, amp=amp) for b in (32, 64, 128) for amp in ("off", "bf16"))
-    knowledge = known_of_gpu(probes=(*traces, *steps))
+    observations = known_of_gpu(probes=(*traces, *steps))
     configs = space.configs
     assert len(configs) > 2500
     begin = time.process_time()
-    assert_consistent(predict(configs, knowledge), len(configs))
+    assert_consistent(predict(configs, observations), len(configs))
     assert time.process_time() - begin < 1
 
 
 def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
     space = space_of(ENDLESS, num_workers="0..6", batch_size="16..128")
-    knowledge = known(probes=(look_at_loader(build_seconds=tuple(np.linspace(0.03, 0.09, 20))),))
-    together = predict(space.configs, knowledge)
+    observations = known(probes=(look_at_loader(build_seconds=tuple(np.linspace(0.03, 0.09, 20))),))
+    together = predict(space.configs, observations)
     for index in range(0, len(space.configs), 7):
-        alone = predict([space.configs[index]], knowledge)
+        alone = predict([space.configs[index]], observations)
         for name in ("rates", "ceilings", "ceiling_errors", "limits", "bounds", "step_errors", "loader_errors"):
             assert getattr(alone, name)[0] == pytest.approx(getattr(together, name)[index], rel=1e-9)
         assert alone.refusals[0] == together.refusals[index]
@@ -213,10 +215,10 @@ def test_the_ceiling_is_the_step_and_the_bound_lies_above_it_by_what_is_not_know
 
 @pytest.mark.parametrize(("count", "limit"), [(0, "inline"), (1, "build"), (2, "build"), (4, "build"), (8, "step")])
 def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -> None:
-    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, inline_seconds=0.05),))
+    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, inline_seconds=0.05),))
     config = workers(count) if count else Config()
     seconds = {"inline": 0.05, "build": 0.06 / max(1, count), "step": STEP}[limit]
-    assert rate(config, knowledge) == pytest.approx(32 / seconds)
+    assert rate(config, observations) == pytest.approx(32 / seconds)
 
 
 @pytest.mark.parametrize(("count", "shares"), [(1, (0.99, 1.0)), (16, (0.0, 0.05))])
@@ -238,32 +240,32 @@ def test_a_look_at_the_loader_makes_its_prediction_surer() -> None:
 
 
 def test_training_on_a_cpu_shares_it_with_the_workers() -> None:
-    knowledge = known(host=machine(2), probes=(look_at_loader(), look_at_step()))
+    observations = known(host=machine(2), probes=(look_at_loader(), look_at_step()))
     step = math.sqrt(STEP * 0.010)  # the trial's and the look's
     capacity = 2 / (0.060 + 2 * step)
-    prediction = predict([workers(8)], knowledge)
+    prediction = predict([workers(8)], observations)
     assert prediction.rates[0] == pytest.approx(32 * capacity)
     assert prediction.limits[0] == pytest.approx(32 * capacity)
     assert prediction.ceilings[0] == pytest.approx(32 / step)
-    assert rate(workers(8), replace(knowledge, host=machine(2, quota_cpus=1.0))) == pytest.approx(16 * capacity)
-    assert rate(workers(8), replace(knowledge, host=machine(64))) == pytest.approx(32 / step)
+    assert rate(workers(8), replace(observations, host=machine(2, quota_cpus=1.0))) == pytest.approx(16 * capacity)
+    assert rate(workers(8), replace(observations, host=machine(64))) == pytest.approx(32 / step)
 
 
 def test_fewer_threads_leave_more_of_a_cpu_to_the_workers() -> None:
-    knowledge = known(
+    observations = known(
         host=machine(2),
         probes=(
             look_at_loader(cpu_seconds=0.02, build_seconds=(0.02,)),
             look_at_step(intra_op_threads=1, cpu_seconds=0.010),
         ),
     )
-    assert rate(workers(8, intra_op_threads=1), knowledge) == pytest.approx(32 * 2 / (0.02 + 0.010))
-    assert rate(workers(8, intra_op_threads=2), knowledge) == pytest.approx(32 * 2 / (0.02 + 2 * STEP))
+    assert rate(workers(8, intra_op_threads=1), observations) == pytest.approx(32 * 2 / (0.02 + 0.010))
+    assert rate(workers(8, intra_op_threads=2), observations) == pytest.approx(32 * 2 / (0.02 + 2 * STEP))
 
 
 def test_without_workers_nothing_is_shared() -> None:
-    knowledge = known(host=machine(1), probes=(look_at_loader(),))
-    prediction = predict([examples.BASELINE], knowledge)
+    observations = known(host=machine(1), probes=(look_at_loader(),))
+    prediction = predict([examples.BASELINE], observations)
     assert prediction.rates[0] == pytest.approx(32 / (0.060 + STEP))
     assert prediction.limits[0] == prediction.rates[0]  # every batch is waited for
 
@@ -271,47 +273,47 @@ def test_without_workers_nothing_is_shared() -> None:
 def test_the_cpu_time_of_an_accelerators_step_is_what_its_looks_saw() -> None:
     trace = look_at_loader(cpu_seconds=0.06)
     step = look_at_step(samples_per_second=2960.0, cpu_seconds=3 * STEP)
-    knowledge = known_of_gpu(host=machine(2), probes=(trace, step))
-    assert rate(workers(16), knowledge) == pytest.approx(32 * crowded(1 / STEP, 2 / (0.06 + 3 * STEP)))
+    observations = known_of_gpu(host=machine(2), probes=(trace, step))
+    assert rate(workers(16), observations) == pytest.approx(32 * crowded(1 / STEP, 2 / (0.06 + 3 * STEP)))
 
 
 def test_threads_do_not_matter_to_an_accelerator() -> None:
-    knowledge = known_of_gpu(probes=(look_at_loader(),))
-    prediction = predict([workers(16, intra_op_threads=count) for count in (None, 1, 8)], knowledge)
+    observations = known_of_gpu(probes=(look_at_loader(),))
+    prediction = predict([workers(16, intra_op_threads=count) for count in (None, 1, 8)], observations)
     assert len(set(prediction.rates)) == len(set(prediction.ceilings)) == 1
-    assert knowledge.cell(Config(intra_op_threads=1)) == knowledge.cell(Config())
-    assert known().cell(Config(intra_op_threads=1)) != known().cell(Config())
-    assert known().cell(Config(intra_op_threads=2)) == known().cell(Config())
+    assert observations.step_key(Config(intra_op_threads=1)) == observations.step_key(Config())
+    assert known().step_key(Config(intra_op_threads=1)) != known().step_key(Config())
+    assert known().step_key(Config(intra_op_threads=2)) == known().step_key(Config())
 
 
 def test_a_copy_from_memory_that_is_not_pinned_makes_the_host_wait() -> None:
-    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, transfer_seconds=0.005, pin_seconds=0.001),))
-    prediction = predict([workers(16), workers(16, pin_memory=True)], knowledge)
+    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, transfer_seconds=0.005, pin_seconds=0.001),))
+    prediction = predict([workers(16), workers(16, pin_memory=True)], observations)
     assert prediction.rates == pytest.approx([32 / (STEP + 0.005), 32 / STEP], rel=1e-4)
     assert prediction.ceilings == pytest.approx([32 / STEP] * 2)
 
 
 def test_the_thread_that_pins_memory_can_be_the_limit() -> None:
-    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, pin_seconds=0.040),))
-    prediction = predict([workers(16), workers(16, pin_memory=True)], knowledge)
+    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, pin_seconds=0.040),))
+    prediction = predict([workers(16), workers(16, pin_memory=True)], observations)
     assert prediction.rates == pytest.approx([32 / STEP, 32 * crowded(1 / STEP, 1 / 0.040)])
     assert prediction.limits == pytest.approx([32 / STEP, 32 / 0.040])
 
 
 def test_on_a_cpu_receiving_a_batch_adds_to_every_step() -> None:
-    knowledge = known(host=machine(64), probes=(look_at_loader(cpu_seconds=0.0, receive_seconds=0.01),))
-    assert rate(workers(16), knowledge) == pytest.approx(32 / (STEP + 0.01))
+    observations = known(host=machine(64), probes=(look_at_loader(cpu_seconds=0.0, receive_seconds=0.01),))
+    assert rate(workers(16), observations) == pytest.approx(32 / (STEP + 0.01))
 
 
 def test_the_starts_of_epochs_count() -> None:
-    knowledge = known_of_gpu(
+    observations = known_of_gpu(
         facts=gpu_facts(dataset_length=3200), probes=(look_at_loader(cpu_seconds=0.0, start_seconds=0.1),)
     )
     configs = [Config(), workers(2), workers(2, persistent_workers=True)]
     epochs = [100 * 0.060, 100 * 0.030 + 0.060 + 2 * 0.1, 100 * 0.030 + 0.060]
-    prediction = predict(configs, knowledge)
+    prediction = predict(configs, observations)
     assert prediction.rates == pytest.approx([3200 / seconds for seconds in epochs])
-    endless = predict(configs, replace(knowledge, facts=gpu_facts(dataset_length=None)))
+    endless = predict(configs, replace(observations, facts=gpu_facts(dataset_length=None)))
     assert endless.rates == pytest.approx([32 / 0.060, 32 / 0.030, 32 / 0.030])
 
 
@@ -341,16 +343,16 @@ def test_two_looks_at_the_loader_tell_the_cost_of_a_batch_from_that_of_a_sample(
         )
         for batch in (32, 128)
     )
-    knowledge = known_of_gpu(probes=traces)
+    observations = known_of_gpu(probes=traces)
     for batch in (16, 32, 64, 100, 128, 512):
-        prediction = predict([Config(batch_size=batch), workers(1, batch_size=batch)], knowledge)
+        prediction = predict([Config(batch_size=batch), workers(1, batch_size=batch)], observations)
         expected = [2 * batch / (0.02 + 0.001 * batch), batch / (0.02 + 0.001 * batch)]
         assert prediction.rates == pytest.approx(expected)
 
 
 def test_one_look_at_the_loader_is_carried_on_in_proportion() -> None:
-    knowledge = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),))
-    rates = [rate(workers(1, batch_size=batch), knowledge) for batch in (16, 32, 128)]
+    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),))
+    rates = [rate(workers(1, batch_size=batch), observations) for batch in (16, 32, 128)]
     assert rates == pytest.approx([32 / 0.060] * 3)
 
 
@@ -360,8 +362,8 @@ def test_a_larger_batch_never_takes_less_time_to_build() -> None:
         look_at_loader(batch_size=128, build_seconds=(0.3,) * 20),
     )
     for probes in (traces, traces[:1], traces[::-1]):
-        knowledge = known_of_gpu(probes=probes)
-        seconds = [batch / rate(workers(1, batch_size=batch), knowledge) for batch in range(8, 600, 8)]
+        observations = known_of_gpu(probes=probes)
+        seconds = [batch / rate(workers(1, batch_size=batch), observations) for batch in range(8, 600, 8)]
         assert all(small <= large * (1 + 1e-9) for small, large in pairwise(seconds))
 
 
@@ -384,13 +386,13 @@ def test_shared_memory_holds_the_batches_asked_for_ahead_and_one_more(
     count: int, prefetch: int, headroom: float, allowed: int
 ) -> None:
     def of(batch_bytes: int) -> str | None:
-        knowledge = known(
-            room=leaving(headroom),
+        observations = known(
+            memory_limit=leaving(headroom),
             host=machine(memory_bytes=1000 * GIB, shm_bytes=1000 * MIB),
             probes=(look_at_loader(batch_bytes=batch_bytes),),
         )
-        assert refusal(Config(), knowledge) is None
-        return refusal(workers(count, prefetch), knowledge)
+        assert refusal(Config(), observations) is None
+        return refusal(workers(count, prefetch), observations)
 
     largest = allowed // (count * prefetch + 1)
     assert of(largest) is None
@@ -400,26 +402,28 @@ def test_shared_memory_holds_the_batches_asked_for_ahead_and_one_more(
 
 
 def test_the_refusal_for_shared_memory_says_how_much() -> None:
-    knowledge = known(host=machine(shm_bytes=64 * MIB), probes=(look_at_loader(batch_bytes=300 * MIB),))
-    assert refusal(workers(2, 2), knowledge) == (
+    observations = known(host=machine(shm_bytes=64 * MIB), probes=(look_at_loader(batch_bytes=300 * MIB),))
+    assert refusal(workers(2, 2), observations) == (
         "its batches in flight would need 1.5 GiB of 64 MiB of shared memory (/dev/shm)"
     )
 
 
 def test_shared_memory_grows_with_the_batch_and_counts_only_where_it_is_limited() -> None:
     probes = (look_at_loader(batch_bytes=10 * MIB),)
-    knowledge = known(room=ALL_OF_IT, host=machine(shm_bytes=100 * MIB, memory_bytes=1000 * GIB), probes=probes)
-    assert refusal(workers(2, 2, batch_size=64), knowledge) is None
-    assert "/dev/shm" in str(refusal(workers(2, 2, batch_size=65), knowledge))
-    unlimited = replace(knowledge, host=machine(shm_bytes=None, memory_bytes=1000 * GIB))
+    observations = known(
+        memory_limit=ALL_OF_IT, host=machine(shm_bytes=100 * MIB, memory_bytes=1000 * GIB), probes=probes
+    )
+    assert refusal(workers(2, 2, batch_size=64), observations) is None
+    assert "/dev/shm" in str(refusal(workers(2, 2, batch_size=65), observations))
+    unlimited = replace(observations, host=machine(shm_bytes=None, memory_bytes=1000 * GIB))
     assert refusal(workers(8, 8, batch_size=128), unlimited) is None
 
 
 @pytest.mark.parametrize(("headroom", "largest"), [(0.0, 106), (0.1, 96)])
 def test_from_one_peak_device_memory_is_taken_in_proportion(headroom: float, largest: int) -> None:
-    knowledge = known_of_gpu(room=leaving(headroom))  # a batch of 32 took 24 of 80 GiB
-    assert refusal(Config(batch_size=largest), knowledge) is None
-    assert "device memory" in str(refusal(Config(batch_size=largest + 1), knowledge))
+    observations = known_of_gpu(memory_limit=leaving(headroom))  # a batch of 32 took 24 of 80 GiB
+    assert refusal(Config(batch_size=largest), observations) is None
+    assert "device memory" in str(refusal(Config(batch_size=largest + 1), observations))
 
 
 def test_the_refusal_for_device_memory_says_how_much() -> None:
@@ -433,18 +437,22 @@ def test_from_two_peaks_device_memory_lies_on_a_line(headroom: float, largest: i
     trials = tuple(
         gpu_baseline(Config(batch_size=batch), peak_memory_bytes=(2 + batch // 4) * GIB) for batch in (96, 128)
     )
-    knowledge = known_of_gpu(room=leaving(headroom), trials=trials)  # 2 GiB and a quarter for each sample, of 80
-    assert refusal(Config(batch_size=largest), knowledge) is None
-    assert "device memory" in str(refusal(Config(batch_size=largest + 1), knowledge))
+    observations = known_of_gpu(
+        memory_limit=leaving(headroom), trials=trials
+    )  # 2 GiB and a quarter for each sample, of 80
+    assert refusal(Config(batch_size=largest), observations) is None
+    assert "device memory" in str(refusal(Config(batch_size=largest + 1), observations))
 
 
 @pytest.mark.parametrize(("headroom", "fits"), [(0.0, True), (0.1, False)])
 def test_host_memory_counts_on_a_cpu(headroom: float, fits: bool) -> None:
-    knowledge = known(room=leaving(headroom), host=machine(memory_bytes=2 * GIB))  # a batch of 32 took half a GiB
-    text = refusal(Config(batch_size=128), knowledge)
+    observations = known(
+        memory_limit=leaving(headroom), host=machine(memory_bytes=2 * GIB)
+    )  # a batch of 32 took half a GiB
+    text = refusal(Config(batch_size=128), observations)
     expected = "it would need 2.0 GiB of 2.0 GiB of host memory, of which 1.8 GiB may be used"
     assert text == (None if fits else expected)
-    assert refusal(Config(batch_size=64), knowledge) is None
+    assert refusal(Config(batch_size=64), observations) is None
 
 
 @pytest.mark.parametrize("facts", [ENDLESS, gpu_facts(dataset_length=None)], ids=["cpu", "gpu"])
@@ -461,7 +469,7 @@ def test_workers_and_batches_in_flight_need_host_memory(facts: Any) -> None:
             known(
                 facts=facts,
                 trials=trials,
-                room=ALL_OF_IT,
+                memory_limit=ALL_OF_IT,
                 probes=probes,
                 host=machine(memory_bytes=needed - missing, shm_bytes=None),
             )
@@ -476,23 +484,25 @@ def test_what_the_workers_of_a_measured_trial_took_is_not_counted_twice() -> Non
     probes = (look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB),)
     numbers = examples.measurement(peak_memory_bytes=1250 * MIB, host_memory_bytes=1250 * MIB)
     with_two = examples.trial(config=workers(2, 2), measurement=numbers)
-    knowledge = known(
-        room=ALL_OF_IT,
+    observations = known(
+        memory_limit=ALL_OF_IT,
         trials=(with_two,),
         probes=probes,
         host=machine(memory_bytes=1250 * MIB, shm_bytes=None),
     )
-    assert refusal(workers(2, 2), knowledge) is None
-    assert refusal(workers(3, 2), knowledge) is not None
+    assert refusal(workers(2, 2), observations) is None
+    assert refusal(workers(3, 2), observations) is not None
 
 
-@pytest.mark.parametrize("knowledge", [known(), known_of_gpu()], ids=["cpu", "gpu"])
-def test_batches_far_from_the_largest_that_ran_are_refused_whatever_the_memory(knowledge: Knowledge) -> None:
+@pytest.mark.parametrize("observations", [known(), known_of_gpu()], ids=["cpu", "gpu"])
+def test_batches_far_from_the_largest_that_ran_are_refused_whatever_the_memory(observations: Observations) -> None:
     small = replace(
-        knowledge,
+        observations,
         host=machine(memory_bytes=10**6 * GIB),
         trials=(
-            replace(knowledge.trials[0], measurement=replace(knowledge.trials[0].measurement, peak_memory_bytes=1)),  # type: ignore[type-var]
+            replace(
+                observations.trials[0], measurement=replace(observations.trials[0].measurement, peak_memory_bytes=1)
+            ),  # type: ignore[type-var]
         ),
     )
     assert refusal(Config(batch_size=128), small) is None
@@ -500,7 +510,7 @@ def test_batches_far_from_the_largest_that_ran_are_refused_whatever_the_memory(k
         "batches beyond 128 are too far from the largest that ran to know what they would need"
     )
     further = replace(small, probes=(look_at_step(64, host_memory_bytes=2, memory_limit_bytes=GIB),))
-    assert (refusal(Config(batch_size=256), further) is None) == knowledge.on_cpu
+    assert (refusal(Config(batch_size=256), further) is None) == observations.on_cpu
 
 
 def test_every_precision_has_its_own_memory_and_an_unmeasured_one_borrows() -> None:
@@ -514,7 +524,7 @@ def test_every_precision_has_its_own_memory_and_an_unmeasured_one_borrows() -> N
 @pytest.mark.parametrize(("headroom", "expected"), [(0.0, False), (0.1, False), (0.11, True)])
 def test_a_measured_peak_exceeds_what_may_be_used(headroom: float, expected: bool) -> None:
     numbers = examples.measurement(peak_memory_bytes=900 * MIB, memory_limit_bytes=1000 * MIB)
-    assert exceeds(numbers, MemoryRoom(headroom=headroom)) is expected
+    assert exceeds(numbers, MemoryLimit(headroom=headroom)) is expected
 
 
 def test_the_looks_at_the_loader_are_in_order_of_batch_size() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.search.sequential import (
+from autotune.stats import (
     ALPHA,
     LEAST_ROUNDS,
     MAX_ROUNDS,
@@ -18,9 +18,9 @@ from autotune.search.sequential import (
     alpha_of,
     bound,
     chance_of_gain,
+    fieller_interval,
     sequential_interval,
 )
-from autotune.stats import fieller_interval
 
 RATES = st.floats(0.8, 1.2)
 PAIRS = st.lists(st.tuples(RATES, RATES), min_size=LEAST_ROUNDS, max_size=20)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from autotune.config import Config
-from autotune.search.compute import MEASURED
-from autotune.search.outlook import HOPE, Outlook
+from autotune.search.forecast import HOPE, Forecast
+from autotune.search.gp import Posterior
 from autotune.search.predict import Prediction
+from autotune.search.step_model import MEASURED
 from autotune.search.stopping import CEILING_SHARE, GAIN, reason_to_stop
-from autotune.search.surrogate import Posterior
 from tests import examples
 
 
-def outlook(
+def forecast_of(
     best: float,
     others: Sequence[float] = (),
     *,
@@ -23,14 +23,14 @@ def outlook(
     limits: float | None = None,
     refused: Sequence[int] = (),
     closed: Sequence[int] = (),
-) -> Outlook:
+) -> Forecast:
     """A measured configuration of index 0 at a rate, and others of which so much is expected."""
     rates = np.array([best, *others])
     count = len(rates)
     configs = tuple(Config(batch_size=batch) for batch in range(1, count + 1))
     ceiling = np.broadcast_to(np.asarray(ceilings, dtype=float), (count,))
     zeros = np.zeros(count)
-    return Outlook(
+    return Forecast(
         configs=configs,
         position={config: index for index, config in enumerate(configs)},
         prediction=Prediction(
@@ -56,7 +56,7 @@ def outlook(
 @pytest.mark.parametrize(("rate", "stops"), [(96.9, False), (97.1, True), (100.0, True), (110.0, True)])
 def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops: bool) -> None:
     assert CEILING_SHARE == 0.97
-    reason = reason_to_stop(outlook(rate, [200.0], ceilings=100.0))
+    reason = reason_to_stop(forecast_of(rate, [200.0], ceilings=100.0))
     assert (reason is not None) == stops
     if stops:
         most = max(100.0, rate)  # what was measured refutes a ceiling below it
@@ -64,38 +64,38 @@ def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops:
 
 
 def test_what_the_loader_is_expected_to_allow_is_no_ceiling() -> None:
-    assert reason_to_stop(outlook(60.0, [90.0], ceilings=100.0, limits=61.0)) is None
+    assert reason_to_stop(forecast_of(60.0, [90.0], ceilings=100.0, limits=61.0)) is None
 
 
 def test_the_ceiling_is_the_highest_of_all_that_fit() -> None:
-    assert reason_to_stop(outlook(98.0, [150.0], ceilings=[100.0, 200.0])) is None
-    reason = reason_to_stop(outlook(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
+    assert reason_to_stop(forecast_of(98.0, [150.0], ceilings=[100.0, 200.0])) is None
+    reason = reason_to_stop(forecast_of(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
     assert reason is not None
     assert "no loader can give more than 100 samples/s" in reason
 
 
 def test_a_measured_configuration_with_the_highest_ceiling_keeps_the_search_from_ending_there() -> None:
-    assert reason_to_stop(outlook(90.0, [95.0, 95.0], ceilings=[90.0, 200.0, 100.0], closed=[1])) is None
+    assert reason_to_stop(forecast_of(90.0, [95.0, 95.0], ceilings=[90.0, 200.0, 100.0], closed=[1])) is None
 
 
 def test_where_nothing_is_left_that_could_win_the_search_ends() -> None:
-    for nothing in (outlook(50.0), outlook(50.0, [100.0], closed=[1])):
+    for nothing in (forecast_of(50.0), forecast_of(50.0, [100.0], closed=[1])):
         assert reason_to_stop(nothing) == "every configuration within the bounds that could win was measured"
 
 
 @pytest.mark.parametrize(("gain", "stops"), [(0.5, False), (0.021, False), (0.019, True), (0.0, True), (-0.5, True)])
 def test_where_less_than_two_percent_is_expected_the_search_ends(gain: float, stops: bool) -> None:
     assert GAIN == 0.02
-    reason = reason_to_stop(outlook(100.0, [10.0, 100.0 * (1 + gain)]))
+    reason = reason_to_stop(forecast_of(100.0, [10.0, 100.0 * (1 + gain)]))
     assert reason == ("the best that was not tried is expected to be less than 2% faster" if stops else None)
 
 
 @pytest.mark.parametrize(("hope", "stops"), [(0.0, True), (0.019, True), (0.021, False)])
 def test_what_is_unsure_keeps_the_search_going(hope: float, stops: bool) -> None:
-    reason = reason_to_stop(outlook(100.0, [100.0], error=hope / HOPE))
+    reason = reason_to_stop(forecast_of(100.0, [100.0], error=hope / HOPE))
     assert (reason is not None) == stops
 
 
 def test_hopes_end_at_the_ceiling_of_each_configuration() -> None:
-    assert reason_to_stop(outlook(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 101.0, 50.0])) is not None
-    assert reason_to_stop(outlook(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 103.0, 50.0])) is None
+    assert reason_to_stop(forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 101.0, 50.0])) is not None
+    assert reason_to_stop(forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 103.0, 50.0])) is None

@@ -14,9 +14,9 @@ from optuna.trial import TrialState
 from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.records import Attempt, Outcome, Part, Request, Trial
-from autotune.search.keeping import Keeper
 from autotune.search.space import Space
 from autotune.search.study import TuningStudy, open_study
+from autotune.storage.keeper import Keeper
 from tests import examples
 from tests.simulated import (
     SimulatedMachine,
@@ -52,7 +52,7 @@ def run(study: TuningStudy, machine: SimulatedMachine, trials: int) -> list[Tria
     """Ask, measure and tell so many times, or until nothing is left that could win."""
     done: list[Trial] = []
     for _ in range(trials):
-        if study.trials and study.outlook.proposal() is None:
+        if study.trials and study.forecast.proposal() is None:
             break
         config, kind = study.ask()
         done.append(study.tell(machine.measure(config, REQUEST), config, kind))

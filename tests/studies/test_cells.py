@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.records import Request
-from autotune.runner import ProcessRunner
+from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.quiet import undisturbed
 
@@ -44,7 +44,7 @@ def test_a_fault_in_the_code_is_noticed(tmp_path: Path) -> None:
     from studies.mutation.record import FAULTS, copy, struck
 
     copy(tmp_path)
-    fault = next(fault for fault in FAULTS if fault.path == "autotune/search/pipeline.py")
+    fault = next(fault for fault in FAULTS if fault.path == "autotune/search/loader_model.py")
     found = struck(tmp_path, fault)
     assert found["caught"]
     assert str(found["by"]).startswith(fault.likely)

@@ -1,0 +1,221 @@
+"""The entry points that tune: ``tune``, and ``best_config`` for live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.host import Host, inspect_host
+from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
+from autotune.messages import Messages, Progress
+from autotune.records import WorkloadFacts
+from autotune.result import Result
+from autotune.runner.local import ProcessRunner
+from autotune.search.space import Space, as_baseline, build_space, fitted, parse_knob
+from autotune.step_options import parse_options
+from autotune.workload import Workload, WorkloadSource, describe
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset, Sampler
+
+    from autotune.accumulation import Reduction
+    from autotune.search.tuner import Tuner
+    from autotune.storage.keeper import Keeper
+
+__all__ = ["TuneOptions", "best_config", "tune"]
+
+WAIT_SHARE = 0.25
+"""Share of the budget for which an accelerator is waited for that another run of autotune holds."""
+
+Integers = int | str | Iterable[int] | None
+Booleans = bool | str | Iterable[bool] | None
+Modes = str | Iterable[str] | None
+
+
+class TuneOptions(TypedDict, total=False):
+    """The options of ``tune``, which says what they mean."""
+
+    device: str
+    budget: float | str
+    trials: int | None
+    baseline: Config | Mapping[str, Any] | None
+    batch_size: Integers
+    global_batch_size: int | None
+    ranks: int | None
+    oversubscribe_ranks: bool
+    num_workers: Integers
+    prefetch_factor: Integers
+    pin_memory: Booleans
+    persistent_workers: Booleans
+    amp: Modes
+    threads: Integers
+    headroom: float | str
+    max_memory: float | str | None
+    explore: Modes
+    storage: str | Path | Keeper | None
+    on_progress: Callable[[Progress], None] | None
+
+
+def best_config(
+    model: torch.nn.Module,
+    dataset: Dataset[Any],
+    *,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] | torch.optim.Optimizer | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    training_step: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
+    sampler: Sampler[Any] | None = None,
+    batch_sampler: Callable[[int], Sampler[list[int]]] | None = None,
+    loss_reduction: Reduction | None = None,
+    max_grad_norm: float | None = None,
+    parallelize: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
+    loader_options: Mapping[str, Any] | None = None,
+    **options: Unpack[TuneOptions],
+) -> Config:
+    """Return the fastest configuration that was proven, or is likely, for this model and dataset on this machine.
+
+    Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
+    arguments up to ``loader_options`` are those of ``Workload``, ``options`` those of ``tune``. Where a gain is
+    neither proven nor likely by odds of 20 to 1, the baseline is returned; ``.measured`` holds verdict and evidence.
+    Raises ``AutotuneError``.
+    """
+    workload = Workload(
+        model,
+        dataset,
+        loss=loss,
+        optimizer=optimizer,
+        collate_fn=collate_fn,
+        training_step=training_step,
+        sampler=sampler,
+        batch_sampler=batch_sampler,
+        loss_reduction=loss_reduction,
+        max_grad_norm=max_grad_norm,
+        parallelize=parallelize,
+        loader_options=loader_options,
+    )
+    return tune(workload, **options).config
+
+
+def tune(
+    workload: str | Workload,
+    dataset: str | None = None,
+    *,
+    device: str = "auto",
+    budget: float | str = "3m",
+    trials: int | None = None,
+    baseline: Config | Mapping[str, Any] | None = None,
+    batch_size: Integers = None,
+    global_batch_size: int | None = None,
+    ranks: int | None = None,
+    oversubscribe_ranks: bool = False,
+    num_workers: Integers = None,
+    prefetch_factor: Integers = None,
+    pin_memory: Booleans = None,
+    persistent_workers: Booleans = None,
+    amp: Modes = None,
+    threads: Integers = None,
+    headroom: float | str = 0.1,
+    max_memory: float | str | None = None,
+    explore: Modes = None,
+    storage: str | Path | Keeper | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Search for the fastest configuration and prove it against the baseline.
+
+    ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"`` or a ``Workload``; ``dataset`` is a
+    reference of the same kind, needed when the first names a model alone. ``budget`` is the wall time for
+    everything, in seconds or as text (``"3m"``), ``trials`` the most trials of the search. ``baseline`` is what
+    runs today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``). Each knob takes a value, a
+    sequence of values, or text as on the command line (``"32..512"``). ``global_batch_size`` keeps the samples of one
+    step of the optimizer, of all ranks together: smaller batches are accumulated. ``ranks`` processes train together on
+    this host, each on an accelerator of its own where there are some, as ``torchrun --nproc-per-node`` starts them:
+    every knob and ``max_memory`` are for each of them, rates are those of all. More than the host has CPUs and GPUs are
+    refused unless ``oversubscribe_ranks``. ``headroom`` is the share of the memory
+    to leave free (0.1 or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes
+    or ``"12GiB"``).
+    ``explore`` names more of the step to try, some of ``autotune.step_options.OPTIONS`` or ``"all"``. ``storage`` is a
+    file or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
+    continued. ``on_progress`` is called with each ``Progress``.
+
+    Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
+    ``InterruptedRunError``.
+    """
+    knobs = {
+        "batch_size": batch_size,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "pin_memory": pin_memory,
+        "persistent_workers": persistent_workers,
+        "amp": amp,
+        "threads": threads,
+    }
+    _require(knobs, trials)
+    given = as_baseline(baseline, global_batch_size, ranks)
+    memory_limit = MemoryLimit.of_user(headroom, max_memory)
+    options = () if explore is None else parse_options(explore)
+    time = Budget(require_budget(parse_duration(budget)))
+    messages = Messages(time, on_progress or (lambda progress: None))
+    messages.show("inspect")
+    with _runner(describe(workload, dataset), device, time, messages, oversubscribe_ranks) as runner:
+        begin = time.spent
+        with messages.waiting("loading your model and dataset"):
+            facts = runner.inspect(given)
+        opening, host = time.spent - begin, inspect_host()
+        space = _space(facts, host, given, knobs, global_batch_size)
+        from autotune.search.tuner import TunePlan, Tuner
+
+        plan = TunePlan(
+            space=space,
+            facts=facts,
+            host=host,
+            memory_limit=memory_limit,
+            max_trials=trials,
+            explore=options,
+            opening=opening,
+        )
+        return _result(Tuner(runner, plan, time, messages), storage)
+
+
+def _require(knobs: Mapping[str, Any], trials: int | None) -> None:
+    """Raise ``UsageError`` for what can be known to be wrong before anything starts."""
+    for knob, given in knobs.items():
+        parse_knob(knob, given)
+    if trials is not None and trials < 1:
+        raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
+
+
+def _runner(
+    source: WorkloadSource, device: str, time: Budget, messages: Messages, oversubscribe_ranks: bool
+) -> ProcessRunner:
+    return ProcessRunner(
+        source,
+        device,
+        patience=WAIT_SHARE * time.left,
+        on_wait=messages.say,
+        oversubscribe_ranks=oversubscribe_ranks,
+    )
+
+
+def _space(
+    facts: WorkloadFacts, host: Host, given: Config, knobs: Mapping[str, Any], global_batch_size: int | None
+) -> Space:
+    base = fitted(given, facts, global_batch_size)
+    return build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
+
+
+def _result(tuner: Tuner, storage: str | Path | Keeper | None) -> Result:
+    """Return what a run comes to; a storage that is opened here is closed again."""
+    from autotune.storage.keeper import Keeper
+    from autotune.storage.shared_keeper import open_keeper
+
+    if isinstance(storage, Keeper):
+        return tuner.result(storage)
+    keeper = open_keeper(storage)
+    try:
+        return tuner.result(keeper)
+    finally:
+        keeper.close()

@@ -1,0 +1,151 @@
+"""What is slow in training with one configuration, and why: one measured run, and short looks at its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.config import Config
+from autotune.diagnosis.findings import Cause, Evidence, Finding
+from autotune.diagnosis.limits import find
+from autotune.errors import ConfigFileError, UsageError
+from autotune.host import inspect_host
+from autotune.messages import Messages, Progress
+from autotune.probes import Anatomy, Trace
+from autotune.records import Attempt, Measurement, Part, Request, Runner, Trial, WorkloadFacts
+from autotune.runner.attempt import measure_once_more, require_numbers
+from autotune.runner.local import ProcessRunner
+from autotune.search.space import as_baseline, fitted
+from autotune.workload import Workload, describe
+
+__all__ = ["Diagnosis", "diagnose"]
+
+WINDOW_SECONDS = 5.0
+"""Longest window of the measurement."""
+LOOK_SECONDS = 2.0
+"""Length of each look at a part."""
+TIME_LIMIT = 120.0
+"""Seconds after which a measurement or a look is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What limits training with one configuration, and what to do about it."""
+
+    config: Config
+    """The configuration."""
+    facts: WorkloadFacts
+    """The workload."""
+    measurement: Measurement
+    """What training with it gave."""
+    findings: tuple[Finding, ...]
+    """What limits the rate, that which takes the most time first, then what is worth knowing besides."""
+    anatomy: Anatomy | None
+    """What is inside the code of dataset and step; ``None`` where the look failed."""
+    trace: Trace | None
+    """Where the trace lies, and its longest operations; ``None`` where none was asked for."""
+    notes: tuple[str, ...]
+    """What could not be looked at, and what else is to be known."""
+
+    @property
+    def bottleneck(self) -> Cause:
+        """What limits the rate most."""
+        return self.findings[0].cause
+
+
+def diagnose(
+    workload: str | Workload,
+    config: Config | Mapping[str, Any] | None = None,
+    dataset: str | None = None,
+    *,
+    device: str = "auto",
+    trace: str | Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Diagnosis:
+    """Measure one configuration for some seconds, look at its parts, and say what is slow and what to do about it.
+
+    ``workload``, ``dataset`` and ``device`` are those of ``tune``. ``config`` is what to look at, a ``Config`` or its
+    fields: by default batch size 32, no workers and fp32. ``trace`` is a file to which torch's profiler writes a few
+    steps, in Chrome's format, after everything was measured.
+
+    Raises ``UsageError``, ``UserCodeError`` and ``NothingFeasibleError`` when the configuration cannot be measured, and
+    ``ConfigFileError`` when the trace cannot be written.
+    """
+    if trace is not None and not Path(trace).parent.is_dir():
+        raise ConfigFileError(f"--trace {trace}: cannot be written: there is no such folder")
+    messages = Messages(on_progress=on_progress or (lambda progress: None))
+    messages.show("inspect")
+    with ProcessRunner(describe(workload, dataset), device, on_wait=messages.say) as runner:
+        given = as_baseline(config)
+        if given.ranks > 1:
+            raise UsageError(
+                f"the configuration is for {given.ranks} ranks, a diagnosis looks at one process: pass one without "
+                "ranks. What limits several ranks is in the result of tuning them"
+            )
+        facts = runner.inspect(given)
+        return _Looks(runner, fitted(given, facts, None), facts, messages).diagnosis(trace)
+
+
+@dataclass(slots=True)
+class _Looks:
+    """The looks at one configuration."""
+
+    runner: Runner
+    config: Config
+    facts: WorkloadFacts
+    messages: Messages
+
+    def diagnosis(self, trace: str | Path | None) -> Diagnosis:
+        """Measure, look at the parts, and conclude."""
+        measured = self._measure()
+        compute, loader, inside = (self._look(part) for part in ("compute", "loader", "anatomy"))
+        traced = None if trace is None else self._trace(Path(trace))
+        evidence = Evidence(
+            config=self.config,
+            facts=self.facts,
+            host=inspect_host(),
+            measurement=measured,
+            compute=compute.compute,
+            loader=loader.loader,
+            anatomy=inside.anatomy,
+        )
+        failed = {"the step alone": compute, "the loader": loader, "the code": inside}
+        unseen = (f"no look at {what}: {look.message}" for what, look in failed.items() if not look.found)
+        return Diagnosis(
+            config=self.config,
+            facts=self.facts,
+            measurement=measured,
+            findings=find(evidence),
+            anatomy=inside.anatomy,
+            trace=traced.trace if traced else None,
+            notes=(*measured.notes, *unseen, *([f"no trace: {traced.message}"] if traced and not traced.trace else [])),
+        )
+
+    def _measure(self) -> Measurement:
+        self.messages.show("baseline", running=self.config)
+        request = Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT)
+        attempt = measure_once_more(self.runner, self.config, request, lambda first: True, if_disturbed=True)
+        self.messages.show("baseline", finished=self._as_trial(attempt))
+        return require_numbers(attempt)
+
+    def _look(self, part: Part) -> Attempt:
+        self.messages.show("probe", running=self.config)
+        return self.runner.measure(self.config, Request(seconds=LOOK_SECONDS, time_limit=TIME_LIMIT, part=part))
+
+    def _trace(self, path: Path) -> Attempt:
+        request = Request(
+            seconds=LOOK_SECONDS, time_limit=TIME_LIMIT, part="trace", trace_path=str(path.resolve()), fresh=True
+        )
+        return self.runner.measure(self.config, request)
+
+    def _as_trial(self, attempt: Attempt) -> Trial:
+        return Trial(
+            number=0,
+            kind="baseline",
+            config=self.config,
+            outcome=attempt.outcome,
+            measurement=attempt.measurement,
+            message=attempt.message,
+        )

@@ -1,0 +1,189 @@
+"""What a diagnosis finds: causes, each with its evidence and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+
+from autotune.config import Config
+from autotune.host import Host
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
+from autotune.records import Measurement, WorkloadFacts
+
+__all__ = [
+    "LEAST_SHARE",
+    "Cause",
+    "Evidence",
+    "Finding",
+    "code_figures",
+    "limit",
+    "loader_figures",
+    "ms",
+    "peak_figure",
+    "percent",
+    "phase_figures",
+]
+
+
+LEAST_SHARE = 0.1
+"""Share of the training time from which a part counts as what limits the rate."""
+
+
+class Cause(StrEnum):
+    """What keeps training from being faster, or will get in its way."""
+
+    COMPUTE = "compute"
+    """The model itself: no loader could make it faster."""
+    LAUNCH = "launch"
+    """The host asks the accelerator for work more slowly than that does it."""
+    MEMORY = "memory"
+    """The device's memory is full, and is given back and taken again in every step."""
+    HEAT = "heat"
+    """The accelerator runs below its clocks: heat, power, a fault."""
+    DECODING = "decoding"
+    """The dataset's own code: decoding, parsing, augmenting."""
+    STORAGE = "storage"
+    """Reading from storage."""
+    WAITING = "waiting"
+    """Building a batch waits for something that is neither a CPU nor local storage, such as a network or a lock."""
+    CPUS = "cpus"
+    """Every CPU is busy: loader and step take them from each other."""
+    QUOTA = "quota"
+    """A quota of CPU time stops the processes."""
+    WORKER_THREADS = "worker_threads"
+    """Each loader worker computes in several threads, and all of them share the CPUs."""
+    RECEIVE = "receive"
+    """The training process is busy with taking batches from its workers."""
+    PINNING = "pinning"
+    """The one thread that copies batches into pinned memory."""
+    COPY = "copy"
+    """Copying batches to the device."""
+    COMMUNICATION = "communication"
+    """Synchronising the gradients of several ranks."""
+    SLOW_RANK = "slow_rank"
+    """One rank takes longer than the others, which wait for it in every step."""
+    LOOP = "loop"
+    """The Python of the training loop between the phases of a step."""
+    RESTARTS = "restarts"
+    """Starting loader workers for every epoch."""
+    SAME_SAMPLES = "same_samples"
+    """The workers of an iterable dataset all yield the same samples."""
+    NEIGHBOURS = "neighbours"
+    """Other processes take the CPUs."""
+    SHARED_GPU = "shared_gpu"
+    """Another process holds memory on the accelerator."""
+    CPU_BUILD = "cpu_build"
+    """This build of torch cannot use the machine's GPU."""
+    SYNCHRONISATION = "synchronisation"
+    """The step reads values back, for which the host waits for the device."""
+    GETITEMS = "getitems"
+    """The dataset fetches one sample at a time where it could fetch a batch."""
+    MANY_TENSORS = "many_tensors"
+    """A batch consists of many tensors, each of which is sent and moved by itself."""
+    NUMPY = "numpy"
+    """Samples are numpy arrays, which are copied once more to become tensors."""
+    SPAWN = "spawn"
+    """Workers are spawned: each imports everything anew and unpickles the dataset."""
+    DATASET_COPIES = "dataset_copies"
+    """Every worker gets, or makes while it runs, its own copy of the dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause, in plain words."""
+
+    cause: Cause
+    """Which one."""
+    is_limit: bool
+    """Whether it limits the rate now; what does not is worth knowing all the same."""
+    what: str
+    """What happens, in a sentence."""
+    evidence: tuple[str, ...]
+    """The figures that say so."""
+    advice: str
+    """What to do about it."""
+    share: float | None = None
+    """Share of the training time that it takes, at most; ``None`` where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that is known of one configuration; what was not looked at is ``None``."""
+
+    config: Config
+    """The configuration."""
+    facts: WorkloadFacts
+    """The workload."""
+    host: Host
+    """The machine."""
+    measurement: Measurement
+    """What training with it gave."""
+    compute: ComputeProbe | None = None
+    """A look at the step alone."""
+    loader: LoaderTrace | None = None
+    """A look at the loader alone, at about this batch size."""
+    anatomy: Anatomy | None = None
+    """A look into the code of dataset and step."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the step runs on an accelerator, beside the host."""
+        return self.facts.device != "cpu"
+
+    @property
+    def blocked_share(self) -> float | None:
+        """Share of the time of building a batch that uses no CPU."""
+        if self.loader is None:
+            return None
+        return max(0.0, 1 - self.loader.cpu_seconds / fmean(self.loader.build_seconds))
+
+
+def limit(cause: Cause, what: str, evidence: tuple[str, ...], advice: str, share: float | None = None) -> Finding:
+    """Return a cause that limits the rate."""
+    return Finding(cause=cause, is_limit=True, what=what, evidence=evidence, advice=advice, share=share)
+
+
+def loader_figures(evidence: Evidence) -> tuple[str, ...]:
+    """Return what is known of building a batch."""
+    split, loader = evidence.measurement.step_time, evidence.loader
+    waited = f"{ms(split.data_wait)} of a step of {ms(split.total)} waited"
+    if loader is None:
+        return (waited,)
+    build = fmean(loader.build_seconds) * evidence.config.batch_size / loader.batch_size
+    busy = 1 - (evidence.blocked_share or 0.0)
+    return waited, f"one worker takes {ms(build)} for a batch, a CPU busy for {percent(busy)} of it"
+
+
+def code_figures(evidence: Evidence) -> tuple[str, ...]:
+    """Return the functions in which building batches spends its time."""
+    anatomy = evidence.anatomy
+    if anatomy is None:
+        return ()
+    texts = [f"{percent(each.share)} in {each.where}" for each in anatomy.code[:3] if each.share >= LEAST_SHARE]
+    batch = anatomy.collate_seconds + anatomy.sample_seconds * evidence.config.batch_size
+    if anatomy.collate_seconds > LEAST_SHARE * batch:
+        texts.append(f"collating is {percent(anatomy.collate_seconds / batch)} of building a batch")
+    return tuple(texts)
+
+
+def phase_figures(measured: Measurement) -> tuple[str, ...]:
+    """Return how a step divides into its phases."""
+    split = measured.step_time
+    phases = {"forward": split.forward, "backward": split.backward, "optimizer": split.optimizer}
+    return (", ".join(f"{name} {percent(seconds / split.total)}" for name, seconds in phases.items()),)
+
+
+def peak_figure(measured: Measurement) -> str:
+    """Return the peak of the memory that limits training."""
+    return f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB taken"
+
+
+def ms(seconds: float) -> str:
+    """Return a time in milliseconds."""
+    return f"{1000 * seconds:.3g} ms"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,36 @@
+"""A configuration as other tools take it: ``export(config, "lightning")``. Pure: none of them is imported."""
+
+from __future__ import annotations
+
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.exports.accelerate import ACCELERATE
+from autotune.exports.deepspeed import DEEPSPEED
+from autotune.exports.lightning import LIGHTNING
+from autotune.exports.scripts import PYTHON, SHELL, TORCHRUN
+from autotune.exports.target import KNOBS, Export, Gap, Target
+from autotune.exports.transformers import TRANSFORMERS
+
+__all__ = ["TARGETS", "Export", "Gap", "coverage", "export"]
+
+TARGETS: dict[str, Target] = {
+    target.name: target for target in (LIGHTNING, TRANSFORMERS, ACCELERATE, DEEPSPEED, TORCHRUN, SHELL, PYTHON)
+}
+"""Every tool by its name."""
+
+
+def export(config: Config, target: str) -> Export:
+    """Return a configuration as a tool takes it: its arguments, a text to use them, and what it has no argument for.
+
+    Raises ``UsageError`` for a tool that is not one of ``TARGETS``.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"--to {target}: allowed: {', '.join(TARGETS)}")
+    return TARGETS[target].export(config)
+
+
+def coverage() -> str:
+    """Return the table of knobs by tool, in Markdown: what each is called there, or that it has no argument."""
+    rows = [["", *(target.title for target in TARGETS.values())], ["---"] * (1 + len(TARGETS))]
+    rows += [[f"`{knob}`", *(target.knows.get(knob, "—") for target in TARGETS.values())] for knob in KNOBS]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

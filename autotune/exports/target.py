@@ -1,0 +1,190 @@
+"""What a configuration becomes for another tool: its own arguments, and what it has none for. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.config import Config
+from autotune.step_options import OPTIONS
+
+__all__ = [
+    "KNOBS",
+    "PROCESS",
+    "Export",
+    "Gap",
+    "Target",
+    "Written",
+    "call",
+    "headline",
+    "on_cpu",
+    "preamble",
+    "remarks_on",
+    "settings",
+]
+
+KNOBS = (
+    "batch_size",
+    "num_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "persistent_workers",
+    "amp",
+    "accumulation_steps",
+    "ranks",
+    "intra_op_threads",
+    "inter_op_threads",
+    *OPTIONS,
+)
+"""Everything that a configuration may set."""
+
+OTHERWISE = {
+    "ranks": "torchrun --nproc-per-node, DistributedDataParallel(model) and DistributedSampler(dataset)",
+    "intra_op_threads": "set OMP_NUM_THREADS before Python starts, or torch.set_num_threads()",
+    "inter_op_threads": "torch.set_num_interop_threads() before the first operator",
+    "channels_last": "model.to(memory_format=torch.channels_last) once the model is on its device",
+    "tf32": 'torch.set_float32_matmul_precision("high") and torch.backends.cudnn.allow_tf32 = True',
+    "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
+    "fused_optimizer": "build the optimizer with fused=True",
+    "checkpointing": "model.gradient_checkpointing_enable(), or torch.utils.checkpoint around its repeated blocks",
+    "compile": "model.compile() before the first step",
+}
+"""What to do in a script about a knob for which a tool has no argument."""
+PROCESS = {
+    "intra_op_threads": "torch.set_num_threads({config.intra_op_threads})",
+    "inter_op_threads": "torch.set_num_interop_threads({config.inter_op_threads})",
+    "tf32": 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
+    "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
+}
+"""Python that sets what holds for the whole process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Something that a tool has no argument for."""
+
+    knob: str
+    value: Any
+    """What the configuration sets it to."""
+    otherwise: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A configuration as another tool takes it."""
+
+    target: str
+    values: Mapping[str, Mapping[str, Any]]
+    """Arguments by what takes them, such as ``{"Trainer": {"precision": "bf16-mixed"}}``."""
+    text: str
+    """They as a file: Python, YAML, JSON or shell."""
+    gaps: tuple[Gap, ...]
+    """What the tool has no argument for."""
+    notes: tuple[str, ...]
+    """What differs there from what was measured, unless one does something about it."""
+    has_comments: bool
+    """Whether the text says gaps and notes, too; JSON has no comments."""
+
+
+Written = tuple[Mapping[str, Mapping[str, Any]], str]
+"""The values and the text of an export."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A tool, and how it is told."""
+
+    name: str
+    title: str
+    """What people call it."""
+    knows: Mapping[str, str]
+    """What it calls the knobs that it has an argument for."""
+    advice: Mapping[str, str]
+    """What to do about others, where that is not what one does elsewhere."""
+    notes: Callable[[Config], Iterable[str]]
+    """What differs there from what was measured."""
+    write: Callable[[Config, Sequence[str]], Written]
+    """Makes values and text; takes what is to be said in comments."""
+    has_comments: bool = True
+    """Whether the text can say something."""
+    sets_process: bool = False
+    """Whether the text is Python that begins with ``preamble``."""
+
+    def export(self, config: Config) -> Export:
+        """Return the configuration as this tool takes it."""
+        gaps = tuple(
+            Gap(knob=knob, value=value, otherwise=self.advice.get(knob) or OTHERWISE[knob])
+            for knob, value in settings(config).items()
+            if knob not in self.knows
+        )
+        notes = tuple(self.notes(config))
+        is_done = PROCESS if self.sets_process else {}
+        remarks = remarks_on([gap for gap in gaps if gap.knob not in is_done], notes, self.title)
+        values, text = self.write(config, [f"# {remark}" for remark in remarks])
+        return Export(
+            target=self.name, values=values, text=text, gaps=gaps, notes=notes, has_comments=self.has_comments
+        )
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Return what a configuration sets, by knob; what it leaves to torch is not there."""
+    found: dict[str, Any] = {**config.dataloader_kwargs(), "amp": config.amp}
+    found |= {"accumulation_steps": config.accumulation_steps, "ranks": config.ranks}
+    found |= {"intra_op_threads": config.intra_op_threads, "inter_op_threads": config.inter_op_threads}
+    found |= dict.fromkeys(config.options, True)
+    unset = {"amp": "off", "accumulation_steps": 1, "ranks": 1, "intra_op_threads": None, "inter_op_threads": None}
+    return {knob: found[knob] for knob in KNOBS if knob in found and not (knob in unset and found[knob] == unset[knob])}
+
+
+def headline(config: Config) -> str:
+    """Say in one line what was measured for a configuration."""
+    measured = config.measured or {}
+    if "samples_per_second" not in measured:
+        return "Exported by autotune."
+    rate = f"{measured['samples_per_second']:,.0f} samples/s"
+    is_faster = measured.get("verdict") == "faster" and "speedup" in measured
+    gain = f", {measured['speedup']:.2f} times the baseline" if is_faster else ""
+    return f"Exported by autotune: {rate}{gain}."  # no text of the file's: Python reads some comments
+
+
+def on_cpu(config: Config) -> bool:
+    """Return whether a configuration was measured without an accelerator."""
+    return (config.measured or {}).get("memory") == "host"
+
+
+def preamble(config: Config, *imports: str, but: Container[str] = ()) -> Iterator[str]:
+    """Yield the lines of Python that import torch and more, and set what holds for the whole process.
+
+    ``but`` are knobs that are set elsewhere.
+    """
+    if variables := config.thread_environment():
+        yield "import os"
+        yield ""
+        yield "os.environ |= {  # before torch is imported"
+        yield from (f'    "{name}": "{value}",' for name, value in variables.items())
+        yield "}"
+    yield from ("import torch", *imports, "")
+    if chosen := [line for knob, line in PROCESS.items() if knob in settings(config) and knob not in but]:
+        yield from (line.format(config=config) for line in chosen)
+        yield ""
+
+
+def remarks_on(gaps: Iterable[Gap], notes: Iterable[str], title: str) -> Iterator[str]:
+    """Yield what a tool has no argument for, those with the same advice together, and what differs there."""
+    by_advice: dict[str, list[str]] = defaultdict(list)
+    for gap in gaps:
+        by_advice[gap.otherwise].append(f"{gap.knob} ({gap.value})")
+    if by_advice:
+        yield f"{title} has no argument for:"
+        yield from (f"- {', '.join(knobs)}: {advice}" for advice, knobs in by_advice.items())
+    yield from notes
+
+
+def call(name: str, *first: str, **arguments: Any) -> str:
+    """Return a call as a line of Python, or as several where it is long."""
+    parts = [*first, *(f"{key}={value!r}".replace("'", '"') for key, value in arguments.items())]
+    line = f"{name}({', '.join(parts)})"
+    return line if len(line) <= 100 else f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"

@@ -1,0 +1,1 @@
+"""What other libraries hold, tuned where it is: DataLoader, Lightning, Transformers, Accelerate."""

@@ -1,0 +1,249 @@
+"""Tuning from where a script with a Hugging Face ``Trainer`` is.
+
+What is timed is the Trainer's own ``compute_loss`` with the optimizer that it creates, on the dataset, collator and
+sampler of its training loader. Trainer, model and arguments stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autotune.config import Amp, Config
+from autotune.errors import UsageError
+from autotune.exports.transformers import training_arguments
+from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
+from autotune.result import Result
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+__all__ = ["search", "tune", "updated"]
+
+SET = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16"),
+    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory"),
+    "dataloader_persistent_workers",
+)
+"""What a configuration always sets; the rest only where its option was explored."""
+CHANGED_BY = {
+    "tf32": ("tf32",),
+    "fused_optimizer": ("optim",),
+    "checkpointing": ("gradient_checkpointing", "gradient_checkpointing_kwargs"),
+    "compile": ("torch_compile",),
+}
+"""Arguments that an option sets."""
+DECISIVE = (
+    *("optim", "optim_args", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "label_smoothing_factor"),
+    *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32", "torch_compile", "torch_compile_backend"),
+    *("torch_compile_mode", "train_sampling_strategy", "remove_unused_columns"),
+)
+"""Arguments that change the step or its data, and are no knobs."""
+PRECISION: dict[str, Amp] = {"no": "off", "bf16": "bf16", "fp16": "fp16"}
+STEPS = 1000
+"""How many steps a training is said to have that counts epochs."""
+RENAMED = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+"""What later versions call arguments; a copy takes their new names only."""
+
+
+def tune(trainer: Any, *, output: str | Path | None = None, **options: Any) -> TrainingArguments:
+    """Return a copy of a Trainer's arguments with the fastest configuration that was found; see ``search``.
+
+    The configuration with its evidence is written to ``output``, a YAML or JSON file, if one is named.
+    """
+    config = search(trainer, **options).config
+    if output is not None:
+        config.save(output)
+    return updated(trainer.args, config)
+
+
+def search(trainer: Any, **options: Any) -> Result:
+    """Search for the fastest configuration of what ``trainer.train()`` would train.
+
+    The baseline is what the Trainer's arguments say: batch size, accumulation, workers, precision. The device is
+    theirs, and so are the optimizer and the norm that gradients are clipped to. Threads stay at this process's, for
+    which there is no argument. ``options`` are those of ``autotune.tune``.
+
+    Warns (``UserWarning``) of arguments and methods that change the step and are not part of what is measured. Raises
+    ``UsageError`` for what cannot be tuned from here (several devices, a Trainer that has trained already, a dataset or
+    loader of another kind), and what ``autotune.tune`` raises.
+    """
+    require("transformers", "accelerate")
+    _refuse_what_cannot_be_tuned(trainer)
+    with untouched_random_state():
+        loader = _training_loader(trainer)
+    if unmeasured := list(_unmeasured(trainer)):
+        warnings.warn(f"not part of what is measured: {', '.join(unmeasured)}", stacklevel=2)
+    arguments, amp = trainer.args, PRECISION[trainer.accelerator.mixed_precision]
+    steps = _Steps(trainer, loader)
+    fixed: dict[str, Any] = {"threads": torch.get_num_threads()}
+    if amp != "off" and not (arguments.bf16 or arguments.fp16):
+        fixed["amp"] = amp  # the environment's, which no argument takes back
+    return tune_existing(
+        trainer.model,
+        read_loader(loader, "the training loader"),
+        device=arguments.device,
+        settings={"amp": amp, "accumulation_steps": arguments.gradient_accumulation_steps},
+        options={**fixed, **options},
+        optimizer=steps.optimizer if trainer.optimizer is None else trainer.optimizer,
+        training_step=steps.training_step,
+        max_grad_norm=arguments.max_grad_norm or None,
+    )
+
+
+def updated(arguments: TrainingArguments, config: Config) -> TrainingArguments:
+    """Return a copy of ``TrainingArguments`` with a configuration's settings; everything else is kept.
+
+    Warns (``UserWarning``) of options that have no argument.
+    """
+    exported = training_arguments(config)
+    changes = {name: exported[name] for name in SET}
+    known = {field.name for field in dataclasses.fields(arguments)}
+    is_adamw = str(getattr(arguments.optim, "value", arguments.optim)) in ("adamw_torch", "adamw_torch_fused")
+    for option, names in CHANGED_BY.items():
+        if option in config.options and (option != "fused_optimizer" or is_adamw):
+            changes |= {RENAMED[name] if RENAMED.get(name) in known else name: exported[name] for name in names}
+    others = [option for option in config.options if option not in CHANGED_BY]
+    others += ["fused_optimizer"] if "fused_optimizer" in config.options and not is_adamw else []
+    if others:
+        warnings.warn(f"TrainingArguments have nothing for {', '.join(others)}: apply it yourself", stacklevel=2)
+    if arguments.device.type == "cpu":
+        changes["use_cpu"] = True  # else a precision is refused
+    if config.pin_memory:  # else pinning gains nothing
+        present: Any = arguments.accelerator_config
+        changes["accelerator_config"] = present.to_dict() | exported["accelerator_config"]
+    return dataclasses.replace(arguments, **changes)
+
+
+def _refuse_what_cannot_be_tuned(trainer: Any) -> None:
+    from transformers import Trainer
+
+    if not isinstance(trainer, Trainer):
+        raise UsageError(f"trainer is {type(trainer).__name__}; allowed: a transformers.Trainer")
+    arguments = trainer.args
+    if arguments.world_size > 1 or arguments.n_gpu > 1:
+        raise UsageError(
+            f"the Trainer uses {max(arguments.world_size, arguments.n_gpu)} devices; allowed: one. Set "
+            "CUDA_VISIBLE_DEVICES to one of them, and tune a batch for it"
+        )
+    if trainer.is_model_parallel:
+        raise UsageError("the Trainer's model is spread over several devices; allowed: one")
+    if trainer.accelerator.mixed_precision not in PRECISION:
+        mode = trainer.accelerator.mixed_precision
+        raise UsageError(f"the Trainer's precision is {mode}; allowed: {', '.join(PRECISION)}")
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise UsageError("the Trainer uses DeepSpeed or FSDP; allowed: plain training on one device")
+    if trainer.train_dataset is None:
+        raise UsageError("the Trainer has no train_dataset: there is nothing to train on")
+    if trainer.state.global_step or trainer.model_wrapped is not trainer.model:
+        raise UsageError("the Trainer has trained its model already; make a new model and a new Trainer")
+
+
+def _training_loader(trainer: Any) -> Any:
+    """Return the Trainer's own training loader, before anything is done to it for a device."""
+    shadow = copy.copy(trainer)
+    shadow.accelerator = _Unprepared(trainer.accelerator)
+    return shadow.get_train_dataloader()
+
+
+class _Unprepared:
+    """An ``Accelerator`` that leaves what it is to prepare as it is."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accelerator, name)
+
+    def prepare(self, *things: Any, **options: Any) -> Any:
+        """Return what was given."""
+        return things[0] if len(things) == 1 else things
+
+
+def _unmeasured(trainer: Any) -> Iterator[str]:
+    """Yield what changes the step and is left out."""
+    from transformers import Trainer
+
+    arguments, kind = trainer.args, type(trainer)
+    for name in ("training_step", "_prepare_inputs", "get_batch_samples"):
+        if getattr(kind, name, None) is not getattr(Trainer, name, None):
+            yield f"{kind.__name__}.{name}"
+    if arguments.neftune_noise_alpha is not None:
+        yield "neftune_noise_alpha"
+    if arguments.use_liger_kernel:
+        yield "use_liger_kernel"
+    if arguments.torch_empty_cache_steps:
+        yield "torch_empty_cache_steps"
+
+
+class _Steps:
+    """A Trainer's step and optimizer as a workload takes them, in whatever process they are called."""
+
+    def __init__(self, trainer: Any, loader: Any) -> None:
+        self._trainer = copy.copy(trainer)
+        self._trainer.callback_handler = self._trainer.eval_dataset = self._trainer.compute_metrics = None
+        self._trainer.lr_scheduler = None
+        self._trainer.state = copy.copy(trainer.state)
+        self._trainer.state.max_steps = trainer.args.max_steps if trainer.args.max_steps > 0 else STEPS
+        self._trainer.log = _nothing
+        if getattr(loader, "dataset", None) is not trainer.train_dataset:
+            self._trainer.train_dataset = None  # what is trained on is a copy with fewer columns
+        self._is_set_up = False
+        self.depends_on = (type(trainer), trainer.compute_loss_func, trainer.data_collator, _decisive(trainer.args))
+        """What makes it another workload."""
+
+    def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
+        """Return what the Trainer creates."""
+        self._set_up()
+        self._trainer.optimizer = None
+        optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
+        self._trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        return optimizer
+
+    def training_step(self, model: Any, batch: Any) -> torch.Tensor:
+        """Return the loss of a batch that is on the device."""
+        self._set_up()
+        items = self._trainer._get_num_items_in_batch([batch], self._trainer.args.device)
+        counted = {} if items is None else {"num_items_in_batch": items}
+        loss: torch.Tensor = self._trainer.compute_loss(model, copy.copy(batch), **counted)  # which takes labels out
+        return loss
+
+    def _set_up(self) -> None:
+        """Do once to the model what the Trainer does before it trains."""
+        if self._is_set_up:
+            return
+        self._is_set_up = True
+        arguments, model = self._trainer.args, self._trainer.model
+        if arguments.gradient_checkpointing:
+            _enable_checkpointing(model, dict(arguments.gradient_checkpointing_kwargs or {}))
+        if arguments.tf32:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        if arguments.torch_compile:
+            model.compile(backend=arguments.torch_compile_backend, mode=arguments.torch_compile_mode)
+
+
+def _enable_checkpointing(model: Any, settings: dict[str, Any]) -> None:
+    """Recompute activations as the Trainer has the model do, under its newer name or its older one."""
+    ours = {name: settings.pop(name) for name in ("every_n_layers", "offload") if name in settings}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings or None, **ours)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings or None, **ours)
+
+
+def _decisive(arguments: Any) -> str:
+    """Return the arguments, beside those that are knobs, on which the step depends."""
+    return repr([(name, str(getattr(arguments, name, None))) for name in DECISIVE])
+
+
+def _nothing(*arguments: Any, **more: Any) -> None:
+    """Stand for the Trainer's ``log``, which needs one that runs."""

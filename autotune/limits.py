@@ -1,0 +1,170 @@
+"""What a run may take: the time of its budget and the memory of the machine, as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from autotune.errors import UsageError
+
+__all__ = [
+    "DEFAULT_MEMORY_LIMIT",
+    "LEAST_BUDGET",
+    "Budget",
+    "MemoryLimit",
+    "format_duration",
+    "format_size",
+    "longer_budget",
+    "parse_duration",
+    "parse_headroom",
+    "parse_size",
+    "require_budget",
+]
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SECONDS = re.compile(_NUMBER)
+_UNITS = re.compile(rf"(?:({_NUMBER})h)?\s*(?:({_NUMBER})m)?\s*(?:({_NUMBER})s)?", re.IGNORECASE)
+
+
+LEAST_BUDGET = 30.0
+"""Seconds in which a baseline and one alternative can be measured and compared, with imports and build."""
+USUAL_BUDGETS = (30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
+"""Seconds of the budgets that are proposed."""
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_duration(text: str | float) -> float:
+    """Return a duration in seconds: ``90s``, ``3m``, ``1h``, ``1m30s``, or a number of seconds.
+
+    Raises ``UsageError`` for anything else, and for a duration that is not finite and above zero.
+    """
+    seconds = _read(text.strip()) if isinstance(text, str) else float(text)
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise UsageError(f"--budget is {text!r}; allowed: a time above zero such as 90s, 3m, 1h, 1m30s, or seconds")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in whole seconds as ``parse_duration`` reads it; below zero it is ``0s``."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
+    return "".join(f"{count}{unit}" for count, unit in parts if count) or "0s"
+
+
+def _read(text: str) -> float:
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    match = _UNITS.fullmatch(text)
+    if not match or not text:
+        return math.nan
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def require_budget(seconds: float) -> float:
+    """Return a budget. Raises ``UsageError`` where it is too short to compare anything."""
+    if seconds < LEAST_BUDGET:
+        raise UsageError(
+            f"--budget {format_duration(seconds)}: too short to compare anything; the least is "
+            f"{format_duration(LEAST_BUDGET)}"
+        )
+    return seconds
+
+
+def longer_budget(seconds: float) -> str:
+    """Return, as people write it, a usual budget that is half as long again at least."""
+    return format_duration(next((usual for usual in USUAL_BUDGETS if usual >= 1.5 * seconds), 2 * seconds))
+
+
+@dataclass(slots=True)
+class Budget:
+    """Wall time for everything."""
+
+    seconds: float
+    """In all."""
+    now: Callable[[], float] = time.monotonic
+    """The clock; injected by tests and simulated machines."""
+    start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.now()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return self.now() - self.start
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.seconds - self.spent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """The share that stays free, and the most that training may take."""
+
+    headroom: float = 0.1
+    """Share of each memory that must stay free."""
+    most: int | None = None
+    """Bytes of the memory that limits training; ``None`` where only the machine limits."""
+
+    @classmethod
+    def of_user(cls, headroom: float | str, max_memory: float | str | None) -> Self:
+        """Read both as people write them. Raises ``UsageError``."""
+        return cls(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
+
+    def of(self, limit: float) -> float:
+        """Return the bytes that may be used of so many in the memory that limits training."""
+        share = self.beside(limit)
+        return share if self.most is None else min(share, self.most)
+
+    def beside(self, limit: float) -> float:
+        """Return the same for any other memory."""
+        return (1 - self.headroom) * limit
+
+
+DEFAULT_MEMORY_LIMIT = MemoryLimit()
+"""A tenth stays free."""
+
+
+def parse_headroom(given: float | str) -> float:
+    """Return a share from a number below 1, or from text such as ``"10%"`` or ``"0.1"``.
+
+    Raises ``UsageError``.
+    """
+    text = str(given).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(f"--headroom {given}: allowed: a share from 0% to below 100%, for example 10% or 0.1")
+    return share
+
+
+def parse_size(given: float | str) -> int:
+    """Return bytes from a number of them, or from text such as ``"12GiB"``, ``"800MB"`` or ``"12G"`` (as ``12GiB``).
+
+    Raises ``UsageError``.
+    """
+    match = _SIZE.fullmatch(str(given).strip())
+    size = 0.0
+    if match:
+        unit = (match[2] or "").lower()
+        is_decimal = len(unit) == 1 and str(given).strip().lower().endswith("b")
+        size = float(match[1]) * (1000 if is_decimal else 1024) ** _POWERS[unit[:1]]
+    if not 1 <= size < math.inf:
+        raise UsageError(f"--max-memory {given}: allowed: a size such as 12GiB, 800MB, or bytes")
+    return int(size)
+
+
+def format_size(count: float) -> str:
+    """Return bytes as people read them: ``1.5 GiB``, ``800 MiB``."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,309 @@
+"""A look inside the user's code: what a diagnosis names when it says what is slow and why."""
+
+from __future__ import annotations
+
+import cProfile
+import gc
+import multiprocessing
+import os
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import default_collate
+
+from autotune.config import Config
+from autotune.measure.device import Device
+from autotune.measure.loader import open_stream
+from autotune.measure.step import TrainingStep, leaves_in, move, tensors_in
+from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronisations
+from autotune.probes import Anatomy, CodeShare, Synchronisation
+from autotune.workload import Workload
+
+__all__ = [
+    "Building",
+    "BuildingTimes",
+    "count_objects",
+    "look_inside",
+    "pickled_bytes",
+]
+
+TIMING_SHARE, PROFILE_SHARE, STEP_SHARE = 0.2, 0.3, 0.3
+"""Shares of a look that go to timing batches, to profiling how they are built, and to watching steps."""
+MOST_STEPS = 10
+
+
+MOST_FUNCTIONS = 6
+LEAST_SHARE = 0.01
+"""Share of the time below which a function is not worth naming."""
+LOADER = os.path.join(TORCH, "utils", "data") + os.sep
+"""Torch's loader, whose own time is nobody's choice."""
+BOUND_METHOD = re.compile(r"<(?:method|slot wrapper) '(.+?)' of '(.+?)' objects>")
+FUNCTION = re.compile(r"<(?:built-in method|built-in function|function) (.+?)(?: of type object)?(?: at 0x\w+)?>")
+MOST_OBJECTS = 1_000_000
+MOST_SECONDS = 1.0
+"""Longest that pickling a dataset may take."""
+CONTAINERS = (list, tuple, dict, set, frozenset)
+SHARED = (type, ModuleType, FunctionType, CodeType)
+"""Through these one comes to all of Python and no further into the dataset."""
+
+
+def look_inside(workload: Workload, config: Config, device: Device, seconds: float) -> Anatomy:
+    """Build batches and train for about so many seconds, with profilers on that are off again at the end.
+
+    At least two batches are built and three steps made, however long they take. The model trains; each batch is a
+    step of the optimizer. What the user's code raises passes through.
+    """
+    begin = time.perf_counter()
+    building = Building(workload, config.batch_size)
+    times = building.measure(TIMING_SHARE * seconds)
+    code = building.profile(PROFILE_SHARE * seconds)
+    seen = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
+    return Anatomy(
+        sample_seconds=times.sample,
+        collate_seconds=times.collate,
+        code=code,
+        batch_tensors=sum(1 for _ in tensors_in(building.batch)),
+        numpy_arrays=building.numpy_arrays,
+        has_getitems=bool(getattr(workload.dataset, "__getitems__", None)),
+        is_custom_collate=workload.collate_fn is not None,
+        dataset_bytes=pickled_bytes(workload.dataset),
+        python_objects=count_objects(workload.dataset),
+        start_method=_start_method(),
+        operators_per_step=seen.operators,
+        synchronisations=seen.synchronisations,
+        has_cuda_build=_is_built_for_accelerator(),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """What steps on one batch showed."""
+
+    operators: int
+    """ATen operators that the host called in one."""
+    synchronisations: tuple[Synchronisation, ...]
+    """Where it waited for the device."""
+
+
+def _watch_steps(workload: Workload, config: Config, device: Device, building: Building, seconds: float) -> _Steps:
+    """Train on the last batch: once to warm up, once to count operators, then to watch what waits for the device."""
+    step = TrainingStep(workload, replace(config, accumulation_steps=1), device)
+    batch = move(building.batch, device.torch_device, non_blocking=False)
+    limit = time.perf_counter() + seconds
+    step(batch, building.samples)
+    operators = _count_operators(step, batch, building.samples)
+    steps = 0
+    with watch_synchronisations(device.torch_device) as log:
+        while steps == 0 or (steps < MOST_STEPS and time.perf_counter() < limit):
+            step(batch, building.samples)
+            steps += 1
+    device.synchronize()
+    return _Steps(operators=operators, synchronisations=log.per_step(steps))
+
+
+def _count_operators(step: TrainingStep, batch: Any, samples: int) -> int:
+    """Count the ATen operators of one step that no other ATen operator calls, in autograd's threads too.
+
+    The profiler leaves compiled regions as they are: what they have fused is no operator any more.
+    """
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        step(batch, samples)
+    return sum(_is_operator(event) and not _is_part_of_operator(event) for event in profiler.events() or ())
+
+
+def _is_operator(event: Any) -> bool:
+    return str(event.name).startswith("aten::")
+
+
+def _is_part_of_operator(event: Any) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if _is_operator(parent):
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+def _start_method() -> str:
+    """Return how worker processes start, without fixing it as a question without ``allow_none`` would."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _is_built_for_accelerator() -> bool:
+    is_cuda = torch.version.cuda is not None or torch.version.hip is not None
+    return is_cuda or torch.accelerator.current_accelerator() is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildingTimes:
+    """What building batches takes, in seconds."""
+
+    sample: float
+    """Reading one sample."""
+    collate: float
+    """Collating one batch."""
+
+
+class Building:
+    """Batches built in this process, exactly as a loader without workers builds them."""
+
+    def __init__(self, workload: Workload, batch_size: int) -> None:
+        self._collate = workload.collate_fn or default_collate
+        self._stream = open_stream(replace(workload, collate_fn=self._timed_collate), Config(batch_size=batch_size))
+        self._collate_seconds = 0.0
+        self.numpy_arrays = 0
+        """NumPy arrays in the sample that was seen last, before it was collated."""
+        self.batch: Any = None
+        """The last batch."""
+
+    @property
+    def samples(self) -> int:
+        """Samples in the last batch."""
+        return self._stream.samples
+
+    def measure(self, seconds: float) -> BuildingTimes:
+        """Build batches for so long; the first counts only where it is the only one."""
+        times = [self._build()]
+        limit = time.perf_counter() + seconds - times[0][1]
+        while time.perf_counter() < limit:
+            times.append(self._build())
+        counted = times[1:] or times
+        collate = sum(collated for *_, collated in counted)
+        read = sum(built for _, built, _ in counted) - collate
+        samples = sum(count for count, *_ in counted)
+        return BuildingTimes(sample=read / max(1, samples), collate=collate / len(counted))
+
+    def profile(self, seconds: float) -> tuple[CodeShare, ...]:
+        """Build batches for so long, one at least, under cProfile; return where the time went.
+
+        Time is that of this thread. Left out of the list, but not of the whole, are autotune and torch's loader.
+        """
+        profile = cProfile.Profile()
+        limit = time.perf_counter() + seconds
+        while True:
+            profile.enable()
+            try:
+                self._build()
+            finally:
+                profile.disable()
+            if time.perf_counter() >= limit:
+                return _shares(profile)
+
+    def _build(self) -> tuple[int, float, float]:
+        """Build a batch; return its samples, the seconds it took, and those of them that collating took."""
+        begin, collated = time.perf_counter(), self._collate_seconds
+        self.batch = next(self._stream)
+        return self.samples, time.perf_counter() - begin, self._collate_seconds - collated
+
+    def _timed_collate(self, samples: Any) -> Any:
+        if isinstance(samples, (list, tuple)) and samples:  # __getitems__ may return anything else
+            self.numpy_arrays = sum(isinstance(leaf, np.ndarray) for leaf in leaves_in(samples[0]))
+        begin = time.perf_counter()
+        batch = self._collate(samples)
+        self._collate_seconds += time.perf_counter() - begin
+        return batch
+
+
+def _shares(profile: cProfile.Profile) -> tuple[CodeShare, ...]:
+    entries = profile.getstats()
+    whole = sum(entry.inlinetime for entry in entries)
+    own: defaultdict[str, float] = defaultdict(float)
+    for entry in entries:
+        if isinstance(entry.code, CodeType) and is_ours(entry.code.co_filename):
+            for call in entry.calls or ():  # what autotune asks of C functions is its own time too
+                own[_name(call.code)] -= call.inlinetime if isinstance(call.code, str) else 0.0
+        elif isinstance(entry.code, str) or not entry.code.co_filename.startswith(LOADER):
+            own[_name(entry.code)] += entry.inlinetime
+    longest = sorted(own.items(), key=lambda item: -item[1])[:MOST_FUNCTIONS]
+    return tuple(
+        CodeShare(where=where, share=seconds / whole) for where, seconds in longest if seconds >= LEAST_SHARE * whole
+    )
+
+
+def _name(code: CodeType | str) -> str:
+    """Return a function's place; of one written in C its module or type, and its name."""
+    if isinstance(code, CodeType):
+        return place(code.co_filename, code.co_firstlineno, code.co_name)
+    if match := BOUND_METHOD.fullmatch(code):
+        return f"built-in {match[2].replace('torch._C.TensorBase', 'torch.Tensor')}.{match[1]}"
+    match = FUNCTION.fullmatch(code)
+    return f"built-in {match[1].removeprefix('builtins.')}" if match else code
+
+
+def count_objects(dataset: object) -> int:
+    """Count the distinct Python objects in the containers that a dataset holds, directly or through its attributes.
+
+    None of the user's code runs. Counts up to ``MOST_OBJECTS``.
+    """
+    held: set[int] = set()
+    visited = {id(dataset)}
+    pending = [dataset]
+    while pending and len(held) < MOST_OBJECTS:
+        holder = pending.pop()
+        if issubclass(type(holder), CONTAINERS) and len(holder) >= MOST_OBJECTS:  # type: ignore[arg-type]
+            return MOST_OBJECTS
+        parts = gc.get_referents(holder)
+        if issubclass(type(holder), CONTAINERS):
+            held.update(map(id, islice(parts, MOST_OBJECTS - len(held))))
+        for part in parts:
+            if id(part) not in visited and _may_hold(part):
+                visited.add(id(part))
+                pending.append(part)
+    return min(len(held), MOST_OBJECTS)
+
+
+def _may_hold(part: object) -> bool:
+    """Return whether an object may hold more to count; the collector does not track containers of plain values."""
+    kind = type(part)
+    return issubclass(kind, CONTAINERS) or (gc.is_tracked(part) and not issubclass(kind, SHARED))
+
+
+def pickled_bytes(dataset: object) -> int | None:
+    """Return what pickling a dataset takes, tensors left out; ``None`` where it fails or takes too long."""
+    sink = _Sink()
+    try:
+        _Pickler(sink).dump(dataset)
+    except Exception:  # the user's own code may raise anything here
+        return None
+    return sink.bytes
+
+
+class _Sink:
+    """Counts what is written to it, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._limit = time.perf_counter() + MOST_SECONDS
+
+    def write(self, data: Any) -> int:
+        if time.perf_counter() > self._limit:
+            raise TimeoutError
+        count = memoryview(data).nbytes
+        self.bytes += count
+        return count
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles what belongs to ``__main__`` too: in a script of the user's it can be imported."""
+
+    def __init__(self, sink: _Sink) -> None:
+        super().__init__(sink)
+        self._sink = sink
+
+    def reducer_override(self, part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return int, ()
+        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
+            self._sink.bytes += part.nbytes  # without the copy that pickling makes of a file mapped into memory
+            return int, ()
+        return super().reducer_override(part)

@@ -1,0 +1,250 @@
+"""What the machine was doing during a window: a rate taken beside a busy neighbour says little.
+
+Counters are read before the window and after it and subtracted; nothing runs inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from autotune.host import throttled_seconds
+from autotune.measure.process_memory import cpu_seconds, process_tree
+from autotune.records import Conditions
+
+__all__ = ["GpuReading", "NvmlGpu", "Snapshot", "conditions_between", "open_gpu", "snapshot"]
+
+FOREIGN_SHARE = 0.1
+"""Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
+LEAST_THREAD_SHARE = 0.05
+"""Share of the time that a thread must have worked to count; a loader worker has threads that only pass things on."""
+FULL_SHARE = 0.85
+"""Share of the CPUs in use, by all together, below which others take nothing away."""
+
+
+T = TypeVar("T")
+SLOWDOWNS = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Bits of NVML's clock event reasons that mean the GPU could not run as usual; a software power cap is usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Counters at one moment; ``None`` where the system does not keep one."""
+
+    clock: float
+    """Seconds."""
+    own: float
+    """CPU seconds used by this process tree, or by that of all ranks."""
+    busy: float
+    """CPU seconds used by everybody on this process's CPUs."""
+    waiting: float | None
+    """Seconds the main thread was ready to run and had no CPU."""
+    throttled: float | None
+    """Seconds for which the cgroup's CPU quota stopped it."""
+    pressure: float | None
+    """Seconds in which some process on the machine waited for a CPU (PSI)."""
+    read: dict[int, tuple[int, int]]
+    """Per live process: bytes read in all, and bytes of them that came from storage."""
+    threads: dict[int, dict[int, float]]
+    """Per loader worker: CPU seconds of each of its threads."""
+
+
+def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
+    """Read the counters; takes a few milliseconds, so only at the ends of a window.
+
+    ``job`` is the process that has started this one as a rank among others: none of them is a neighbour.
+    """
+    times = psutil.cpu_times(percpu=True)
+    return Snapshot(
+        own=cpu_seconds(job),
+        busy=sum(_busy(times[cpu]) for cpu in _cpus() if cpu < len(times)),
+        waiting=_run_queue_seconds(root),
+        throttled=throttled_seconds(root),
+        pressure=_pressure_seconds(root),
+        read=_bytes_read(),
+        threads=_thread_seconds(),
+        clock=time.perf_counter(),
+    )
+
+
+def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None) -> Conditions:
+    """Return what the machine did between two moments, and what the GPU said at the end."""
+    seconds = end.clock - begin.clock
+    own = (end.own - begin.own) / seconds
+    foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
+    cpus = len(_cpus())
+    return Conditions(
+        own_cpus=own,
+        foreign_cpus=foreign,
+        cpus=cpus,
+        is_crowded=foreign > FOREIGN_SHARE * cpus and own + foreign > FULL_SHARE * cpus,
+        run_queue_share=_share(begin.waiting, end.waiting, seconds),
+        throttled_share=_share(begin.throttled, end.throttled, seconds),
+        cpu_pressure_share=_share(begin.pressure, end.pressure, seconds),
+        storage_share=_storage_share(begin.read, end.read),
+        worker_threads=_computing_threads(begin.threads, end.threads, LEAST_THREAD_SHARE * seconds),
+        gpu_utilisation=gpu.utilisation if gpu else None,
+        gpu_clock_mhz=gpu.clock_mhz if gpu else None,
+        gpu_process_bytes=gpu.process_bytes if gpu else None,
+        gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
+        gpu_slowdowns=gpu.slowdowns if gpu else (),
+        allocator_retries=0,
+    )
+
+
+def _share(begin: float | None, end: float | None, seconds: float) -> float | None:
+    return None if begin is None or end is None else max(0.0, end - begin) / seconds
+
+
+def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
+    """Return the share of what was read that came from storage and not from the page cache."""
+    deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
+    total = sum(delta[0] for delta in deltas)
+    return min(1.0, sum(delta[1] for delta in deltas) / total) if total > 0 else None
+
+
+def _computing_threads(
+    begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]], least: float
+) -> int | None:
+    """Return the most threads that one worker computed in, for ``least`` seconds and a third of its busiest."""
+    counts = []
+    for pid in begin.keys() & end.keys():
+        used = [seconds - begin[pid].get(thread, 0.0) for thread, seconds in end[pid].items()]
+        counts.append(sum(seconds >= max(least, max(used) / 3) for seconds in used))
+    return max(counts, default=None)
+
+
+def _busy(times: object) -> float:
+    names = ("user", "nice", "system", "irq", "softirq", "steal")  # guest time is part of user
+    return float(sum(getattr(times, name, 0.0) for name in names))
+
+
+def _cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _run_queue_seconds(root: Path) -> float | None:
+    fields = _first_line(root / "proc/self/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) >= 2 and fields[1].isdigit() else None
+
+
+def _pressure_seconds(root: Path) -> float | None:
+    total = _first_line(root / "proc/pressure/cpu").rpartition("total=")[2]
+    return int(total) / 1e6 if total.isdigit() else None
+
+
+def _bytes_read() -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    for process in process_tree():
+        with contextlib.suppress(psutil.Error, AttributeError, OSError):  # not every system counts this
+            counters = process.io_counters()
+            found[process.pid] = (counters.read_chars, counters.read_bytes)
+    return found
+
+
+def _thread_seconds() -> dict[int, dict[int, float]]:
+    found: dict[int, dict[int, float]] = {}
+    for worker in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            found[worker.pid] = {thread.id: thread.user_time + thread.system_time for thread in worker.threads()}
+    return found
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One look at a GPU; taken at the end of a window, while it still works."""
+
+    utilisation: float | None
+    """Share of the last sampling period (1/6 to 1 s) in which a kernel ran; says nothing about how well."""
+    clock_mhz: int | None
+    """Clock of the multiprocessors."""
+    process_bytes: int | None
+    """Device memory of this process, context and libraries included."""
+    foreign_bytes: int | None
+    """Device memory of all other processes; ``None`` where processes are hidden, as in some containers."""
+    slowdowns: tuple[str, ...]
+    """Why the clocks are lower than they could be, where the reason is a fault or heat."""
+
+
+class NvmlGpu:
+    """One GPU, found by UUID: NVML numbers GPUs in another order than CUDA does."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def read(self) -> GpuReading:
+        """Look at the GPU; what it does not say is ``None``."""
+        nvml, handle = self._nvml, self._handle
+        held = self._held_bytes()
+        rates = _answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        return GpuReading(
+            utilisation=None if rates is None else rates.gpu / 100,
+            clock_mhz=_answer(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
+            process_bytes=held.get(os.getpid()) or None,
+            foreign_bytes=_foreign_bytes(held),
+            slowdowns=self._slowdowns(),
+        )
+
+    def _held_bytes(self) -> dict[int, int | None]:
+        """Return what each process holds, as far as it is shown."""
+        processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or []
+        return {process.pid: process.usedGpuMemory for process in processes}
+
+    def _slowdowns(self) -> tuple[str, ...]:
+        # the second name is that of drivers before R530
+        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        ask = next((getattr(self._nvml, name) for name in names if hasattr(self._nvml, name)), None)
+        reasons = None if ask is None else _answer(lambda: int(ask(self._handle)))
+        return tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit)
+
+
+def open_gpu(uuid: str | None) -> NvmlGpu | None:
+    """Open the GPU with this UUID, as CUDA reports it (with or without the prefix ``GPU-``); ``None`` without NVML."""
+    if uuid is None:
+        return None
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        return NvmlGpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+    except Exception:  # no library, no driver, no permission, another vendor: each means that nothing can be asked
+        return None
+
+
+def _foreign_bytes(held: dict[int, int | None]) -> int | None:
+    """Return what others hold; this process, which trains, must be among those shown to tell it from others."""
+    if os.getpid() not in held:
+        return None
+    others = [used for pid, used in held.items() if pid != os.getpid()]
+    known = [used for used in others if used is not None]
+    return None if others and not known else sum(known)
+
+
+def _answer(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except Exception:
+        return None

@@ -1,0 +1,264 @@
+"""The loader as a training script would build it, with its batches counted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from autotune.config import Config
+from autotune.errors import UserCodeError
+from autotune.measure.step import tensor_bytes, tensors_in
+from autotune.runner.descendants import note_workers
+from autotune.workload import Workload
+
+__all__ = ["BatchStream", "CountingCollate", "open_loader", "open_stream", "unique_share"]
+
+
+def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
+    """Build the loader exactly as a training script would, with counting around its collate function."""
+    arguments: dict[str, Any] = {"collate_fn": counter}
+    if workload.batch_sampler is not None:
+        arguments["batch_sampler"] = workload.batch_sampler(config.batch_size)
+    elif workload.sampler is not None:
+        arguments["sampler"] = workload.sampler
+    elif not isinstance(workload.dataset, IterableDataset):
+        arguments["shuffle"] = True
+    arguments |= _applicable(workload, config)
+    return config.dataloader(workload.dataset, **arguments)
+
+
+def _applicable(workload: Workload, config: Config) -> dict[str, Any]:
+    """Return the workload's own DataLoader arguments but for those that cannot stand beside the others."""
+    left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
+    if workload.batch_sampler is not None:
+        left_out.add("drop_last")  # that is the sampler's to decide
+    return {name: value for name, value in (workload.loader_options or {}).items() if name not in left_out}
+
+
+def open_stream(workload: Workload, config: Config) -> BatchStream:
+    """Return batches without end from such a loader; its workers start with the first."""
+    is_iterable = isinstance(workload.dataset, IterableDataset)
+    compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
+    counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
+    return BatchStream(open_loader(workload, config, counter), counter)
+
+
+class CountingCollate:
+    """A collate function that also counts the batches each worker builds, in memory shared with the parent.
+
+    A batch travels with the number of its samples, which its shape does not always tell. With ``compares_workers``
+    each worker's first batch is noted: workers of an iterable dataset that does not divide itself among them all yield
+    the same samples, and those must not count twice.
+    """
+
+    def __init__(
+        self, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int, *, compares_workers: bool = False
+    ) -> None:
+        self._compares_workers = compares_workers
+        self._collate = collate_fn or default_collate
+        self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
+        self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
+        self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64).share_memory_()
+
+    def __call__(self, samples: list[Any]) -> tuple[Any, int]:
+        """Collate, then count: a batch is ready only when it is built."""
+        batch = self._collate(samples)
+        worker = get_worker_info()
+        number = worker.id if worker else 0
+        built = int(self._slots[number])
+        if self._compares_workers and built < 2:
+            self._note(number, built, samples, batch)
+        if worker:
+            self._pids[number] = os.getpid()
+        self._slots[number] = built + 1
+        return batch, len(samples)
+
+    def _note(self, worker: int, built: int, samples: list[Any], batch: Any) -> None:
+        """Note a worker's first batch, and something that differs from it where contents differ at all."""
+        if built == 0:
+            self._digests[worker, 0] = _digest(batch)
+            self._digests[worker, 1] = int(_digest(samples[0]) != _digest(samples[-1]))
+        elif not self._digests[worker, 1]:
+            self._digests[worker, 1] = _digest(batch)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Process numbers of the workers that have built a batch."""
+        return tuple(pid for pid in self._pids.tolist() if pid)
+
+    @property
+    def produced(self) -> int:
+        """Batches built so far by all workers together."""
+        return int(self._slots.sum())
+
+    @property
+    def empty_workers(self) -> int:
+        """Workers that have built nothing so far."""
+        return int((self._slots == 0).sum())
+
+    @property
+    def digests(self) -> list[tuple[int, int]]:
+        """What tells each worker's first batch from others, and something that differs from it."""
+        return [(first, second) for first, second in self._digests.tolist()]
+
+
+def unique_share(digests: Iterable[tuple[int, int]]) -> float:
+    """Return the share of the workers whose first batches differ; 1 where the batches' content tells nothing."""
+    firsts = [first for first, second in digests if first and second and first != second]
+    return len(set(firsts)) / len(firsts) if firsts else 1.0
+
+
+def _length(sized: Any) -> int | None:
+    """Return a length, ``None`` for a sampler without end."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _digest(batch: Any) -> int:
+    """Return a number that tells the tensors of one batch from those of another; 0 where there are none."""
+    checksum = 0
+    for tensor in tensors_in(batch):
+        if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
+            checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), checksum)
+    return checksum
+
+
+class BatchStream:
+    """Iterate a loader epoch after epoch, counting what is consumed and timing each start.
+
+    Raises ``UserCodeError`` when an epoch yields no batch.
+    """
+
+    def __init__(self, loader: DataLoader[Any], counter: CountingCollate) -> None:
+        self._loader = loader
+        self._counter = counter
+        self._iterator: Iterator[Any] | None = None
+        self._position = 0
+        self._noted: frozenset[int] = frozenset()
+        self.samples = 0
+        """Samples in the batch handed out last."""
+        self.batch_bytes = 0
+        """Bytes of the tensors in the first batch."""
+        self.consumed = 0
+        """Batches handed out so far."""
+        self.epochs = 0
+        """Epochs begun so far."""
+        self.epoch_batches: int | None = None
+        """Batches in an epoch: known for a map-style dataset, learnt at the first epoch's end for an iterable one."""
+        self.digests_of_others: list[tuple[int, int]] = []
+        """What other ranks know of the first batches of their workers."""
+        self.start_seconds: list[float] = []
+        """Seconds to the first batch of each epoch, from asking for an iterator or from the end of the epoch before."""
+        if not isinstance(loader.dataset, IterableDataset):
+            self.epoch_batches = _length(loader)
+
+    def __next__(self) -> Any:
+        """Return the next batch, of the next epoch where this one has ended."""
+        begin = time.perf_counter()  # ending an epoch, and its workers, is part of starting the next
+        if self._iterator is not None:
+            try:
+                return self._count(next(self._iterator))
+            except StopIteration:
+                self._iterator = None
+                self.epoch_batches = self._position
+        return self._start_epoch(begin)
+
+    def _start_epoch(self, begin: float) -> Any:
+        set_epoch = getattr(self._loader.sampler, "set_epoch", None)
+        if set_epoch:
+            set_epoch(self.epochs)  # as training has to, for another order in each
+        self._iterator = iter(self._loader)
+        self._note_workers()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            raise UserCodeError("the dataset yields no batch: an epoch ended before its first one") from None
+        self.start_seconds.append(time.perf_counter() - begin)
+        self.batch_bytes = self.batch_bytes or tensor_bytes(batch[0])
+        self.epochs += 1
+        self._position = 0
+        return self._count(batch)
+
+    def _note_workers(self) -> None:
+        """Note the workers that have been started, so that nothing of theirs is left should they fail."""
+        workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
+        if workers != self._noted:
+            note_workers(workers)
+            self._noted = workers
+
+    def _count(self, counted: tuple[Any, int]) -> Any:
+        batch, self.samples = counted
+        self.consumed += 1
+        self._position += 1
+        return batch
+
+    @property
+    def steps_left(self) -> int | None:
+        """Batches left in the current epoch, ``None`` while the length of an epoch is not known."""
+        return None if self.epoch_batches is None else self.epoch_batches - self._position
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples in an epoch of a map-style dataset, where its sampler says."""
+        if isinstance(self._loader.dataset, IterableDataset) or self._loader.batch_size is None:
+            return None
+        return _length(self._loader.sampler)
+
+    @property
+    def ready(self) -> int:
+        """Batches built and not yet handed out."""
+        return self._counter.produced - self.consumed
+
+    @property
+    def produced(self) -> int:
+        """Batches built so far."""
+        return self._counter.produced
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Process numbers of the loader's workers; empty without any."""
+        return self._counter.workers
+
+    @property
+    def freezes_epoch(self) -> bool:
+        """Whether workers live on with their own copy of a dataset whose epoch is set from outside."""
+        return self._loader.persistent_workers and hasattr(self._loader.dataset, "set_epoch")
+
+    @property
+    def idle_workers(self) -> int:
+        """Workers that have built nothing although each had its turn more than once."""
+        had_their_turn = self.consumed > 2 * self._loader.num_workers
+        return self._counter.empty_workers if had_their_turn and self._loader.num_workers else 0
+
+    @property
+    def unique_share(self) -> float:
+        """Share of the batches that are not the same ones from another worker; 1 for a map-style dataset."""
+        return unique_share(self.digests + self.digests_of_others)
+
+    @property
+    def digests(self) -> list[tuple[int, int]]:
+        """What tells the first batches of an iterable dataset's workers from each other; else empty."""
+        return self._counter.digests if isinstance(self._loader.dataset, IterableDataset) else []
+
+    def close(self) -> None:
+        """Let the workers go.
+
+        Left to the garbage collector after an exception, whose traceback holds the iterator in a cycle, this takes
+        torch's limit of five seconds, and a dead worker is reported once more, from wherever the collector runs.
+        """
+        # a persistent iterator keeps its workers after an epoch; iterators may have no length, so no truth either
+        iterator = self._iterator if self._iterator is not None else self._loader._iterator
+        self._iterator = self._loader._iterator = None
+        shut_down: Callable[[], None] | None = getattr(iterator, "_shutdown_workers", None)
+        if shut_down:
+            with contextlib.suppress(RuntimeError):  # a worker that dies on being let go has done its work
+                shut_down()

@@ -1,0 +1,126 @@
+"""A trace of real training steps: a file for a trace viewer, and what took longest."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.measure.device import Device
+from autotune.measure.loader import BatchStream, open_stream
+from autotune.measure.step_probe import WarmStep
+from autotune.probes import Trace, TracedOperation
+from autotune.records import Request
+from autotune.workload import Workload
+
+__all__ = ["trace_steps"]
+
+WARM_STEPS = 3
+LEAST_STEPS, MOST_STEPS = 2, 8
+"""Steps in a trace; each may hold thousands of events."""
+MOST_OPERATIONS = 12
+STEP_NAME = "training step"
+"""How a step is marked in the trace."""
+
+
+def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Device, request: Request) -> Trace:
+    """Train with the real loader: first until its queue was used once, then a few steps with torch's profiler on.
+
+    Writes the trace to ``request.trace_path``, compressed where that ends in ``.gz``, whole or not at all; about half
+    of ``request.seconds`` goes to either part. Raises ``UsageError`` when the file cannot be written.
+    """
+    if request.trace_path is None:
+        raise UsageError("a trace needs a file to be written to: pass trace_path")
+    with _written_whole(Path(request.trace_path)) as file:
+        stream = open_stream(workload, config)
+        warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
+        try:
+            _warm_up(stream, warm, config, request.seconds / 2)
+            profiler, steps = _profile(stream, warm, device, request.seconds / 2)
+        finally:
+            stream.close()
+        profiler.export_chrome_trace(str(file))
+        operations = _longest_operations(profiler, device, steps)
+    return Trace(path=request.trace_path, operations=operations, steps=steps)
+
+
+def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float) -> None:
+    """Train until what was built before the first step is used up."""
+    limit = time.perf_counter() + seconds
+    for done in range(WARM_STEPS + config.num_workers * (config.prefetch_factor or 0)):
+        if done and time.perf_counter() > limit:
+            return
+        warm.step(next(stream), stream.samples)
+
+
+def _profile(stream: BatchStream, warm: WarmStep, device: Device, seconds: float) -> tuple[profile, int]:
+    """Return the profile of some steps, the wait for their batches included, and their number."""
+    device.synchronize()
+    # the accelerator's own records only where it trains
+    activities = supported_activities() if device.is_asynchronous else {ProfilerActivity.CPU}
+    limit, steps = time.perf_counter() + seconds, 0
+    with profile(activities=activities) as profiler:
+        while steps < LEAST_STEPS or (steps < MOST_STEPS and time.perf_counter() < limit):
+            with record_function(STEP_NAME):
+                warm.step(next(stream), stream.samples)
+            steps += 1
+        device.synchronize()
+    return profiler, steps
+
+
+def _longest_operations(profiler: profile, device: Device, steps: int) -> tuple[TracedOperation, ...]:
+    """Return the operations by their own time, on the accelerator the time of the kernels that each started."""
+    totals = [total for total in profiler.key_averages() if _is_operation(total)]
+    attribute = "self_device_time_total" if device.is_asynchronous else "self_cpu_time_total"
+    totals.sort(key=lambda total: -getattr(total, attribute))
+    return tuple(
+        TracedOperation(name=total.key, seconds=getattr(total, attribute) * 1e-6 / steps, calls=total.count / steps)
+        for total in totals[:MOST_OPERATIONS]
+        if getattr(total, attribute) > 0
+    )
+
+
+def _is_operation(total: Any) -> bool:
+    return bool(total.device_type.name == "CPU") and total.key != STEP_NAME  # kernels are in what started them
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Path]:
+    """Give an empty file beside ``path`` that takes its place at the end, and that no failure leaves behind.
+
+    Raises ``UsageError`` at once when it cannot be created, and at the end when nothing was written to it: the
+    profiler only logs what goes wrong.
+    """
+    temporary = path.parent / f".{secrets.token_hex(8)}.{path.name}"  # the profiler looks at the ending
+    with _explained(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary.touch(exist_ok=False)
+    try:
+        yield temporary
+        with _explained(path):
+            if not temporary.stat().st_size:
+                raise OSError(errno.EIO, "the profiler wrote nothing")
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the trace cannot be written: {error.strerror}; name a file in a folder that exists and can be "
+            "written to"
+        ) from None

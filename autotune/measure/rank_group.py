@@ -1,0 +1,454 @@
+"""The ranks that train together: they go in step, hear the leader's word, and tell each other what they found.
+
+A measurement is a series of decisions: whether the loader has settled, whether the window is long enough. Were each
+rank to take them by its own clock, one would go on to a step that another does not make, and wait in it for ever. So
+rank 0 decides. How far the others may go stands in memory that all of them share: a word through sockets costs a tenth
+of a millisecond, in every step. Ranks of one job run on one host.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from statistics import fmean
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import DataParallel
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler, IterableDataset, Sampler
+
+from autotune.errors import UsageError
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import Attempt, Conditions, Measurement, Outcome, RankShare
+from autotune.workload import Workload
+
+__all__ = [
+    "ALONE",
+    "Board",
+    "GradientWatch",
+    "RankGroup",
+    "as_one",
+    "in_parallel",
+    "require_own",
+    "share_of",
+    "watch_of",
+]
+
+T = TypeVar("T")
+
+AHEAD = 2
+"""Steps beyond the next one that the others may make before they hear of it: else they would wait for the word."""
+SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
+"""Seconds between two looks at the leader's word."""
+FOR_EVER = timedelta(days=7)
+"""Time limit of what ranks tell each other: the tuner thinks between two requests, and ends what hangs."""
+
+
+Forward = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+
+class Board:
+    """Memory that processes share which are forked from the one that made it."""
+
+    def __init__(self, ranks: int) -> None:
+        self._memory: NDArray[np.int64] = np.frombuffer(mmap.mmap(-1, 8 * (1 + ranks)), dtype=np.int64)
+
+    def write(self, phase: int, goal: int, *, is_final: bool) -> None:
+        """Say how many steps may be made by the end of a phase so far, and whether no more will be."""
+        self._memory[0] = phase << 41 | goal << 1 | is_final  # one store of eight bytes: never seen by halves
+
+    def read(self) -> tuple[int, int, bool]:
+        """Return the phase, its steps, and whether these are all."""
+        word = int(self._memory[0])
+        return word >> 41, word >> 1 & (1 << 40) - 1, bool(word & 1)
+
+    def post(self, rank: int, flag: bool) -> None:
+        """Say whether a rank is ready."""
+        self._memory[1 + rank] = flag
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether all ranks have said so."""
+        return bool(self._memory[1:].all())
+
+
+class RankGroup:
+    """One rank's view of all; alone it decides, and waits for nobody."""
+
+    def __init__(self, rank: int = 0, size: int = 1, board: Board | None = None, job: int | None = None) -> None:
+        """Take this rank's number, and how many there are; ``job`` is the process that has started them all.
+
+        With others, torch's process group must be there.
+        """
+        self.rank, self.size, self.job = rank, size, job
+        self._board = board or Board(size)
+        self._group: Any = None
+        self._phase, self._done, self._goal = 0, 0, 0
+        if size > 1:
+            import torch.distributed as dist
+
+            self._group = dist.new_group(backend="gloo", timeout=FOR_EVER)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank decides for all."""
+        return self.rank == 0
+
+    # Steps
+
+    def together(self, is_over: Callable[[], bool]) -> Iterator[None]:
+        """Yield once for every step that all ranks make, until the leader's ``is_over`` says so."""
+        if self.leads:
+            while not is_over():
+                self.allow(1)
+                yield
+                self.made_step()
+            for _ in range(self.left):
+                yield
+                self.made_step()
+            self.end()
+        else:
+            while self.may_step():
+                yield
+                self.made_step()
+        self.barrier()
+
+    def allow(self, steps: int, *, exactly: bool = False) -> None:
+        """Say that the next ``steps`` will be made; not ``exactly`` these, but some more."""
+        goal = self._done + steps + (0 if exactly else AHEAD)
+        if self.size > 1 and goal > self._goal:
+            self._goal = goal
+            self._board.write(self._phase, self._goal, is_final=False)
+
+    @property
+    def left(self) -> int:
+        """Steps that were allowed and not made yet, by the leader."""
+        return max(0, self._goal - self._done)
+
+    def end(self) -> None:
+        """Say that the steps which were allowed are all; the leader has made them. Then all ranks must meet."""
+        if self.size > 1:
+            self._board.write(self._phase, self._done, is_final=True)
+            self._phase += 1
+
+    def may_step(self) -> bool:
+        """Wait for the leader's word; return whether there is a step to make."""
+        nap = SHORTEST_NAP
+        while True:
+            phase, goal, is_final = self._board.read()
+            if phase == self._phase and self._done < goal:
+                return True
+            if phase == self._phase and is_final:
+                self._phase += 1
+                return False
+            time.sleep(nap)
+            nap = min(2 * nap, LONGEST_NAP)
+
+    def made_step(self) -> None:
+        """Count a step."""
+        self._done += 1
+
+    def post(self, flag: bool) -> None:
+        """Say whether this rank is ready."""
+        self._board.post(self.rank, flag)
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every rank is."""
+        return self._board.all_ready
+
+    # Words
+
+    def tell(self, value: T) -> T:
+        """Return the leader's value, in every rank."""
+        if self.size == 1:
+            return value
+        import torch.distributed as dist
+
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in every rank."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.barrier(group=self._group)
+
+
+ALONE = RankGroup()
+"""One process."""
+
+
+def as_one(attempts: Sequence[Attempt]) -> Attempt:
+    """Return what the attempts of all ranks, in their order, come to; the first that went wrong decides."""
+    worst = next((rank for rank, attempt in enumerate(attempts) if not attempt.found), None)
+    if worst is not None:
+        return replace(attempts[worst], message=f"rank {worst}: {attempts[worst].message}")
+    first = attempts[0]
+    suspect = [attempt for attempt in attempts if attempt.outcome is Outcome.SUSPECT]
+    measured = [attempt.measurement for attempt in attempts if attempt.measurement]
+    steps = [attempt.compute for attempt in attempts if attempt.compute]
+    traces = [attempt.loader for attempt in attempts if attempt.loader]
+    return replace(
+        suspect[0] if suspect else first,
+        measurement=_measurement(measured) if measured else None,
+        compute=_step(steps) if steps else None,
+        loader=max(traces, key=_build_seconds) if traces else None,
+        message=_together([attempt.message for attempt in attempts]),
+    )
+
+
+def _build_seconds(trace: LoaderTrace) -> float:
+    return fmean(trace.build_seconds)
+
+
+def _measurement(ranks: Sequence[Measurement]) -> Measurement:
+    """Return one measurement of all ranks.
+
+    They make their steps together, so each rank's share of what counts (restarts, batches built before the window) is
+    that of the rank with the least.
+    """
+    shares = tuple(_share(number, measured) for number, measured in enumerate(ranks))
+    slowest = ranks[max(shares, key=lambda share: share.own_seconds).rank]
+    passed = sum(measured.samples / measured.seconds for measured in ranks)
+    counted = min(measured.samples_per_second * measured.seconds / measured.samples for measured in ranks)
+    steady = min(measured.steady_samples_per_second * measured.seconds / measured.samples for measured in ranks)
+    rate, width = passed * counted, max(map(_relative_half_width, ranks))
+    fullest = max(ranks, key=lambda measured: measured.epoch_peak_bytes)
+    host_limit = fullest.memory_limit_bytes // (len(ranks) if fullest.memory == "host" else 1)
+    epoch_samples = [measured.epoch_samples for measured in ranks]
+    losses = [measured.loss for measured in ranks]
+    return replace(
+        slowest,
+        samples_per_second=rate,
+        ci95=None if width == float("inf") else (rate * (1 - width), rate * (1 + width)),
+        steady_samples_per_second=passed * steady,
+        ceiling_samples_per_second=sum(measured.ceiling_samples_per_second for measured in ranks),
+        samples=round(passed * slowest.seconds),
+        epoch_samples=sum(count for count in epoch_samples if count) if all(epoch_samples) else None,
+        first_batch_seconds=max(measured.first_batch_seconds for measured in ranks),
+        peak_memory_bytes=fullest.peak_memory_bytes,
+        memory_limit_bytes=host_limit,
+        peak_allocated_bytes=fullest.peak_allocated_bytes,
+        host_memory_bytes=max(measured.host_memory_bytes for measured in ranks),
+        shared_memory_bytes=max(measured.shared_memory_bytes for measured in ranks),
+        worker_growth_bytes_per_sample=fullest.worker_growth_bytes_per_sample,
+        epoch_host_memory_bytes=fullest.epoch_host_memory_bytes,
+        conditions=_conditions(slowest.conditions, [measured.conditions for measured in ranks]),
+        loss=next((loss for loss in losses if loss is None or loss != loss or abs(loss) == float("inf")), losses[0]),
+        stopped_early=any(measured.stopped_early for measured in ranks),
+        ranks=shares,
+        notes=tuple(dict.fromkeys(note for measured in ranks for note in measured.notes)),
+    )
+
+
+def _share(number: int, measured: Measurement) -> RankShare:
+    split = measured.step_time
+    return RankShare(
+        rank=number,
+        own_seconds=split.total - split.communication,
+        communication_seconds=split.communication,
+        data_wait_seconds=split.data_wait,
+        peak_memory_bytes=measured.epoch_peak_bytes,
+    )
+
+
+def _relative_half_width(measured: Measurement) -> float:
+    if measured.ci95 is None:
+        return float("inf")
+    return (measured.ci95[1] - measured.ci95[0]) / 2 / measured.samples_per_second
+
+
+def _conditions(own: Conditions, all_of_them: Sequence[Conditions]) -> Conditions:
+    """Return what the machine did: what slowed any rank has slowed all."""
+    slowdowns = dict.fromkeys(words for conditions in all_of_them for words in conditions.gpu_slowdowns)
+    return replace(
+        own,
+        is_crowded=any(conditions.is_crowded for conditions in all_of_them),
+        gpu_slowdowns=tuple(slowdowns),
+        allocator_retries=max(conditions.allocator_retries for conditions in all_of_them),
+    )
+
+
+def _step(ranks: Sequence[ComputeProbe]) -> ComputeProbe:
+    fullest = max(ranks, key=lambda probe: probe.peak_memory_bytes)
+    return replace(
+        fullest,
+        samples_per_second=sum(probe.samples_per_second for probe in ranks),
+        first_step_seconds=max(probe.first_step_seconds for probe in ranks),
+        host_seconds=max(probe.host_seconds for probe in ranks),
+        cpu_seconds=fmean(probe.cpu_seconds for probe in ranks),
+        memory_limit_bytes=fullest.memory_limit_bytes // (len(ranks) if fullest.memory == "host" else 1),
+        host_memory_bytes=max(probe.host_memory_bytes for probe in ranks),
+    )
+
+
+def _together(messages: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, messages)))
+
+
+class _Replica(torch.nn.Module):
+    """Calls a training step as its forward: DistributedDataParallel knows of no other call of the model."""
+
+    def __init__(self, model: torch.nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self._training_step = forward
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """Return the loss."""
+        return self._training_step(self.model, batch)
+
+
+def in_parallel(
+    workload: Workload, model: torch.nn.Module, forward: Forward, group: RankGroup
+) -> tuple[torch.nn.Module, Forward]:
+    """Return what the ranks call instead of a model, and how; what is parallel in the user's own way stays as it is."""
+    if group.size == 1 or workload.parallelize is not None or _synchronises(model):
+        return model, forward
+    return DistributedDataParallel(_Replica(model, forward)), lambda replicas, batch: replicas(batch)
+
+
+def _synchronises(model: torch.nn.Module) -> bool:
+    """Return whether a model is in DistributedDataParallel or FSDP already, as a build function may make it."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    is_sharded = any(hasattr(module, "set_requires_gradient_sync") for module in model.modules())  # FSDP2's
+    return is_sharded or isinstance(model, (DistributedDataParallel, FullyShardedDataParallel))
+
+
+def require_own(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+    """Require that an optimizer which is there already has the model's parameters: sharding puts others in their place.
+
+    Raises ``UsageError``.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise UsageError(
+            "the optimizer has none of the model's parameters, which were replaced when it was made parallel: "
+            "pass Workload(optimizer=...) as a callable that takes parameters"
+        )
+
+
+def watch_of(model: torch.nn.Module, mark: Callable[[], Any]) -> GradientWatch | None:
+    """Return what watches a model's gradients; ``None`` where it is no DistributedDataParallel, whose waiting shows."""
+    return GradientWatch(model, mark) if isinstance(model, DistributedDataParallel) else None
+
+
+class GradientWatch:
+    """Marks when this rank has its own gradients: from there to the end of backward it waits for those of others.
+
+    A hook on every parameter would cost time in every step; so the order is learned in one, and only the parameter that
+    came last keeps its hook.
+    """
+
+    def __init__(self, model: torch.nn.Module, mark: Callable[[], Any]) -> None:
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._mark = mark
+        self._last: torch.nn.Parameter | None = None
+        self._hook: Any = None
+        self.at: Any = None
+        """The mark of the last backward; ``None`` where the hook did not run."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch a backward in which gradients are synchronised."""
+        self.at = None
+        hooks = [] if self._hook else [each.register_post_accumulate_grad_hook(self._note) for each in self._parameters]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if hooks and self._last is not None:
+            self._hook = self._last.register_post_accumulate_grad_hook(self._take)
+
+    def close(self) -> None:
+        """Take the hook away."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _note(self, parameter: torch.nn.Parameter) -> None:
+        self._last = parameter
+
+    def _take(self, parameter: torch.nn.Parameter) -> None:
+        self.at = self._mark()
+
+
+def share_of(workload: Workload, group: RankGroup) -> Workload:
+    """Return the workload with this rank's share of its samples; an iterable dataset divides itself, or does not.
+
+    A model in ``nn.DataParallel`` is taken out of it.
+
+    Without a sampler that is torch's ``DistributedSampler``; a sampler of that kind is made anew for these ranks. Of
+    any other sampler, and of batch samplers, each rank takes every so many-th item, unless its ``num_replicas`` says
+    that it is divided among as many.
+    """
+    if group.size == 1:
+        return workload
+    if isinstance(workload.model, DataParallel):
+        workload = replace(workload, model=workload.model.module)  # for all devices in one process
+    if workload.batch_sampler is not None:
+        make = workload.batch_sampler
+        return replace(workload, batch_sampler=lambda size: _share_of_rank(make(size), group))
+    if isinstance(workload.dataset, IterableDataset):
+        return workload
+    return replace(workload, sampler=_sampler(workload, group))
+
+
+def _sampler(workload: Workload, group: RankGroup) -> Sampler[Any]:
+    given: Any = workload.sampler
+    if given is not None and type(given) is not DistributedSampler:
+        return _share_of_rank(given, group)
+    order: dict[str, Any] = {}
+    if given is not None:
+        order = {"shuffle": given.shuffle, "seed": given.seed, "drop_last": given.drop_last}
+    return DistributedSampler(workload.dataset, num_replicas=group.size, rank=group.rank, **order)
+
+
+def _share_of_rank(given: Sampler[Any], group: RankGroup) -> Sampler[Any]:
+    """Return a rank's share of what a sampler gives; all of it where that is a share already."""
+    return given if getattr(given, "num_replicas", None) == group.size else _Share(given, group)
+
+
+class _Share(Sampler[Any]):
+    """Every so many-th item of a sampler, from this rank's on; as many in every rank."""
+
+    def __init__(self, whole: Sampler[Any], group: RankGroup) -> None:
+        self._whole = whole
+        self._rank, self._ranks = group.rank, group.size
+
+    def __iter__(self) -> Iterator[Any]:
+        whole = iter(self._whole)
+        while len(items := list(islice(whole, self._ranks))) == self._ranks:
+            yield items[self._rank]
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self._whole)) // self._ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the number of the epoch on."""
+        set_epoch = getattr(self._whole, "set_epoch", None)
+        if set_epoch:
+            set_epoch(epoch)

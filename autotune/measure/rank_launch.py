@@ -1,0 +1,173 @@
+"""A session of several ranks: each is a fork of the session's own process, which waits for them and ends them.
+
+Ranks of one host meet in a file of the private scratch folder, from which nothing is unpickled, and talk over the
+loopback interface: no port is open to other hosts. Rank 0 leads the conversation with the tuner. Where one of them
+fails, in any way, the others, which would wait for it for ever, are ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NoReturn
+
+from autotune.measure.rank_group import FOR_EVER, Board, RankGroup
+from autotune.measure.subreaper import end_at_once, prepare_session
+from autotune.runner.descendants import MARK
+from autotune.runner.postmortem import RANK_FRAME
+
+__all__ = ["RankFailedError", "import_parallel", "raise_failure", "run_ranks"]
+
+INTERFACE = "lo"
+"""Linux's name of the loopback interface."""
+ROOT_CAUSE = 10.0
+"""Seconds for which a rank that was cut off waits to be ended with the one that has failed."""
+_CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "NCCL communicator")
+"""What the others hear from gloo and NCCL when a rank has gone."""
+
+
+class RankFailedError(Exception):
+    """This rank cannot go on; ``reply`` is what the tuner is told."""
+
+    def __init__(self, reply: dict[str, Any]) -> None:
+        super().__init__(reply.get("message", ""))
+        self.reply = reply
+
+
+def import_parallel() -> None:
+    """Import what torch imports once it wraps a model."""
+    import torch._dynamo
+    import torch.nn.parallel  # noqa: F401
+
+
+def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] | None:
+    """Run ``serve`` in so many ranks; return what the tuner is told where one of them fails.
+
+    Looks at no accelerator: a process that has cannot fork ranks that use it.
+    """
+    board, folder = Board(ranks), Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
+    started: dict[int, int] = {}
+    try:
+        for rank in range(ranks):
+            started[_start(rank, ranks, board, folder, serve)] = rank
+    except OSError as error:
+        _end(started)
+        return {"error": "usage", "message": f"--ranks {ranks}: they could not be started: {error}"}
+    failed = _await(started)
+    if failed is None:
+        return None
+    _end(started)
+    return _told_of(*failed, folder)
+
+
+def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None]) -> int:
+    """Fork one rank; return its process's number."""
+    job = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
+        process = os.fork()
+    if process == 0:
+        _be(rank, ranks, board, folder, serve, job)
+    return process
+
+
+def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> NoReturn:
+    """Be one rank, and nothing after it."""
+    code = 1
+    with suppress(BaseException):
+        prepare_session()
+        _enter(rank, ranks)
+        name = f"{RANK_FRAME}{rank}"  # where processes are made to say where they hang, this says who
+        named = FunctionType(_take_part.__code__.replace(co_name=name), globals())
+        code = named(rank, ranks, board, folder, serve, job)
+    end_at_once(code)
+
+
+def _await(started: dict[int, int]) -> tuple[int, int] | None:
+    """Wait until all ranks have ended, or the first has failed: return that one and its exit code.
+
+    Takes those that have ended out of ``started``.
+    """
+    while started:
+        process, status = os.waitpid(-1, 0)
+        rank = started.pop(process, None)
+        if rank is not None and status:
+            return rank, os.waitstatus_to_exitcode(status)
+    return None
+
+
+def _end(processes: Iterable[int]) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _enter(rank: int, ranks: int) -> None:
+    """Set what ``torchrun`` sets, but for an address: there is none."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+    os.environ.update({name: str(value) for name, value in names.items()})
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = INTERFACE
+
+
+def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> int:
+    """Be one rank until the session ends; return its exit code."""
+    try:
+        serve(_join(rank, ranks, board, folder, job))
+        _leave()
+        return 0
+    except RankFailedError as failed:
+        reply = failed.reply
+    except SystemExit as end:
+        reply = {"error": "user", "message": f"the user's code ended the process ({end})"}
+    except BaseException as error:
+        message = f"rank {rank}: {type(error).__name__}: {error}"
+        reply = {"error": "user", "message": message, "details": traceback.format_exc()}
+    _file_of(rank, folder).write_text(json.dumps(reply), encoding="utf-8")
+    return 1
+
+
+def _told_of(rank: int, code: int, folder: Path) -> dict[str, Any]:
+    """Return what the tuner is told of a rank that failed: its own words, or how it ended."""
+    with suppress(OSError, ValueError):
+        told: dict[str, Any] = json.loads(_file_of(rank, folder).read_text(encoding="utf-8"))
+        return told
+    return {"closed": code, "rank": rank}
+
+
+def _file_of(rank: int, folder: Path) -> Path:
+    return folder / f"{rank}.json"
+
+
+def _join(rank: int, ranks: int, board: Board, folder: Path, job: int) -> RankGroup:
+    import torch
+
+    dist: Any = torch.distributed
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOR_EVER)
+    return RankGroup(rank, ranks, board, job)
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+
+
+def raise_failure(reply: dict[str, Any], error: BaseException) -> NoReturn:
+    """End this rank's part; one that only lost the others leaves it to the other to say why.
+
+    Raises ``RankFailedError``.
+    """
+    if any(sign in str(error) for sign in _CUT_OFF):
+        time.sleep(ROOT_CAUSE)
+    raise RankFailedError(reply)

@@ -1,0 +1,125 @@
+"""The process that sessions are forked from sees to it that nothing outlives them, even where the tuner is killed.
+
+On Linux orphans below it become its children, and the kernel tells it when its parent dies. Elsewhere nobody is told:
+what a session has started ends with the tuner's own ``stop``, and stays where the tuner is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.runner.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
+
+__all__ = ["become_subreaper", "end_at_once", "end_of", "leave", "prepare_session"]
+
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
+"""Options of Linux's ``prctl``."""
+OOM_SCORE = 500
+"""What is added to a session's score with the kernel's killer: half of all memory there is."""
+
+
+def become_subreaper() -> None:
+    """Make this process take in the orphans below it and, when its parent dies, end them and itself; Linux only."""
+    _leave_terminal()
+    if not sys.platform.startswith("linux"):
+        return
+    signal.signal(signal.SIGTERM, _end_everything)
+    _control(SET_CHILD_SUBREAPER, 1)
+    _tell_of_parents_death(signal.SIGTERM)
+
+
+def prepare_session() -> None:
+    """Make this process one that the user's code may run in: it dies with its guard, and says where it crashed."""
+    if sys.platform.startswith("linux"):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _tell_of_parents_death(signal.SIGKILL)
+    faulthandler.enable(sys.stderr, all_threads=False)
+    _leave_no_core()
+    _come_before_the_tuner()
+    if MARK in os.environ:
+        process: Any = multiprocessing.current_process()
+        process._config["tempdir"] = os.environ[MARK]  # sockets and pipes of loader workers, which may be killed
+
+
+def end_of(session: int) -> int:
+    """Wait for a session, end all that it has left behind, and return its exit code, a signal's number below zero."""
+    status = None
+    while status is None:
+        number, found = os.waitpid(-1, 0)  # orphans, too: nobody else waits for them
+        status = found if number == session else None
+    end_descendants(os.getpid())
+    if MARK in os.environ:
+        remove_segments_of_noted(os.environ[MARK])
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return os.waitstatus_to_exitcode(status)
+
+
+def leave() -> None:
+    """Leave nothing where the tuner has ended without a word."""
+    remove_scratch(os.environ.get(MARK))
+
+
+def end_at_once(code: int = 0) -> NoReturn:
+    """End this process in order, but for taking apart all that was imported: of a fork that alone takes a second."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _end_everything(*_: object) -> None:
+    end_descendants(os.getpid())
+    remove_scratch(os.environ.get(MARK))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tell_of_parents_death(number: signal.Signals) -> None:
+    parent = os.getppid()
+    _control(SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it died before
+        os.kill(os.getpid(), number)
+
+
+def _control(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _come_before_the_tuner() -> None:
+    """Where memory runs out, have the kernel's killer take what is measured, and not the tuner or the notebook."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+
+
+def _leave_terminal() -> None:
+    """Give up the terminal, for this process and all that it starts: what is measured asks nobody, and changes nothing.
+
+    It stays in the user's session, among whose processes Linux shares the CPUs.
+    """
+    with suppress(ImportError, OSError):
+        import fcntl
+        import termios
+
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
+
+
+def _leave_no_core() -> None:
+    """A crash is an outcome that is expected: it must not fill the user's folder with memory images."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

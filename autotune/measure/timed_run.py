@@ -1,0 +1,438 @@
+"""One pass over a loader: let it settle, then fill a window, recording every step from the first.
+
+The clock, the batches and the device come from outside, so that the same decisions run on simulated time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any, Protocol
+
+from autotune.config import Config
+from autotune.measure.device import Device, Mark
+from autotune.measure.rank_group import ALONE, RankGroup
+from autotune.measure.step import StepMarks
+from autotune.measure.window import (
+    MIN_BLOCKS,
+    MIN_STEPS,
+    StepRow,
+    block_steps,
+    is_balanced,
+    is_stationary,
+    relative_half_width,
+)
+from autotune.records import Request
+
+__all__ = ["Batches", "FollowingRun", "Opening", "TimedRun", "Window"]
+
+MIN_WINDOW_SECONDS = 1.0
+MIN_WINDOW_STEPS = 60
+"""Fewest steps of a window that ends early: of what slows 1 step in 20, the chance to see none is then 5 %."""
+SHORT_EPOCH = 0.5
+"""Epochs up to this share of the longest window are measured whole, restarts included."""
+QUEUES = 2
+"""Fewest queues of prefetched batches in it: the first was built before, and tells nothing of the workers now."""
+STARVING_SHARE = 0.02
+"""Share of a window spent waiting for data from which batches come in bursts that the window must not cut."""
+EXTENSION = 1.5
+"""How far a window may grow, in its own length, until as many batches are built as consumed."""
+LONGEST_EPOCH = 1.5
+"""Epochs up to this many times the longest window are measured whole where a window does not fit into one."""
+CHECK_GROWTH = 1.1
+"""How far a window grows from one look at its interval to the next; each look costs a millisecond."""
+HOPELESS_BLOCKS = 5
+"""Fewest blocks after which a window may end because its rate is sure to lie below what is of interest."""
+SECONDS_AHEAD, LEAST_AHEAD = 0.3, 2
+"""How far the host may run ahead of an accelerator where steps are long."""
+
+
+class Batches(Protocol):
+    """Batches without end, epoch after epoch, with the count of those that are ready."""
+
+    samples: int
+    """Samples in the last batch."""
+    epochs: int
+    """Epochs begun so far."""
+    epoch_batches: int | None
+    """Batches in an epoch, where known."""
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+
+    @property
+    def steps_left(self) -> int | None:
+        """Batches left in the current epoch, where known."""
+
+    @property
+    def ready(self) -> int:
+        """Batches built and not yet handed out."""
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Every step since the loader started, as it happened."""
+
+    begins: list[float] = field(default_factory=list)
+    """Host clock when the loop asked for the batch."""
+    marks: list[StepMarks] = field(default_factory=list)
+    """The device's marks between the phases."""
+    ends: list[float] = field(default_factory=list)
+    """When the step ended on the device, from the start of the run; only of the steps known to have ended."""
+    samples: list[int] = field(default_factory=list)
+    """Samples in each batch."""
+    ready: list[int] = field(default_factory=list)
+    """Inventory after each step."""
+    epochs: list[int] = field(default_factory=list)
+    """Epochs begun, at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the leader of several ranks says when a window opens."""
+
+    whole_epochs: bool
+    """Whether it consists of whole epochs."""
+    block: int
+    """Steps in a block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Where the window starts, and what it consists of."""
+
+    first: int
+    """Index of its first step."""
+    ready: float
+    """Inventory at its start."""
+    epochs: int
+    """Epochs begun before it."""
+    block: int
+    """Steps in a block, the unit of its statistics."""
+    whole_epochs: bool
+    """Whether it consists of whole epochs."""
+    mark: Mark
+    """The device's mark at its start, after synchronising."""
+    clock: float
+    """The host's clock there."""
+    waited: float
+    """Seconds that the loop had waited for data until then."""
+
+
+class TimedRun:
+    """Training steps on one loader, timed."""
+
+    def __init__(
+        self,
+        config: Config,
+        step: Callable[[Any, int], StepMarks],
+        batches: Batches,
+        device: Device,
+        request: Request,
+        clock: Callable[[], float] = time.perf_counter,
+        group: RankGroup = ALONE,
+    ) -> None:
+        self.config = config
+        self._group = group
+        self._step = step
+        self.batches = batches
+        self.device = device
+        self.request = request
+        self._clock = clock
+        self._block, self._ahead = MIN_STEPS, min(device.steps_ahead, LEAST_AHEAD)
+        self._waited = 0.0
+        self._next_look = self._next_hopeless_look = self._next_pace = 0.0
+        self._extended_until: float | None = None
+        self.stopped_early = False
+        """Whether the window ended because its rate was sure to lie below ``request.least_rate``."""
+        self._origin = device.mark()
+        self.log = StepLog()
+        """Every step so far."""
+        self.last = 0
+        """Steps by the end of the window."""
+        group.post(False)
+
+    def advance(self, steps: int) -> None:
+        """Train on the next ``steps`` batches."""
+        log, batches, clock = self.log, self.batches, self._clock
+        for _ in range(steps):
+            begin = clock()
+            batch = next(batches)
+            self._waited += clock() - begin
+            log.begins.append(begin)
+            log.marks.append(self._step(batch, batches.samples))
+            log.samples.append(batches.samples)
+            log.ready.append(batches.ready)
+            log.epochs.append(batches.epochs)
+            self._group.made_step()
+            self._note_ends(self._ahead)
+
+    def advance_for(self, seconds: float) -> None:
+        """Train for so long, one burst at least."""
+        limit = self._clock() + seconds
+        self._lead(self._burst)
+        while self._clock() < limit:
+            self._lead(1)
+        self._meet(len(self.log.marks))
+
+    def settle(self) -> None:
+        """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
+        limit = self._clock() + self.request.seconds
+        while not self._all_settled() and self._clock() <= limit:
+            self._lead(1)
+        self._note_ends(0)
+        self._pace()
+
+    def fill(self) -> Window:
+        """Open a window, of whole epochs where they are short, and run until its interval is narrow enough.
+
+        The device is synchronised at both ends of the window and nowhere inside.
+        """
+        window = self._open_at_epoch() if self._epoch_lasts(SHORT_EPOCH) else self._open(whole_epochs=False)
+        while not self._is_over(window):
+            if window.whole_epochs:
+                self._finish_epoch()
+                continue
+            epochs = self.batches.epochs
+            self._lead(1)
+            if self.batches.epochs > epochs or self._has_too_few_steps_left(window):
+                window = self._reopen(window)
+        self.last = len(self.log.marks)
+        self._meet(self.last)
+        self.device.synchronize()
+        self._note_ends(0)
+        return window
+
+    @property
+    def epochs_at_end(self) -> int:
+        """Epochs begun by the end of the window."""
+        return self.log.epochs[self.last - 1]
+
+    def rows(self, window: Window) -> list[StepRow]:
+        """Return the steps of a window on the device's time line; only after the device was synchronised."""
+        log, seconds = self.log, self.device.seconds
+        left = self.batches.steps_left
+        drains = left is not None and left < self.in_flight  # nothing is left to ask the workers for
+        rows: list[StepRow] = []
+        end = 0.0
+        for index in range(window.first, self.last):
+            there, moved, forwarded, own, synchronised, ended = (seconds(window.mark, m) for m in log.marks[index])
+            begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
+            end = ended
+            ready = round(window.ready) if drains and not window.whole_epochs else log.ready[index]
+            samples = log.samples[index]
+            rows.append(StepRow(begin, there, moved, forwarded, own, synchronised, end, samples, ready))
+        return rows
+
+    def _lead(self, steps: int, *, exactly: bool = False) -> None:
+        """Train on the next batches, and let the other ranks do the same."""
+        self._group.allow(steps, exactly=exactly)
+        self.advance(steps)
+
+    def _meet(self, word: Opening | int) -> None:
+        """Make the steps that the other ranks have been allowed, and tell them what is next."""
+        self.advance(self._group.left)
+        self._group.end()
+        self._group.tell(word)
+
+    def _note_ends(self, ahead: int) -> None:
+        """Note when steps ended, and wait for those that the host is further than ``ahead`` steps ahead of.
+
+        Without a limit the host would ask an accelerator for many more seconds of work than the window is to last.
+        """
+        log, device = self.log, self.device
+        while len(log.ends) < len(log.marks):
+            end = log.marks[len(log.ends)][-1]
+            if len(log.marks) - len(log.ends) > ahead:
+                device.wait(end)
+            elif not device.has_come_to(end):
+                return
+            log.ends.append(device.seconds(self._origin, end))
+
+    def _is_over(self, window: Window) -> bool:
+        """Return whether the window is long enough, and as many batches were built in it as consumed or nearly so."""
+        if self._is_hopeless(window):
+            self.stopped_early = True
+            return True
+        if self._extended_until is None:
+            if not self._is_long_enough(window):
+                return False
+            if window.whole_epochs or not self.config.num_workers:
+                return True
+            now = self._clock()
+            self._extended_until = now + (EXTENSION - 1) * (now - window.clock)
+        steps = len(self.log.marks) - window.first
+        if steps % self._stride(window):
+            return False
+        is_late = self._clock() > self._extended_until or self._nears_epoch_end()
+        return is_late or is_balanced(window.ready, self._ready, steps)
+
+    def _is_hopeless(self, window: Window) -> bool:
+        """Return whether the rate is sure to lie below what is of interest.
+
+        Batches from before the window can only make it look faster.
+        """
+        least, log, first = self.request.least_rate, self.log, window.first
+        ended = len(log.ends) - first
+        is_due = ended >= max(HOPELESS_BLOCKS * window.block, self._next_hopeless_look) and ended % self._burst == 0
+        if least is None or not is_due:
+            return False
+        self._next_hopeless_look = CHECK_GROWTH * ended
+        start, ends = self.device.seconds(self._origin, window.mark), log.ends[first:]
+        rate = self._group.size * sum(log.samples[first : first + ended]) / (ends[-1] - start)
+        return rate * (1 + relative_half_width(ends, start, window.block, self.config.num_workers)) < least
+
+    def _is_long_enough(self, window: Window) -> bool:
+        steps, ended = len(self.log.marks) - window.first, len(self.log.ends) - window.first
+        if ended < 1:
+            return False
+        start = self.device.seconds(self._origin, window.mark)
+        elapsed = self.log.ends[-1] - start
+        if elapsed >= self.request.seconds or (self._nears_epoch_end() and not window.whole_epochs):
+            return window.whole_epochs or steps % self._stride(window) == 0
+        if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
+            return False
+        if ended < max(MIN_WINDOW_STEPS, MIN_BLOCKS * window.block, QUEUES * self.in_flight):
+            return False
+        if steps % window.block and not window.whole_epochs:
+            return False
+        self._next_look = CHECK_GROWTH * steps
+        ends = self.log.ends[window.first :]
+        return relative_half_width(ends, start, window.block, self.config.num_workers) <= self.request.target
+
+    def _stride(self, window: Window) -> int:
+        """Return the number of which the window's steps must be a multiple: bursts only come where data is awaited."""
+        waited = self._waited - window.waited
+        return self._burst if waited > STARVING_SHARE * (self._clock() - window.clock) else 1
+
+    def _open(self, *, whole_epochs: bool) -> Window:
+        self._next_look = self._next_hopeless_look = 0.0
+        self._extended_until = None
+        self._meet(Opening(whole_epochs, self._block))
+        return self._open_here(whole_epochs=whole_epochs)
+
+    def _open_here(self, *, whole_epochs: bool) -> Window:
+        """Open a window once every rank is here and its device has nothing left to do."""
+        self.device.synchronize()
+        self._group.barrier()
+        built_meanwhile = self.batches.ready - self.log.ready[-1]
+        ready = self._ready + built_meanwhile
+        mark = self.device.mark()
+        return Window(
+            first=len(self.log.marks),
+            ready=ready,
+            epochs=self.batches.epochs,
+            block=self._block,
+            whole_epochs=whole_epochs,
+            mark=mark,
+            clock=self._clock(),
+            waited=self._waited,
+        )
+
+    def _open_at_epoch(self) -> Window:
+        self.advance(self._group.left)
+        if self.batches.steps_left != 0:
+            self._finish_epoch()
+        return self._open(whole_epochs=True)
+
+    def _reopen(self, window: Window) -> Window:
+        """Open another window where the epoch has ended, or is about to end, before this one was long enough."""
+        if self._epoch_lasts(LONGEST_EPOCH):
+            return self._open_at_epoch()
+        if self.batches.epochs == window.epochs:
+            return window  # it ends where the epoch does
+        self.settle()
+        return self._open(whole_epochs=False)
+
+    def _finish_epoch(self) -> None:
+        """Run to the end of the current epoch, or through the next where one has just ended."""
+        left = max(0, self.batches.steps_left or 0)  # an epoch can be longer than the one before
+        self._lead(left or self.batches.epoch_batches or 1, exactly=True)
+
+    def _all_settled(self) -> bool:
+        """Return whether no rank's inventory changes any more."""
+        self._group.post(self._is_settled())
+        return self._group.all_ready
+
+    def _is_settled(self) -> bool:
+        steps, turnover = len(self.log.ready), 2 * (self.in_flight + self.config.num_workers)
+        if steps >= self._next_pace:  # what it looks at grows with every step
+            self._next_pace = CHECK_GROWTH * steps
+            self._pace()
+        if steps < max(self._block, MIN_STEPS):
+            return False
+        return steps >= turnover + self._block or is_stationary(self.log.ready, self._block, self.config.num_workers)
+
+    def _pace(self) -> None:
+        """Choose the length of a block, and how far the host may run ahead, for steps as long as they are."""
+        step = self._step_seconds()
+        self._block = block_steps(self.config.num_workers, step)
+        self._ahead = min(self.device.steps_ahead, max(LEAST_AHEAD, int(SECONDS_AHEAD / step)) if step else LEAST_AHEAD)
+
+    def _epoch_lasts(self, windows: float) -> bool:
+        """Return whether an epoch is known to last so many of the longest windows at most."""
+        batches = self.batches.epoch_batches
+        return batches is not None and batches * self._step_seconds() <= windows * self.request.seconds
+
+    def _has_too_few_steps_left(self, window: Window) -> bool:
+        return self._nears_epoch_end() and len(self.log.marks) - window.first < MIN_BLOCKS * window.block
+
+    def _nears_epoch_end(self) -> bool:
+        """Return whether the workers are about to run out of work, which says nothing about their speed."""
+        left = self.batches.steps_left
+        return left is not None and left <= self.in_flight + self._block
+
+    @property
+    def _ready(self) -> float:
+        """The inventory now, over the last burst: it jumps where the workers keep step."""
+        return fmean(self.log.ready[-self._burst :])
+
+    @property
+    def _burst(self) -> int:
+        return max(1, self.config.num_workers)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that the loader has asked its workers for ahead of time, at most."""
+        return self.config.num_workers * (self.config.prefetch_factor or 0)
+
+    def _step_seconds(self) -> float:
+        """Return the usual length of a step so far: the median over bursts, because a stall tells nothing."""
+        ends, burst = self.log.ends, self._burst
+        bursts = [later - earlier for earlier, later in pairwise(ends[::burst])]
+        if bursts:
+            return median(bursts) / burst
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
+
+
+class FollowingRun(TimedRun):
+    """Makes the leader's steps; its windows open where the leader's do."""
+
+    def settle(self) -> None:
+        """Do nothing: the leader settles, and says when."""
+
+    def fill(self) -> Window:
+        """Go on to the end of the leader's window; the last one that was opened counts."""
+        window: Window | None = None
+        while isinstance(word := self._follow(), Opening):
+            self._pace()
+            window = replace(self._open_here(whole_epochs=word.whole_epochs), block=word.block)
+        assert window is not None
+        self.last = word
+        self.device.synchronize()
+        self._note_ends(0)
+        return window
+
+    def advance_for(self, seconds: float) -> None:
+        """Train for as long as the leader does."""
+        self._follow()
+
+    def _follow(self) -> Opening | int:
+        """Make steps until the leader says what is next; return that."""
+        while self._group.may_step():
+            self.advance(1)
+            self._group.post(self._is_settled())
+        return self._group.tell(0)

@@ -1,0 +1,119 @@
+"""What a run says to its user while it goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.config import Config
+from autotune.limits import Budget
+from autotune.records import Probe, Trial
+
+__all__ = ["Messages", "Phase", "Progress"]
+
+Phase = Literal["inspect", "baseline", "probe", "search", "explore", "confirm"]
+"""What a run is doing: loading the workload, measuring what the user runs, looking at parts, searching, trying options
+of the step, confirming."""
+REPEAT_SECONDS = 10.0
+"""After so many seconds it is said again how long something has taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One moment of a run, for whoever shows it."""
+
+    phase: Phase
+    """What the run is doing."""
+    seconds_left: float
+    """What is left of the budget."""
+    running: Config | None = None
+    """The configuration that is being measured now."""
+    finished: Trial | None = None
+    """The trial that has just ended."""
+    looked: Probe | None = None
+    """The short look that has just ended."""
+    best_rate: float | None = None
+    """Best samples per second so far."""
+    baseline_rate: float | None = None
+    """Samples per second of the baseline."""
+    message: str | None = None
+    """What the user should know now."""
+
+
+class Messages:
+    """The one way from a run to its user, for all that takes part in it; from any thread, one thing after the other."""
+
+    def __init__(
+        self, budget: Budget | None = None, on_progress: Callable[[Progress], object] = lambda progress: None
+    ) -> None:
+        """Take what hears of each ``Progress``; without a budget no time is left."""
+        self._budget = budget
+        self._on_progress = on_progress
+        self._lock = threading.RLock()
+        self.phase: Phase = "inspect"
+        """What the run is doing now."""
+        self.notes: tuple[str, ...] = ()
+        """What the result says again."""
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the budget."""
+        return self._budget.left if self._budget else 0.0
+
+    def show(
+        self,
+        phase: Phase,
+        *,
+        running: Config | None = None,
+        finished: Trial | None = None,
+        looked: Probe | None = None,
+        best_rate: float | None = None,
+        baseline_rate: float | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Show a moment of the run."""
+        self.phase = phase
+        with self._lock:
+            self._on_progress(
+                Progress(
+                    phase=phase,
+                    seconds_left=self.seconds_left,
+                    running=running,
+                    finished=finished,
+                    looked=looked,
+                    best_rate=best_rate,
+                    baseline_rate=baseline_rate,
+                    message=message,
+                )
+            )
+
+    def say(self, message: str) -> None:
+        """Say what the user should know now."""
+        self.show(self.phase, message=message)
+
+    def note(self, message: str) -> None:
+        """Say something that the result says again."""
+        self.notes += (message,)
+        self.say(message)
+
+    @contextmanager
+    def waiting(self, what: str, every: float | None = None) -> Iterator[None]:
+        """Say again and again how long ``what`` has taken, ``every`` so many seconds."""
+        every = every or REPEAT_SECONDS
+        begin, is_over = time.monotonic(), threading.Event()
+
+        def go_on() -> None:
+            while not is_over.wait(every):
+                self.say(f"{what} has taken {time.monotonic() - begin:.0f} s")
+
+        thread = threading.Thread(target=go_on, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()

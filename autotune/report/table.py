@@ -1,0 +1,186 @@
+"""A trial as one row of a table: the columns, their units, and what they hold. Pure."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from autotune.configfile import write_file
+from autotune.errors import UsageError
+from autotune.report.text import printable
+
+if TYPE_CHECKING:
+    import pandas
+
+    from autotune.records import Measurement, Trial
+
+__all__ = ["COLUMNS", "TABLES", "Column", "save_trials", "trial_row", "trials_frame"]
+
+TABLES = (".csv", ".parquet")
+"""What trials are written as."""
+DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
+"""The pandas type of a column by that of its values: all of them know what is missing."""
+
+
+class Column(NamedTuple):
+    """What a column holds."""
+
+    unit: str
+    """Its unit; empty for names and switches."""
+    meaning: str
+    """What it says, in a few words."""
+
+
+COLUMNS = {
+    "number": Column("", "position in the study; the baseline is 0"),
+    "kind": Column("", "why it was measured: baseline, search, confirm; skipped where it was not"),
+    "outcome": Column("", "what became of it, such as ok, device_oom, timeout"),
+    "batch_size": Column("samples", "samples in a batch"),
+    "num_workers": Column("processes", "loader workers; 0 loads in the training process"),
+    "prefetch_factor": Column("batches", "asked ahead of each worker; empty without workers"),
+    "pin_memory": Column("", "whether batches are copied into page-locked memory"),
+    "persistent_workers": Column("", "whether workers live on between epochs"),
+    "amp": Column("", "automatic mixed precision: off, bf16, fp16"),
+    "accumulation_steps": Column("batches", "batches in one step of the optimizer"),
+    "ranks": Column("processes", "that train together; everything but rates is for each of them"),
+    "options": Column("", "more of the step, such as channels_last; separated by commas"),
+    "intra_op_threads": Column("threads", "inside one operator; empty for torch's own choice"),
+    "inter_op_threads": Column("threads", "between operators; empty for torch's own choice"),
+    "samples_per_second": Column("samples/s", "training rate over whole epochs"),
+    "ci95_low": Column("samples/s", "lower end of its 95 % interval, within this measurement"),
+    "ci95_high": Column("samples/s", "upper end"),
+    "predicted_samples_per_second": Column("samples/s", "what was expected before it ran"),
+    "bound_samples_per_second": Column("samples/s", "what it could not exceed, by what was known before it ran"),
+    "steady_samples_per_second": Column("samples/s", "rate inside an epoch, without restarts"),
+    "ceiling_samples_per_second": Column("samples/s", "rate of the same step on a batch that is there already"),
+    "step_seconds": Column("s", "an average step"),
+    "data_wait_seconds": Column("s", "of it: waiting for the next batch"),
+    "host_to_device_seconds": Column("s", "of it: copying the batch to the device"),
+    "forward_seconds": Column("s", "of it: model and loss"),
+    "backward_seconds": Column("s", "of it: gradients"),
+    "communication_seconds": Column("s", "of it: synchronising the gradients of several ranks"),
+    "optimizer_seconds": Column("s", "of it: optimizer, gradient scaling and zeroing"),
+    "other_seconds": Column("s", "of it: the loop itself"),
+    "slowest_rank": Column("", "the rank whose step that is, for which the others wait; empty with one process"),
+    "rank_spread": Column("", "by which share of its time the fastest rank's own part of a step is shorter"),
+    "device_idle_share": Column("", "share of the window in which the accelerator waited between steps"),
+    "first_batch_seconds": Column("s", "from asking a new loader for an iterator to its first batch"),
+    "restart_seconds": Column("s", "the same at the start of a later epoch"),
+    "persistence_gain": Column("", "what keeping the workers between epochs gains, as a share of the rate"),
+    "memory": Column("", "the memory that limits the run: device or host"),
+    "peak_memory_bytes": Column("bytes", "peak of that memory"),
+    "memory_limit_bytes": Column("bytes", "how much of it there is"),
+    "peak_allocated_bytes": Column("bytes", "peak of live tensors on the device"),
+    "host_memory_bytes": Column("bytes", "peak host memory of training process and workers, shared pages once"),
+    "shared_memory_bytes": Column("bytes", "the part of it in batches on their way"),
+    "worker_growth_bytes_per_sample": Column("bytes", "growth of the workers for each sample built"),
+    "epoch_host_memory_bytes": Column("bytes", "host memory at the end of an epoch, if that growth goes on"),
+    "ready_batches": Column("batches", "built and not yet consumed, on average"),
+    "unique_share": Column("", "share of the batches that are not another worker's"),
+    "steps": Column("steps", "in the measured window"),
+    "settling_steps": Column("steps", "on the loader before it"),
+    "samples": Column("samples", "in the measured window"),
+    "window_seconds": Column("s", "length of the measured window"),
+    "epoch_samples": Column("samples", "in one epoch; empty where the dataset does not say"),
+    "stopped_early": Column("", "whether the window ended as soon as the trial was sure to lose"),
+    "loss": Column("", "the last loss of the window"),
+    "own_cpus": Column("CPUs", "used by training process and workers"),
+    "foreign_cpus": Column("CPUs", "used by everything else"),
+    "cpus": Column("CPUs", "that the process may be scheduled on"),
+    "is_crowded": Column("", "whether others took CPUs that the measurement could have used"),
+    "run_queue_share": Column("", "share of the window in which the main thread was ready and had no CPU"),
+    "throttled_share": Column("", "seconds for which a quota stopped the processes, per second"),
+    "cpu_pressure_share": Column("", "share of the window in which some process waited for a CPU"),
+    "storage_share": Column("", "share of the bytes read that came from storage, not from the page cache"),
+    "worker_threads": Column("threads", "most that one loader worker computed in"),
+    "gpu_utilisation": Column("", "share of the last moments in which a kernel ran"),
+    "gpu_clock_mhz": Column("MHz", "clock of the GPU at the end"),
+    "gpu_process_bytes": Column("bytes", "device memory of the process, context and libraries included"),
+    "gpu_foreign_bytes": Column("bytes", "device memory that other processes hold"),
+    "gpu_slowdowns": Column("", "faults or heat that kept the clocks down; separated by semicolons"),
+    "allocator_retries": Column("times", "the device's memory was full and had to be given back first"),
+    "trial_seconds": Column("s", "wall time that the trial cost, process start included"),
+    "message": Column("", "what went wrong, in one line"),
+    "notes": Column("", "what a reader must know to trust the number; separated by semicolons"),
+}
+"""The columns of ``Result.trials`` and of its CSV and Parquet files, in order; what was not measured is empty."""
+
+
+def trial_row(trial: Trial) -> dict[str, Any]:
+    """Return a trial as plain values by column."""
+    config = trial.config
+    row = dict.fromkeys(COLUMNS)
+    row |= {
+        "number": trial.number,
+        "kind": trial.kind,
+        "outcome": str(trial.outcome),
+        **config.dataloader_kwargs(),
+        "amp": config.amp,
+        "accumulation_steps": config.accumulation_steps,
+        "ranks": config.ranks,
+        "options": ",".join(config.options),
+        "intra_op_threads": config.intra_op_threads,
+        "inter_op_threads": config.inter_op_threads,
+        "predicted_samples_per_second": trial.predicted,
+        "bound_samples_per_second": trial.bound,
+        "trial_seconds": trial.seconds,
+        "message": printable(trial.message),
+    }
+    if trial.measurement:
+        row |= _measured(trial.measurement)
+    return row
+
+
+def _measured(measurement: Measurement) -> dict[str, Any]:
+    values = asdict(measurement)
+    step, conditions = values.pop("step_time"), values.pop("conditions")
+    low, high = values.pop("ci95") or (None, None)
+    del conditions["neighbours"], conditions["named_cpus"]  # the message names them
+    window, slowest = values.pop("seconds"), measurement.slowest_rank
+    del values["ranks"]
+    return {
+        **values,
+        **conditions,
+        **{f"{part}_seconds": seconds for part, seconds in step.items()},
+        "step_seconds": measurement.step_time.total,
+        "window_seconds": window,
+        "slowest_rank": slowest and slowest.rank,
+        "rank_spread": measurement.rank_spread,
+        "ci95_low": low,
+        "ci95_high": high,
+        "gpu_slowdowns": "; ".join(conditions["gpu_slowdowns"]),
+        "notes": printable("; ".join(measurement.notes)),
+    }
+
+
+def trials_frame(history: tuple[Trial, ...]) -> pandas.DataFrame:
+    """Return trials as rows of a pandas DataFrame with the columns of ``COLUMNS``; their units are in its ``attrs``."""
+    import pandas
+
+    frame = pandas.DataFrame([trial_row(trial) for trial in history], columns=list(COLUMNS), dtype=object)
+    for name in COLUMNS:
+        kinds = {type(value) for value in frame[name] if value is not None}
+        if len(kinds) == 1 and (dtype := DTYPES.get(kinds.pop())):
+            frame[name] = pandas.array(frame[name], dtype=dtype)  # type: ignore[call-overload]
+    frame.attrs["units"] = {name: column.unit for name, column in COLUMNS.items()}
+    return frame
+
+
+def save_trials(history: tuple[Trial, ...], path: Path) -> None:
+    """Write trials to a CSV or Parquet file, by its suffix.
+
+    Raises ``UsageError`` for another suffix or without pyarrow, ``ConfigFileError`` where it cannot be written.
+    """
+    if path.suffix not in TABLES:
+        raise UsageError(f"{path}: trials are written as {' or '.join(TABLES)}")
+    frame, content = trials_frame(history), io.BytesIO()
+    if path.suffix == ".csv":
+        frame.to_csv(content, index=False)
+    else:
+        try:
+            frame.to_parquet(content, index=False)
+        except ImportError:
+            raise UsageError(f"{path}: Parquet needs pyarrow: pip install 'torch-autotune[report]'") from None
+    write_file(path, content.getvalue())

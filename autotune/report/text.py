@@ -1,0 +1,365 @@
+"""Results in words and figures, for every page and terminal that shows them. Pure; rates are samples per second."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from autotune.limits import format_duration, format_size
+from autotune.records import Outcome
+from autotune.result import Verdict, percent_above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.config import Config
+    from autotune.diagnosis.findings import Finding
+    from autotune.records import Measurement, Trial
+    from autotune.result import Result, TriedOption
+
+__all__ = [
+    "LEAST_SHARE",
+    "TIMES",
+    "TIME_PARTS",
+    "cause_text",
+    "compared",
+    "config_text",
+    "counted",
+    "finding_text",
+    "gibibytes_text",
+    "memory_text",
+    "outcomes_text",
+    "printable",
+    "rate_text",
+    "remaining_gain_text",
+    "sentence",
+    "settings_rows",
+    "slowest_rank_rows",
+    "snippet",
+    "step_text",
+    "time_parts",
+    "tried_line",
+    "verdict_details",
+    "verdict_sentence",
+    "verdict_title",
+]
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+LEAST_SHARE = 0.005
+"""Parts of the time below this share everywhere are left out: they would read 0 %."""
+TIME_PARTS = {
+    "data_wait": "waiting for data",
+    "host_to_device": "copy to device",
+    "forward": "forward, loss",
+    "backward": "backward",
+    "communication": "synchronising ranks",
+    "optimizer": "optimizer",
+    "other": "other",
+    "restart": "starting epochs",
+}
+"""The parts of the time that training takes, in order, and what they are called."""
+
+
+LINE_ENDS = ("Zl", "Zp")
+"""Unicode categories of other ends of lines; those that begin with C are controls, marks and what has no meaning."""
+LEAST_CHANGE = 10 * 2**20
+"""Changes of memory below so many bytes are not worth a word."""
+LEAST_START = 1.0
+"""Seconds by which the first step is longer, below which that is not worth a word."""
+
+
+def time_parts(measurement: Measurement) -> dict[str, float]:
+    """Return the seconds of each part for one sample; they add up to what a sample takes over whole epochs."""
+    rate, step = measurement.samples_per_second, measurement.step_time
+    steady = 1 / max(rate, measurement.steady_samples_per_second)
+    parts = {part: steady * seconds / (step.total or 1.0) for part, seconds in asdict(step).items()}
+    if not step.total:
+        parts["other"] = steady
+    return {**parts, "restart": 1 / rate - steady}
+
+
+def compared(result: Result) -> dict[str, tuple[Config, Measurement]]:
+    """Return what stands side by side, by heading: before and after, or what stays as it is."""
+    if result.config == result.baseline:
+        return {"your configuration": (result.config, result.measurement)}
+    return {
+        "before": (result.baseline, result.baseline_measurement),
+        "after": (result.config, result.measurement),
+    }
+
+
+def settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
+    """Return the settings of configurations side by side, by name."""
+    rows: dict[str, Callable[[Config], str]] = {
+        "batch size": lambda config: str(config.batch_size),
+        "workers (prefetch)": _workers_text,
+        "pinned memory": lambda config: "yes" if config.pin_memory else "no",
+        "amp": lambda config: config.amp,
+        "threads": lambda config: threads_text(config) or "torch's own choice",
+    }
+    if any(config.options for config in configs):
+        rows["options"] = lambda config: ", ".join(config.options) or "none"
+    if any(config.ranks > 1 for config in configs):
+        rows = {"ranks": lambda config: str(config.ranks), **rows}
+    if any(config.accumulation_steps > 1 for config in configs):
+        rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
+    return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()}
+
+
+def _workers_text(config: Config) -> str:
+    if not config.num_workers:
+        return "none"
+    kept = "" if config.persistent_workers else ", new each epoch"
+    return f"{config.num_workers} ({config.prefetch_factor}){kept}"
+
+
+def threads_text(config: Config) -> str:
+    """Return ``intra`` or ``intra+inter``; empty where both are torch's own choice."""
+    if config.inter_op_threads is None:
+        return str(config.intra_op_threads or "")
+    return f"{config.intra_op_threads or 'auto'}+{config.inter_op_threads}"
+
+
+def memory_text(measurement: Measurement) -> str:
+    """Return the peak of the memory that limits the run, and how much there is; of several ranks, for the fullest."""
+    peak, limit = measurement.peak_memory_bytes, measurement.memory_limit_bytes
+    each = ", each rank" if measurement.ranks else ""
+    return f"{gibibytes_text(peak)} of {gibibytes_text(limit)} GiB {measurement.memory}{each}"
+
+
+def slowest_rank_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+    """Return which rank the others wait for, side by side; nothing with one process."""
+    texts = tuple(map(_slowest_rank_text, measurements))
+    return {"slowest rank": texts} if any(texts) else {}
+
+
+def _slowest_rank_text(measurement: Measurement) -> str:
+    slowest = measurement.slowest_rank
+    if slowest is None:
+        return ""
+    return f"{slowest.rank} of {len(measurement.ranks)}, spread {100 * (measurement.rank_spread or 0.0):.0f} %"
+
+
+def gibibytes_text(count: float) -> str:
+    """Return a size in GiB, without the unit."""
+    size = count / 2**30
+    return f"{size:.1f}" if size >= 1 else f"{size:.2f}"
+
+
+def rate_text(rate: float) -> str:
+    """Return samples per second, without the unit."""
+    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.3g}"
+
+
+def step_text(seconds: float) -> str:
+    """Return the time of a step, with its unit."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def remaining_gain_text(result: Result) -> str:
+    """Return what would be gained at most if no batch were ever late, as a sentence's end."""
+    if not math.isfinite(result.remaining_gain):
+        return "nobody knows how much."
+    return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
+
+
+def outcomes_text(history: Sequence[Trial]) -> str:
+    """Return how many trials came to what."""
+    counts = Counter(trial.outcome for trial in history)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
+
+
+def counted(count: int, noun: str, several: str | None = None) -> str:
+    """Return a number and its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
+
+
+def config_text(config: Config) -> str:
+    """Return a configuration in short form; what is left at torch's default is left out."""
+    ranks = f"{config.ranks} ranks{TIMES}" if config.ranks > 1 else ""
+    parts = [f"{ranks}batch {config.batch_size}", "no workers"]
+    if config.num_workers:
+        parts[1] = f"workers {config.num_workers}{TIMES}{config.prefetch_factor}"
+        if not config.persistent_workers:
+            parts.append("not persistent")
+    if config.pin_memory:
+        parts.append("pin")
+    parts.append(config.precision)
+    if config.accumulation_steps > 1:
+        parts.append(f"accumulate {config.accumulation_steps}")
+    parts.extend(config.options)
+    if threads_text(config):
+        parts.append(f"threads {threads_text(config)}")
+    return " · ".join(parts)
+
+
+def verdict_title(result: Result) -> str:
+    """Return the verdict in a few words."""
+    if result.verdict is Verdict.FASTER:
+        return f"{result.speedup:.2f} times faster"
+    if result.verdict is Verdict.UNDECIDED:
+        return "Undecided"
+    return f"No gain above {percent_above(result.most_gain or 0.0)} %"
+
+
+def verdict_sentence(result: Result) -> str:
+    """Return the verdict with its interval, how it was found, and what it means for the user."""
+    details = verdict_details(result)
+    return f"{verdict_title(result)}: {details[:1].lower()}{details[1:]}"
+
+
+def verdict_details(result: Result) -> str:
+    """Return what stands behind the verdict's title."""
+    if result.verdict is Verdict.FASTER:
+        how = f"confirmed in {counted(result.rounds, 'round')} of fresh processes"
+        return f"{_interval_text(result.speedup_ci95)}, {how}."
+    if result.verdict is Verdict.UNDECIDED:
+        return f"{_estimate_text(result)}.{_missing_text(result)}"
+    return f"Keep what you have. {_best_text(result)}."
+
+
+def _interval_text(interval: tuple[float, float] | None) -> str:
+    return f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else "no interval yet"
+
+
+def _best_text(result: Result) -> str:
+    """Return what the best alternative gave."""
+    best = result.likeliest
+    if best is None:
+        return "Nothing was compared with it"
+    what, rounds = config_text(best.config), counted(len(best.ratios), "round")
+    return f"{what} gave {best.speedup:.2f} times your rate in {rounds} ({_interval_text(best.interval)})"
+
+
+def _estimate_text(result: Result) -> str:
+    """Return what is known where nothing is proven, and what the answer is."""
+    if result.likeliest is None:
+        return "Nothing could be compared with what you have, which is the answer for now"
+    if result.config == result.baseline:
+        return f"{_best_text(result)}; the answer for now is what you have"
+    return f"{_best_text(result)}, which is likely to be faster and is the answer for now"
+
+
+def _missing_text(result: Result) -> str:
+    return f" What would decide it: {'; '.join(result.missing)}." if result.missing else ""
+
+
+def cause_text(finding: Finding) -> str:
+    """Return a cause with what happens, and the time it takes."""
+    share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
+    return f"{finding.cause.replace('_', ' ')}: {finding.what}{share}"
+
+
+def finding_text(finding: Finding) -> str:
+    """Return what limits training, and what to do about it."""
+    return f"Limited by {cause_text(finding)}. To do: {finding.advice}."
+
+
+def snippet(result: Result, path: str) -> str:
+    """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
+    if result.config.ranks > 1:
+        return _snippet_of_ranks(result, path)
+    device, steps = result.facts.device, counted(result.config.accumulation_steps, "batch", "batches")
+    shuffle = "" if result.facts.iterable else ", shuffle=True"
+    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    options = ", ".join(result.config.options)
+    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
+    quoted = printable(json.dumps(path, ensure_ascii=False))
+    return f"""\
+import autotune
+
+config = autotune.load_config({quoted})
+config.apply_threads()  # before torch is imported
+{applied}accumulator = config.accumulator(optimizer, "{device}"{reduction})
+for batch in config.dataloader(dataset{shuffle}):
+    with config.autocast("{device}"):  # around forward and loss, never backward
+        loss = training_step(model, batch)
+    accumulator.backward(loss)
+    accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
+"""
+
+
+def _snippet_of_ranks(result: Result, path: str) -> str:
+    config = result.config
+    steps = counted(config.accumulation_steps, "batch", "batches")
+    has_gpus = result.facts.device.startswith("cuda")
+    device = '"cuda"' if has_gpus else f'"{result.facts.device}"'
+    own = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own\n' if has_gpus else ""
+    imported = "import os\n\n" if has_gpus else ""
+    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    applied = f"config.apply_options(model, optimizer)  # {', '.join(config.options)}\n" if config.options else ""
+    order = "" if result.facts.iterable else "    sampler.set_epoch(epoch)\n"
+    sampler = "" if result.facts.iterable else "sampler = config.distributed_sampler(dataset)\n"
+    given = "" if result.facts.iterable else ", sampler=sampler"
+    quoted = printable(json.dumps(path, ensure_ascii=False))
+    return f"""\
+{imported}import autotune
+
+config = autotune.load_config({quoted}).for_rank()
+config.apply_threads()  # before torch is imported
+import torch
+
+device = {device}
+{own}torch.distributed.init_process_group()  # start it with: torchrun --nproc-per-node {config.ranks} train.py
+{applied}model = torch.nn.parallel.DistributedDataParallel(model)  # on its device; or as your Workload.parallelize does
+accumulator = config.accumulator(optimizer, device{reduction})
+{sampler}loader = config.dataloader(dataset{given})
+for epoch in range(epochs):
+{order}    for batch in loader:
+        with accumulator.accumulate(model):  # ranks synchronise once in {steps}
+            with config.autocast(device):  # around forward and loss, never backward
+                loss = training_step(model, batch)
+            accumulator.backward(loss)
+        accumulator.step()
+    accumulator.flush()
+"""
+
+
+def sentence(text: str) -> str:
+    """Return a text with a full stop."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def printable(text: str) -> str:
+    r"""Return a text with what would act on a terminal written out as in Python (``\x1b``); lines and tabs stay."""
+    return "".join(_written_out(character) for character in text)
+
+
+def _written_out(character: str) -> str:
+    category = unicodedata.category(character)
+    if character in "\n\t" or not (category.startswith("C") or category in LINE_ENDS):
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def tried_line(tried: TriedOption, is_used: bool) -> str:
+    """Return what became of an option, in a sentence or two; ``is_used`` says that the answer has it."""
+    if tried.gain is None:
+        return f"Option {tried.option}: {tried.message.removeprefix(f'{tried.option} ')}."
+    pace = "faster" if tried.gain >= 0 else "slower"
+    found = f"Option {tried.option}: the step alone is {100 * abs(tried.gain):.0f} % {pace}{_memory_text(tried)}"
+    if not tried.kept:
+        return f"{found}; left out: {tried.message}."
+    if not is_used:
+        return f"{found}; left out: that training is faster with it was not confirmed."
+    return f"{found}; used.{_repaid_text(tried)}"
+
+
+def _memory_text(tried: TriedOption) -> str:
+    change = tried.memory_change_bytes or 0
+    if abs(change) < LEAST_CHANGE:
+        return ""
+    return f", with {format_size(abs(change))} {'more' if change > 0 else 'less'} memory"
+
+
+def _repaid_text(tried: TriedOption) -> str:
+    """Return when a long first step is repaid; empty where it is not long."""
+    longer, repaid = tried.start_seconds, tried.repaid_seconds
+    if longer is None or repaid is None or longer < LEAST_START:
+        return ""
+    what = "Compiling" if tried.option == "compile" else "The first step"
+    return f" {what} takes {longer:.0f} s, repaid after {format_duration(repaid)} of training."

@@ -1,0 +1,311 @@
+"""The parent's end of the process boundary: which process measures a configuration, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import psutil
+
+from autotune.config import Config
+from autotune.encoding import attempt_from_json, facts_from_json
+from autotune.errors import UsageError, UserCodeError
+from autotune.host import Host, inspect_host
+from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.runner.device_lock import DeviceLock
+from autotune.runner.process import MeasuringProcess, ProcessLostError
+from autotune.workload import ImportedWorkload, WorkloadSource
+
+__all__ = ["ProcessRunner", "Usage", "busiest", "cpu_usage", "own_processes", "suspended_seconds"]
+
+LOAD_LIMIT = 300.0
+"""Seconds in which a workload must have been built for the first time."""
+LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
+"""After that it hangs once it takes so many seconds, and so many times the longest yet."""
+DEVICE_PATIENCE = 60.0
+"""Seconds for which an accelerator is waited for that another tuner holds."""
+OF_ONE_PROCESS = ("numerics", "anatomy", "trace")
+"""What is looked at in one process, also where several ranks train: it is about the model, not about their number."""
+LONGEST_SLEEP = 1.0
+"""Seconds of the machine's sleep from which a measurement does not count."""
+MAX_PROCESSES = 3
+"""Processes that are kept ready, each with its own number of threads."""
+WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
+
+
+MOST_NAMED = 3
+"""Processes that are named at most."""
+LEAST_CPUS = 0.1
+"""CPUs that a process must have used to be named."""
+
+
+class ProcessRunner:
+    """Measures on this machine, in sessions: processes that have loaded the workload.
+
+    On a CPU configurations that differ in the loader, batch size or precision share a session; on an
+    accelerator only those that differ in the loader do, because memory fragments and kernels are chosen per
+    process. Options stay on a model and in its process, so each set of them has sessions of its own.
+    ``request.fresh`` always opens a new one, and a failure ends the one it happened in.
+    """
+
+    def __init__(
+        self,
+        source: WorkloadSource,
+        device: str = "auto",
+        *,
+        patience: float = DEVICE_PATIENCE,
+        on_wait: Callable[[str], None] = lambda message: None,
+        memory_reserve: float = 0.0,
+        oversubscribe_ranks: bool = False,
+    ) -> None:
+        """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
+
+        A measurement is ended before less than ``memory_reserve`` of the memory is available, as a share. More ranks
+        than the host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so.
+
+        Another tuner is waited for, ``patience`` seconds at most.
+        """
+        self._source = source
+        self._patience = patience
+        self._on_wait = on_wait
+        self._memory_reserve = memory_reserve
+        self._oversubscribe_ranks = oversubscribe_ranks
+        self._locks: list[DeviceLock] = []
+        self._device = device
+        self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
+        self._session: MeasuringProcess | None = None
+        self._key: tuple[Any, ...] | None = None
+        self._on_cpu = False
+        self._longest_load = 0.0
+
+    def inspect(self, baseline: Config) -> WorkloadFacts:
+        """Load the workload in a process that the baseline can be measured in, and describe it.
+
+        An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it, and
+        ``UserCodeError``.
+        """
+        try:
+            reply = self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT)
+        except ProcessLostError as lost:
+            raise UserCodeError(f"loading the workload: {lost}", lost.tail) from None
+        facts = facts_from_json(_unwrap(reply)["facts"])
+        self._on_cpu = facts.device == "cpu"
+        self._key = self._session_key(baseline)
+        if not self._on_cpu and not self._locks:
+            self._take(facts.device_uuid or facts.device, *facts.other_devices)
+        return facts
+
+    def _take(self, *devices: str) -> None:
+        """Wait until no other tuner uses any of these devices, and keep them; always in the same order."""
+        for device in sorted(devices):
+            lock = DeviceLock(device)
+            lock.take(self._patience, lambda holder: self._on_wait(WAITING.format(holder=holder)))
+            self._locks.append(lock)
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        """Measure one configuration; failures are outcomes, never exceptions."""
+        begin, slept, usage = time.monotonic(), suspended_seconds(), cpu_usage()
+        try:
+            attempt = self._ask_to_measure(config, request)
+        except ProcessLostError as lost:
+            attempt = Attempt(outcome=lost.outcome, message=str(lost), details=lost.tail)
+        except (UsageError, UserCodeError) as error:
+            details = getattr(error, "user_traceback", "")
+            attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
+        if request.fresh or _needs_plain_model(config, request) or not attempt.found:
+            self._end_session()  # a failure may have left weights, memory or the device in any state
+        attempt = replace(attempt, seconds=time.monotonic() - begin)
+        slept = suspended_seconds() - slept
+        if slept > LONGEST_SLEEP:
+            message = f"the machine was suspended for {slept:.0f} s meanwhile"
+            return Attempt(outcome=Outcome.SUSPECT, message=message, seconds=attempt.seconds)
+        return _with_names(attempt, usage)
+
+    def close(self) -> None:
+        """End every process and all that they have started; the accelerator stays this tuner's, who may go on."""
+        self._session = self._key = None
+        while self._processes:
+            self._processes.popitem()[1].stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        finally:
+            while self._locks:
+                self._locks.pop().free()
+
+    def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
+        if request.part in OF_ONE_PROCESS:
+            config = replace(config, ranks=1)
+        key = self._session_key(config, request)
+        if self._session is None or request.fresh or key != self._key:
+            self._open(config)
+            self._key = key
+        assert self._session is not None
+        message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
+        reply = _unwrap(self._session.ask(message, request.time_limit))
+        attempt = attempt_from_json(reply)
+        return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
+
+    def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
+        """Return what configurations must have in common to be measured in one session.
+
+        A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
+        """
+        common = (*_threads(config), config.ranks, config.options, _needs_plain_model(config, request))
+        if self._on_cpu:
+            return common
+        if request is not None and request.part != "training":
+            return (*common, "looks", config.amp if request.part == "compute" else "")
+        return (*common, config.step_key)
+
+    def _open(self, config: Config) -> MeasuringProcess:
+        """Open a session with the configuration's threads, and load the workload in it."""
+        self._end_session()
+        if config.ranks > 1:
+            _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
+        threads = _threads(config)
+        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._memory_reserve)
+        self._processes[threads] = self._session = process  # the last used comes last
+        while len(self._processes) > MAX_PROCESSES:
+            self._processes.pop(next(iter(self._processes))).stop()
+        _unwrap(process.open(config.ranks))
+        message, blob = _load_message(self._source, self._device, config)
+        begin = time.monotonic()
+        _unwrap(process.ask(message, self._load_limit, blob))
+        self._longest_load = max(self._longest_load, time.monotonic() - begin)
+        return process
+
+    @property
+    def _load_limit(self) -> float:
+        if not self._longest_load:
+            return LOAD_LIMIT
+        return min(LOAD_LIMIT, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
+
+    def _end_session(self) -> None:
+        """End the session; a process that does not close it in time is killed with everything it has started."""
+        session, self._session, self._key = self._session, None, None
+        if session is not None and not session.close():
+            session.stop()
+            self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
+
+
+def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
+    """Name those who took the CPUs meanwhile."""
+    measured = attempt.measurement
+    if measured is None or not measured.conditions.is_crowded:
+        return attempt
+    named, cpus = busiest(before, cpu_usage(), own_processes(), attempt.seconds)
+    conditions = replace(measured.conditions, neighbours=named, named_cpus=cpus)
+    message = attempt.message.replace(measured.conditions.crowd_text, conditions.crowd_text)
+    return replace(attempt, measurement=replace(measured, conditions=conditions), message=message)
+
+
+def _require_room(ranks: int, host: Host | None) -> None:
+    """Refuse ranks that cannot be measured here, or that the host has no CPU or GPU for."""
+    if sys.platform != "linux":
+        raise UsageError(f"--ranks {ranks}: several are measured on Linux only; pass --ranks 1")
+    if host is not None and ranks > (most := max(host.cpus, len(host.gpus))):
+        has = f"{host.cpus} CPUs" + (f" and {len(host.gpus)} GPUs" if host.gpus else "")
+        raise UsageError(f"--ranks {ranks}: this host has {has}; pass --ranks {most}, or --oversubscribe-ranks")
+
+
+def _threads(config: Config) -> tuple[Any, ...]:
+    return *_environment(config).items(), config.inter_op_threads
+
+
+def _environment(config: Config) -> dict[str, str]:
+    """Return the environment that a configuration asks for; several ranks have one thread each, as of ``torchrun``."""
+    torchruns = {} if config.ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+    return torchruns | config.thread_environment()
+
+
+def _needs_plain_model(config: Config, request: Request | None) -> bool:
+    """Return whether a look compares options with plain fp32: its session must be new, and is spent."""
+    return bool(config.options) and request is not None and request.part == "numerics"
+
+
+def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[dict[str, Any], bytes]:
+    blob = b"" if isinstance(source, ImportedWorkload) else source.blob
+    message = {
+        "op": "load",
+        "model": source.model if isinstance(source, ImportedWorkload) else None,
+        "dataset": source.dataset if isinstance(source, ImportedWorkload) else None,
+        "path": source.path,
+        "settings": {} if isinstance(source, ImportedWorkload) else source.settings,
+        "blob_bytes": len(blob),
+        "device": device,
+        "config": config.to_document(),
+    }
+    return message, blob
+
+
+def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply, or raise the error that it carries."""
+    if reply.get("error") == "usage":
+        raise UsageError(reply["message"])
+    if reply.get("error") == "user":
+        raise UserCodeError(reply["message"], reply.get("details", ""))
+    return reply
+
+
+class Usage(NamedTuple):
+    """What a process has used so far."""
+
+    name: str
+    """Its name, as the system has it."""
+    seconds: float
+    """CPU seconds, in user code and in the kernel."""
+
+
+def cpu_usage() -> dict[int, Usage]:
+    """Return what every process that can be seen from here has used, by its number."""
+    found: dict[int, Usage] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = Usage(process.name(), times.user + times.system)
+    return found
+
+
+def own_processes() -> set[int]:
+    """Return the numbers of this process and of all that it has started."""
+    this = psutil.Process()
+    with suppress(psutil.Error):
+        return {this.pid, *(child.pid for child in this.children(recursive=True))}
+    return {this.pid}
+
+
+def busiest(
+    before: Mapping[int, Usage], after: Mapping[int, Usage], own: set[int], seconds: float
+) -> tuple[tuple[str, ...], float]:
+    """Return which other processes used the CPUs most in so many seconds, in words, and the CPUs they used together.
+
+    What began and ended meanwhile, and what cannot be seen from here, is not among them.
+    """
+    used = [
+        ((usage.seconds - before[number].seconds if number in before else usage.seconds) / seconds, number, usage.name)
+        for number, usage in after.items()
+        if number not in own
+    ]
+    named = [each for each in sorted(used, reverse=True) if each[0] >= LEAST_CPUS][:MOST_NAMED]
+    texts = tuple(f"{name} (pid {number}) {cpus:.1f}" for cpus, number, name in named)
+    return texts, sum(cpus for cpus, _, _ in named)
+
+
+def suspended_seconds() -> float:
+    """Return for how long the machine has slept so far, as on a closed lid; only differences mean anything."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return time.time() - time.monotonic()

@@ -1,0 +1,107 @@
+"""What became of a measuring process that gave no answer: by exit code, last words and the kernel's counters."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sysconfig
+
+from autotune.records import Outcome
+
+__all__ = ["RANK_FRAME", "describe_end", "describe_silence", "describe_worker", "has_lost_batch", "last_words"]
+
+RANK_FRAME = "rank_"
+"""How the function is called in which a rank runs, its number follows: its frames then say whose they are."""
+TAIL_LENGTH = 4000
+"""Characters of a dead process's output that are kept."""
+_NOISE = re.compile(r"^(Extension modules: .*|Fatal Python error: .*|Current thread 0x[0-9a-f]+.*)\n?", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_RANK = re.compile(RANK_FRAME + r"\d+")
+_NO_SHARED_MEMORY = re.compile(r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))")
+_LIBRARIES = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
+"""Where code lies that is not the user's: Python's own and this package's."""
+_WORKER_SIGNAL = re.compile(r"ERROR: Unexpected (.+?) encountered in worker")
+_CRASHES = {
+    "SIGSEGV": "segmentation fault",
+    "SIGABRT": "aborted",
+    "SIGFPE": "arithmetic error",
+    "SIGILL": "illegal instruction: a library was built for another CPU",
+}
+
+
+def describe_end(code: int, output: str, oom_kills: int | None) -> tuple[Outcome, str]:
+    """Return outcome and message for an exit code, which is a signal's number below zero.
+
+    ``oom_kills`` is how many processes the kernel has killed for want of memory meanwhile, ``None`` where it does not
+    say.
+    """
+    if code >= 0:
+        return Outcome.CRASHED, f"the process ended without an answer (exit code {code})"
+    name = next((each.name for each in signal.Signals if each == -code), str(-code))  # not all have one
+    if name == "SIGKILL":
+        return Outcome.HOST_OOM, f"the process was killed (signal 9){_killer(oom_kills)}"
+    if name == "SIGBUS":
+        return Outcome.SHM, f"bus error: shared memory (/dev/shm) was too small{_place(output)}"
+    how = f"{_CRASHES[name]}, signal {name}" if name in _CRASHES else f"signal {name}"
+    return Outcome.CRASHED, f"the process ended without an answer ({how}){_place(output)}"
+
+
+def describe_silence(limit: float, output: str, *, shared_memory_full: bool) -> tuple[Outcome, str]:
+    """Return outcome and message for a process that still lives and has not answered in so many seconds."""
+    silence = f"no answer within {limit:.0f} s"
+    if has_lost_batch(output):
+        return Outcome.SHM, f"{silence}: a worker found no room for its batch in shared memory (/dev/shm)"
+    if shared_memory_full:
+        return Outcome.SHM, f"{silence}, and shared memory (/dev/shm) was full"
+    return Outcome.TIMEOUT, f"{silence}{_place(output, ': it was in ')}"
+
+
+def has_lost_batch(output: str) -> bool:
+    """Return whether a worker could not put a batch into shared memory in the thread that sends it.
+
+    It reports that and goes on without the batch, for which training waits for ever.
+    """
+    return _NO_SHARED_MEMORY.search(output) is not None
+
+
+def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
+    """Return outcome and message for a loader worker that died, by what torch wrote in it then.
+
+    ``message`` is what training was told of it, which may be no more than that the connection was reset.
+    """
+    signals = _WORKER_SIGNAL.findall(output)
+    if not signals:
+        return Outcome.WORKER_DIED, message
+    if signals[-1] == "bus error":
+        return Outcome.SHM, "bus error in a loader worker: shared memory (/dev/shm) was too small"
+    return Outcome.WORKER_DIED, f"a loader worker died ({signals[-1]}): {message}"
+
+
+def last_words(output: str) -> str:
+    """Return the end of a process's output; where it crashed, the frames that it was in."""
+    return _NOISE.sub("", output)[-TAIL_LENGTH:]
+
+
+def _killer(oom_kills: int | None) -> str:
+    if oom_kills is None:
+        return ", as the kernel does when memory runs out"
+    if oom_kills > 0:
+        return " by the kernel, which had run out of memory: its count of such kills went up"
+    return ", but not by the kernel for want of memory: perhaps by a batch system, or a guard such as systemd-oomd"
+
+
+def _place(output: str, before: str = " in ") -> str:
+    """Return where a process that crashed or was aborted says that it was, the user's code first; else nothing."""
+    dumps = [list(_FRAME.finditer(dump)) for dump in output.split("Fatal Python error: ")[1:]]
+    frames = [(frame, dump) for dump in dumps for frame in dump]
+    if not frames:
+        return ""
+    frame, dump = next((found for found in frames if _is_users(found[0]["path"])), frames[0])
+    functions = (other["function"] for other in dump)
+    rank = next((f" of rank {name.removeprefix(RANK_FRAME)}" for name in functions if _RANK.fullmatch(name)), "")
+    return f"{before}{frame['function']}, {os.path.basename(frame['path'])} line {frame['line']}{rank}"
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith((*_LIBRARIES, "<")) and "site-packages" not in path

@@ -1,0 +1,298 @@
+"""One measuring process tree: start it, talk to it, limit it, say how it ended, kill it.
+
+Starting Python and importing torch with what an optimizer needs takes seconds; a measurement takes no longer. So
+the process that is started only imports, and forks itself for each session: a session is a new process in the
+state that the imports left, and nothing that an earlier one did is in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from autotune.host import oom_kills
+from autotune.records import Attempt, Outcome
+from autotune.runner.descendants import MARK, end_descendants, is_cleaner, make_scratch, remove_scratch
+from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, last_words
+from autotune.runner.protocol import FrameError, encode, frames
+from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
+from autotune.signals import END_AT_ONCE
+
+__all__ = ["MeasuringProcess", "ProcessLostError"]
+
+START_LIMIT = 120.0
+"""Seconds in which Python must have started and imported torch."""
+EXIT_LIMIT = 3.0
+"""Seconds in which a session must have ended before it is killed."""
+OUTPUT_BYTES = 64_000
+"""How much of a dead process's output is looked at: every worker may say where it was."""
+DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
+"""Seconds in which a process that is aborted has written its frames, and all of them have."""
+UNREADABLE_SECONDS = 1.0
+"""Seconds for which the end of a session is waited for that has sent no whole reply: it tells more than that."""
+ROOT = Path("/")
+
+
+class ProcessLostError(Exception):
+    """A session gave no answer; ``outcome`` says what became of it, ``tail`` is the end of its output."""
+
+    def __init__(self, outcome: Outcome, message: str, tail: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.tail = tail
+
+
+class MeasuringProcess:
+    """A process that forks a session when asked, in a process group of its own."""
+
+    def __init__(self, thread_environment: Mapping[str, str], memory_reserve: float = 0.0) -> None:
+        """Start the process; ``memory_reserve`` is the ``Watchdog``'s.
+
+        Raises ``ProcessLostError`` where the system does not let it.
+        """
+        self._memory_reserve = memory_reserve
+        self._is_busy = False
+        self._watchdog: Watchdog | None = None
+        self._output_begin = 0
+        try:
+            self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+            self._mark = make_scratch()
+            self._process = self._start(thread_environment)
+        except OSError as error:
+            raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
+        END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
+        self._number = self._session = 0
+        """Of the last request, and of the one that has opened the session."""
+        self._replies: queue.SimpleQueue[tuple[int, dict[str, Any]] | FrameError] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _start(self, thread_environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "autotune.measure.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._output,
+                env={**_environment(thread_environment), MARK: self._mark},
+                process_group=0,  # no session of its own: Linux shares CPUs among sessions, and training has the user's
+            )
+        except BaseException:
+            self._output.close()
+            remove_scratch(self._mark)
+            raise
+
+    def open(self, ranks: int = 1) -> dict[str, Any]:
+        """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
+        self._output_begin = os.fstat(self._output.fileno()).st_size
+        self._watchdog = Watchdog(self._members, reserve=self._memory_reserve)
+        self._session = self._number + 1
+        return self.ask({"op": "open", "ranks": ranks}, START_LIMIT)
+
+    def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
+        """Send the session a request and wait for its reply, ``limit`` seconds at most.
+
+        Raises ``ProcessLostError`` when none comes, or what comes is no reply to this request.
+        """
+        kills, rank = oom_kills(ROOT), None
+        try:
+            reply = self._exchange(message, limit, blob)
+        except _EndedError as ended:  # what a dead session has started may still run: it stays busy, to be killed
+            code = ended.code
+        else:
+            if "closed" not in reply:
+                return reply
+            code, rank = reply["closed"], reply["rank"]
+        outcome, reason = describe_end(code, self._written(), _difference(kills, oom_kills(ROOT)))
+        raise self._lost(outcome, reason if rank is None else f"rank {rank}: {reason}")
+
+    def explain(self, attempt: Attempt) -> Attempt:
+        """Return an attempt in which a loader worker died, with what it wrote before it did."""
+        outcome, message = describe_worker(attempt.message, self._written())
+        return replace(attempt, outcome=outcome, message=message, details=last_words(self._written()))
+
+    def close(self) -> bool:
+        """End the session; return whether the next one may be opened here."""
+        if self._is_busy:
+            return False
+        self._watchdog = None
+        try:
+            self._exchange({"op": "close"}, EXIT_LIMIT)
+        except _EndedError as ended:
+            self._is_busy = False
+            return ended.code == 0 and self._process.poll() is None
+        except ProcessLostError:
+            pass
+        return False  # a session has no reply to its end
+
+    def _exchange(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._is_busy = True
+        self._number += 1
+        try:
+            self._process.stdin.write(encode(self._number, message) + blob)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise _EndedError(self._process.wait()) from None
+        reply = self._await_reply(limit)
+        self._is_busy = False
+        return reply
+
+    def _await_reply(self, limit: float) -> dict[str, Any]:
+        """Wait for a reply; end the wait where none can come any more, or must not."""
+        deadline = time.monotonic() + limit
+        lost_batch, is_lost = LostBatch(self._written), False
+        while time.monotonic() < deadline:
+            with suppress(queue.Empty):
+                return self._read_reply(self._replies.get(timeout=0.1))
+            if self._process.poll() is not None and self._replies.empty():
+                raise _EndedError(self._process.returncode)
+            if self._watchdog and (reason := self._watchdog.reason_to_end()):
+                raise self._lost(*reason)
+            if is_lost := lost_batch.is_final():
+                break
+        passed = limit - max(0.0, deadline - time.monotonic())
+        if not is_lost:  # else it is known why nothing comes
+            self._make_members_say_where_they_are()
+        raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
+
+    def _read_reply(self, frame: tuple[int, dict[str, Any]] | FrameError) -> dict[str, Any]:
+        """Return the reply to the last request, or what a session says of a rank that failed.
+
+        Raises ``_EndedError`` where the session has ended instead, and ``ProcessLostError`` for anything else: after
+        that nothing is known of what the session does.
+        """
+        if isinstance(frame, FrameError):
+            self._read_end_of_session()
+            what = f"could not be read ({frame})"
+        else:
+            number, document = frame
+            if number == self._session and "closed" in document:
+                raise _EndedError(document["closed"])
+            if number == self._session and "failed" in document:
+                failed: dict[str, Any] = document["failed"]
+                return failed
+            if number == self._number:
+                return document
+            what = f"was to request {number}, not to {self._number}"
+        advice = "does the workload write to descriptors that it has not opened?"
+        raise self._lost(Outcome.CRASHED, f"the reply {what}: {advice}")
+
+    def _read_end_of_session(self) -> None:
+        """Raise ``_EndedError`` where the session ends now: it was killed in the middle of a reply."""
+        deadline = time.monotonic() + UNREADABLE_SECONDS
+        with suppress(queue.Empty):
+            while (left := deadline - time.monotonic()) > 0:
+                frame = self._replies.get(timeout=left)
+                if not isinstance(frame, FrameError) and frame[0] == self._session and "closed" in frame[1]:
+                    raise _EndedError(frame[1]["closed"])
+        if self._process.poll() is not None:
+            raise _EndedError(self._process.returncode)
+
+    def stop(self) -> None:
+        """Close the conversation, and kill all that is left below if that does not end it."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(0.0 if self._is_busy else EXIT_LIMIT)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        finally:
+            end_descendants(self._process.pid, self._mark)
+            remove_scratch(self._mark)  # while the process lives, which does it where the tuner ends right here
+            END_AT_ONCE.discard(self._process.terminate)
+            self._process.kill()
+            self._process.wait()
+            self._reader.join(EXIT_LIMIT)
+            self._output.close()
+
+    def _make_members_say_where_they_are(self) -> None:
+        """Abort what hangs, and would be killed: Python writes where it was. What cleans up goes on.
+
+        All stand still meanwhile, so that none answers to the end of another, and one writes at a time, children first:
+        with their parent they would end unheard.
+        """
+        members = [member for member in self._members() if not is_cleaner(member)]
+        for member in members:
+            with suppress(psutil.Error):
+                member.suspend()
+        end = time.monotonic() + ALL_DUMPS_SECONDS
+        for member in reversed(members):
+            with suppress(psutil.Error, AttributeError):
+                _abort(member)
+                _await_end(member, min(end, time.monotonic() + DUMP_SECONDS))
+
+    def _members(self) -> list[psutil.Process]:
+        """Return all that runs below, parents first."""
+        with suppress(psutil.Error):
+            return psutil.Process(self._process.pid).children(recursive=True)
+        return []
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            was_frame = True
+            for frame in frames(stream):
+                if (is_frame := not isinstance(frame, FrameError)) or was_frame:  # one of them is enough
+                    self._replies.put(frame)
+                was_frame = is_frame
+
+    def _lost(self, outcome: Outcome, message: str) -> ProcessLostError:
+        return ProcessLostError(outcome, message, last_words(self._written()))
+
+    def _written(self) -> str:
+        """Return the end of what the session has written."""
+        descriptor = self._output.fileno()  # the child shares the file's position, so it must not be moved
+        start = max(self._output_begin, os.fstat(descriptor).st_size - OUTPUT_BYTES)
+        return os.pread(descriptor, OUTPUT_BYTES, start).decode(errors="replace")
+
+
+class _EndedError(Exception):
+    """The measuring process is gone."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def _abort(process: psutil.Process) -> None:
+    """Abort a process that stands still, in its main thread where the system can tell: in that the user's code runs."""
+    try:
+        ctypes.CDLL(None).tgkill(process.pid, process.pid, signal.SIGABRT)  # glibc 2.30
+    except (AttributeError, TypeError):  # an older one, or another system
+        process.send_signal(signal.SIGABRT)
+    process.resume()
+
+
+def _await_end(process: psutil.Process, deadline: float) -> None:
+    """Wait until a process has ended, which its parent need not have noticed. Raises ``psutil.NoSuchProcess`` then."""
+    while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _environment(thread_environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the child's environment: thread counts, and a path to this package where it is not installed."""
+    environment = {**os.environ, **thread_environment}
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in (*site.getsitepackages(), site.getusersitepackages()):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return environment

@@ -1,0 +1,284 @@
+"""Whether a config file still keeps its promise: its configuration against its baseline, here and now."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from autotune.config import Config, load_config
+from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
+from autotune.limits import Budget, parse_duration
+from autotune.messages import Messages, Progress
+from autotune.records import Attempt, Request, Runner, Trial
+from autotune.result import Control
+from autotune.runner.local import ProcessRunner
+from autotune.search.confirm import Confirmation, Place, confirm, finalists_for
+from autotune.stats import Interval, mean_interval
+from autotune.workload import Workload, describe
+
+__all__ = ["Check", "Promise", "check", "compare", "read_promise"]
+
+WINDOW_SECONDS = 3.0
+PROCESS_SECONDS = 6.0
+"""What a measurement takes with its process, about; the first one tells."""
+DIFFERENCE = 0.2
+"""Share by which a further run may be slower where the file does not say."""
+RUNS_ALONE = 5
+"""Fresh processes in which a configuration is measured that is its own baseline."""
+GRACE = 10.0
+"""Seconds after the end of the budget in which a measurement that has begun may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a config file says of its configuration."""
+
+    config: Config
+    """The configuration."""
+    baseline: Config | None
+    """What it was compared with; ``None`` where that is what it is itself, or the file does not say."""
+    samples_per_second: float | None
+    """Its rate; ``None`` where the file does not say."""
+    next_run_95: Interval | None
+    """95 % interval for the rate of one further run."""
+    speedup: float
+    """Its rate over the baseline's."""
+    speedup_ci95: Interval | None
+    """95 % interval of the speed-up."""
+    workload: str | None
+    """Fingerprint of the workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A promise, and what was measured now."""
+
+    promise: Promise
+    """What the file says."""
+    verdict: Literal["holds", "broken", "undecided"]
+    """Of a gain: ``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie
+    below the promised interval. Of a rate alone: ``holds`` where it is not below what one further run was promised.
+    ``undecided`` where the measurements do not tell."""
+    samples_per_second: float
+    """Rate of the configuration now."""
+    speedup: float | None
+    """That rate over the baseline's now: ratio of the means in paired rounds; ``None`` without a baseline."""
+    speedup_ci95: Interval | None
+    """95 % interval of it; ``None`` below three rounds."""
+    rounds: int
+    """Complete rounds of fresh processes."""
+    control: Control | None
+    """The baseline against itself; ``None`` where it was measured once."""
+    notes: tuple[str, ...]
+    """What differs from when the file was made."""
+
+
+def check(
+    path: str | Path,
+    workload: str | Workload,
+    dataset: str | None = None,
+    *,
+    device: str = "auto",
+    budget: float | str = "1m",
+    oversubscribe_ranks: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Check:
+    """Measure a config file's configuration and baseline side by side again, and compare with what the file says.
+
+    ``workload``, ``dataset``, ``device`` and ``oversubscribe_ranks`` are those of ``tune``; ``budget`` is the wall time
+    for everything.
+
+    Raises ``ConfigFileError`` for a file that cannot be read or promises nothing, ``UsageError``, ``UserCodeError``,
+    and ``NothingFeasibleError`` when either configuration cannot be measured.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        promise = read_promise(Path(path))
+    notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    time = Budget(parse_duration(budget))
+    messages = Messages(time, on_progress or (lambda progress: None))
+    messages.show("inspect")
+    source = describe(workload, dataset)
+    with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
+        facts = runner.inspect(promise.baseline or promise.config)
+        if promise.workload not in (None, facts.fingerprint):
+            notes.append(f"{path}: model, dataset or training code are not those that the file was made for")
+        return compare(runner, promise, time, messages, tuple(notes))
+
+
+def compare(
+    runner: Runner,
+    promise: Promise,
+    budget: Budget,
+    messages: Messages,
+    notes: tuple[str, ...] = (),
+) -> Check:
+    """Measure a promise's configurations for as long as the clock allows, or until the user interrupts it.
+
+    Raises ``NothingFeasibleError`` when one of them cannot be measured.
+    """
+    begin, attempts = budget.spent, list[Attempt]()
+
+    def has_time(measurements: float, rounds: int) -> bool:
+        cost = (budget.spent - begin) / len(attempts) if attempts else PROCESS_SECONDS
+        return budget.left >= measurements * cost / (1 if rounds else 2)
+
+    def next_request() -> Request:
+        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, budget.left) + GRACE, fresh=True)
+
+    def on_attempt(config: Config, attempt: Attempt, place: Place | None = None) -> None:
+        messages.show("confirm", finished=_as_trial(len(attempts), config, attempt))
+        attempts.append(attempt)
+
+    if promise.baseline is None:
+        measured = _measured_alone(runner, promise.config, next_request, has_time, on_attempt)
+        if not measured:
+            raise NothingFeasibleError(_why_nothing(attempts))
+        return _check_of_rate(promise, measured, notes)
+    found = confirm(
+        runner,
+        promise.baseline,
+        [promise.config],
+        next_request,
+        has_time=has_time,
+        with_control=finalists_for(budget.left / PROCESS_SECONDS)[1],
+        on_attempt=on_attempt,
+        on_interrupt=runner.close,
+    )
+    if found is None or found.answer is None:
+        raise NothingFeasibleError(_why_nothing(attempts))
+    return _check_of_gain(promise, found, notes)
+
+
+def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]) -> Check:
+    """Return what rounds say of a promise."""
+    return Check(
+        promise=promise,
+        verdict=_verdict(promise, found.interval(0), found.noise),
+        samples_per_second=found.standing(0).rate,
+        speedup=found.speedup(0),
+        speedup_ci95=found.interval(0),
+        rounds=found.rounds_of(0),
+        control=found.control,
+        notes=notes,
+    )
+
+
+def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...]) -> Check:
+    """Return what rates say of a promise without a baseline."""
+    rate = fmean(rates)
+    return Check(
+        promise=promise,
+        verdict=_verdict_on_rate(promise, rate, mean_interval(rates)),
+        samples_per_second=rate,
+        speedup=None,
+        speedup_ci95=None,
+        rounds=len(rates),
+        control=None,
+        notes=notes,
+    )
+
+
+def _as_trial(number: int, config: Config, attempt: Attempt) -> Trial:
+    return Trial(
+        number=number,
+        kind="confirm",
+        config=config,
+        outcome=attempt.outcome,
+        measurement=attempt.measurement,
+        message=attempt.message,
+    )
+
+
+def _why_nothing(attempts: list[Attempt]) -> str:
+    reasons = [f"{attempt.outcome}: {attempt.message}" for attempt in attempts if attempt.message]
+    return f"nothing could be compared; {reasons[-1] if reasons else 'there was no time'}"
+
+
+def _measured_alone(
+    runner: Runner,
+    config: Config,
+    next_request: Callable[[], Request],
+    has_time: Callable[[float, int], bool],
+    on_attempt: Callable[[Config, Attempt], None],
+) -> list[float]:
+    """Return the rates of one configuration in a few fresh processes."""
+    rates: list[float] = []
+    try:
+        while len(rates) < RUNS_ALONE and has_time(1, len(rates)):
+            attempt = runner.measure(config, next_request())
+            on_attempt(config, attempt)
+            if attempt.measurement is None:
+                return []  # what fails now and then is not to be trusted
+            rates.append(attempt.measurement.samples_per_second)
+    except KeyboardInterrupt:
+        runner.close()
+    return rates
+
+
+def _verdict_on_rate(
+    promise: Promise, rate: float, interval: Interval | None
+) -> Literal["holds", "broken", "undecided"]:
+    promised = promise.next_run_95[0] if promise.next_run_95 else 0.0
+    least = promised or promise.samples_per_second  # an interval from 0 on promises nothing
+    if least is None:
+        return "undecided"
+    if rate >= least:
+        return "holds"
+    certainly = promised or least * (1 - DIFFERENCE)
+    return "broken" if interval and interval[1] < certainly else "undecided"
+
+
+def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Literal["holds", "broken", "undecided"]:
+    if interval is None:
+        return "undecided"
+    low, high = interval
+    least = promise.speedup_ci95[0] if promise.speedup_ci95 else 1.0
+    if high * noise < max(1.0, least):
+        return "broken"
+    return "holds" if low > noise else "undecided"
+
+
+def read_promise(path: Path) -> Promise:
+    """Read a config file and what it promises: a gain over a baseline or, where it has none, a rate.
+
+    Raises ``ConfigFileError`` where it says nothing of either.
+    """
+    config = load_config(path)
+    measured: Mapping[str, Any] = config.measured or {}
+    if "samples_per_second" not in measured and "baseline" not in measured:
+        raise ConfigFileError(f"{path}: promises neither a rate nor a gain, so there is nothing to check")
+    baseline = _baseline(path, measured["baseline"]) if "baseline" in measured else None
+    return Promise(
+        config=config,
+        baseline=None if baseline is None or _is_same(baseline, config) else baseline,
+        samples_per_second=measured.get("samples_per_second"),
+        next_run_95=_interval(measured.get("next_run_95")),
+        speedup=float(measured.get("speedup", 1.0)),
+        speedup_ci95=_interval(measured.get("speedup_ci95")),
+        workload=(config.made_on or {}).get("workload"),
+    )
+
+
+def _is_same(baseline: Config, config: Config) -> bool:
+    """Return whether a configuration is its baseline, whose threads may have been left to torch."""
+    threads = {
+        name: getattr(baseline, name) or getattr(config, name) for name in ("intra_op_threads", "inter_op_threads")
+    }
+    return replace(baseline, **threads) == config
+
+
+def _interval(values: Sequence[float] | None) -> Interval | None:
+    return (float(values[0]), float(values[1])) if values else None
+
+
+def _baseline(path: Path, section: Mapping[str, Any]) -> Config:
+    fields = {name: value for name, value in section.items() if name != "samples_per_second"}
+    try:
+        return Config(**fields)
+    except (TypeError, UsageError) as error:
+        raise ConfigFileError(f"{path}: measured: baseline: {error}") from None

@@ -1,0 +1,324 @@
+"""What a run comes to: the answer, its evidence, and what the user should know. Pure but for the date."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from autotune.config import Config
+from autotune.diagnosis.findings import Evidence, Finding
+from autotune.diagnosis.limits import find
+from autotune.host import Host
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
+from autotune.result import Control, Finalist, Landscape, Result, TriedOption, Verdict, verdict_text
+from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
+from autotune.search.space import without_loader
+
+__all__ = ["Course", "conclude"]
+
+ODDS = 20 / 21
+"""Probability of a gain from which what was not proven is the answer all the same: odds of 20 to 1."""
+LEAST_SAID = 0.01
+"""The smallest gain that is ever said to be excluded."""
+HEAVY = 0.5
+"""Share of the confirming measurements from which a machine counts as disturbed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What a run has gone through, beside its trials and what they confirmed."""
+
+    facts: WorkloadFacts
+    """The workload."""
+    host: Host
+    """The machine."""
+    history: tuple[Trial, ...]
+    """Everything on record."""
+    confirmations: Sequence[Trial]
+    """The confirming measurements of this run."""
+    stop_reason: str
+    """Why it ended."""
+    seconds: float
+    """What it took."""
+    highest_limit: float
+    """What the fastest step would give if no loader were ever late, in samples per second."""
+    remaining: float | None
+    """What all that was not tried may win, as a share; ``None`` unless the search ended because that is little."""
+    wanted: str
+    """What would decide what is undecided."""
+    interrupted: bool = False
+    """Whether the user has stopped it."""
+    tried: tuple[TriedOption, ...] = ()
+    """The options that were explored."""
+    distrusted: Sequence[str] = ()
+    """Why precisions were left out."""
+    probes: Sequence[Probe] = ()
+    """The short looks at parts, which tell why the answer is no faster."""
+    landscape: Callable[[Config], Landscape] | None = None
+    """Tells what is expected of the space around a configuration."""
+
+
+def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course: Course) -> Result:
+    """Return the result of a run: what was proven, what is likely, or that there is nothing to gain.
+
+    ``trials`` are those of the search, the baseline first.
+    """
+    facts, host = course.facts, course.host
+    decision = _decide(confirmation, course.remaining)
+    before = confirmation.baseline if confirmation else _standing(trials[0])
+    answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
+    if confirmation and decision.answer is not None:
+        chosen = decision.answer
+        answer, rounds = confirmation.standing(chosen), confirmation.rounds_of(chosen)
+        speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
+    result = Result(
+        config=_resolved(answer.config, facts),
+        baseline=_resolved(before.config, facts),
+        samples_per_second=answer.rate,
+        ci95=answer.rate_ci95,
+        next_run_95=answer.next_run_95,
+        baseline_samples_per_second=before.rate,
+        baseline_ci95=before.rate_ci95,
+        rounds=rounds,
+        speedup=speedup,
+        speedup_ci95=interval,
+        verdict=decision.verdict,
+        most_gain=decision.most_gain,
+        likeliest=_likeliest(confirmation),
+        missing=tuple(_missing(confirmation, course)) if decision.verdict is Verdict.UNDECIDED else (),
+        control=confirmation.control if confirmation else None,
+        stop_reason=course.stop_reason,
+        remaining_gain=max(0.0, course.highest_limit / answer.rate - 1),
+        facts=facts,
+        host=host,
+        measurement=answer.typical,
+        baseline_measurement=before.typical,
+        history=course.history,
+        interrupted=course.interrupted,
+        seconds=course.seconds,
+        tried=course.tried,
+        finalists=confirmation.found if confirmation else (),
+        landscape=course.landscape(answer.config) if course.landscape else None,
+        notes=tuple(_all_notes(confirmation, answer, before, course)),
+        findings=_findings(answer, facts, host, course.probes),
+    )
+    return replace(result, config=_with_evidence(result, before.config, host))
+
+
+def _all_notes(confirmation: Confirmation | None, answer: Standing, before: Standing, course: Course) -> Iterator[str]:
+    yield from _notes(confirmation, answer, before, course.confirmations, course.facts)
+    yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
+    yield from (f"{why}: left out" for why in course.distrusted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A verdict, and what it is about."""
+
+    verdict: Verdict
+    answer: int | None = None
+    """The finalist that is the answer; ``None`` for the baseline."""
+    most_gain: float | None = None
+
+
+def _decide(confirmation: Confirmation | None, remaining: float | None) -> _Decision:
+    index = confirmation.answer if confirmation else None
+    if confirmation is None or index is None:
+        return _Decision(Verdict.UNDECIDED)
+    if confirmation.is_proven(index):
+        return _Decision(Verdict.FASTER, index)
+    most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
+    if most <= NEGLIGIBLE:
+        return _Decision(Verdict.NO_GAIN, most_gain=max(LEAST_SAID, most - 1))
+    is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM
+    return _Decision(Verdict.UNDECIDED, index if is_likely else None)
+
+
+def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
+    if confirmation is None or confirmation.answer is None:
+        return None
+    config = confirmation.finalists[confirmation.answer]
+    return next(found for found in confirmation.found if found.config == config)
+
+
+def _missing(confirmation: Confirmation | None, course: Course) -> Iterator[str]:
+    """Yield what would decide what is undecided."""
+    is_over = confirmation is not None and confirmation.answer is None
+    yield "something to compare that runs" if is_over else course.wanted
+    crowded = _crowded(course.confirmations)
+    if crowded and len(crowded) >= HEAVY * len(course.confirmations):
+        yield f"a quieter machine ({crowded[-1].crowd_text})"
+
+
+def _crowded(trials: Sequence[Trial]) -> list[Conditions]:
+    """Return the conditions of what was measured while others took the CPUs."""
+    measured = [trial.measurement.conditions for trial in trials if trial.measurement]
+    return [conditions for conditions in measured if conditions.is_crowded]
+
+
+def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequence[Probe]) -> tuple[Finding, ...]:
+    """Return what limits the answer, by its own measurement and the looks that are nearest to it."""
+    config = answer.config
+    evidence = Evidence(
+        config=config,
+        facts=facts,
+        host=host.for_rank(config.ranks),
+        measurement=answer.typical,
+        compute=_look_at_step(config, probes),
+        loader=_look_at_loader(config, probes),
+    )
+    return find(evidence)
+
+
+def _look_at_step(config: Config, probes: Sequence[Probe]) -> ComputeProbe | None:
+    """Return the last look at the very step of a configuration."""
+    step = without_loader(config)
+    alike = [probe.compute for probe in probes if without_loader(probe.config) == step and probe.compute]
+    return alike[-1] if alike else None
+
+
+def _look_at_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | None:
+    """Return the look at the loader whose batch size is nearest."""
+    traces = [probe.loader for probe in probes if probe.loader]
+    return min(traces, key=lambda trace: abs(math.log(trace.batch_size / config.batch_size)), default=None)
+
+
+def _standing(trial: Trial) -> Standing:
+    """Return what a trial of the search says of its configuration, where nothing was confirmed."""
+    assert trial.measurement is not None
+    measured = trial.measurement
+    return Standing(
+        config=trial.config,
+        rate=measured.samples_per_second,
+        rate_ci95=measured.ci95,
+        next_run_95=None,
+        typical=measured,
+    )
+
+
+def _resolved(config: Config, facts: WorkloadFacts) -> Config:
+    """Replace torch's own thread counts by the numbers that they were."""
+    return replace(
+        config,
+        intra_op_threads=config.intra_op_threads or facts.intra_op_threads,
+        inter_op_threads=config.inter_op_threads or facts.inter_op_threads,
+    )
+
+
+def _with_evidence(result: Result, given: Config, host: Host) -> Config:
+    """Attach the file's ``measured`` and ``made_on`` sections to the answer; the baseline as it was given."""
+    answer = result.measurement
+    baseline = {
+        **_plain(given),
+        "samples_per_second": _rounded(result.baseline_samples_per_second),
+    }
+    measured = {
+        "samples_per_second": _rounded(result.samples_per_second),
+        "ci95": _rounded_interval(result.ci95),
+        "next_run_95": _rounded_interval(result.next_run_95),
+        "peak_memory_bytes": answer.peak_memory_bytes,
+        "memory": answer.memory,
+        "memory_limit_bytes": answer.memory_limit_bytes,
+        "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
+        "bottleneck": result.bottleneck,
+        "baseline": baseline,
+        "speedup": _rounded(result.speedup),
+        "speedup_ci95": _rounded_interval(result.speedup_ci95),
+        "verdict": verdict_text(result.verdict, result.most_gain),
+    }
+    made_on = {
+        "device": result.facts.device_name,
+        "cpus": host.cpus,
+        "torch": result.facts.versions["torch"],
+        "driver": result.facts.versions.get("driver"),
+        "workload": result.facts.fingerprint,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "autotune": host.versions.get("autotune", "unknown"),
+    }
+    return replace(result.config, measured=measured, made_on=made_on)
+
+
+def _notes(
+    confirmation: Confirmation | None,
+    answer: Standing,
+    before: Standing,
+    confirmations: Sequence[Trial],
+    facts: WorkloadFacts,
+) -> Iterator[str]:
+    if crowded := _crowded(confirmations):
+        yield (
+            f"the machine was disturbed during {len(crowded)} of {len(confirmations)} confirming measurements "
+            f"({crowded[-1].crowd_text}): they count, and make the interval wider"
+        )
+    without = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT and trial.measurement is None]
+    if without:
+        why = without[-1].message
+        yield f"{len(without)} confirming measurements gave no number ({why}): their rounds do not count"
+    if confirmations and (confirmation is None or confirmation.answer is None):
+        failed = next((trial for trial in reversed(confirmations) if trial.measurement is None), None)
+        why = f"{failed.outcome}: {failed.message}" if failed else "it took too long, or more memory than it may"
+        yield f"nothing could be compared with what you have in fresh processes ({why})"
+    if confirmation and confirmation.control and confirmation.control.is_off:
+        yield _off_text(confirmation.control)
+    size, old_size = answer.config.batch_size, before.config.batch_size
+    whole, old_whole = (
+        config.samples_per_step * config.accumulation_steps for config in (answer.config, before.config)
+    )
+    if whole != old_whole:
+        yield (
+            f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
+            "rule), or keep it with --batch-size or --global-batch-size"
+        )
+    elif size != old_size and facts.has_batch_norm:
+        yield (
+            f"each step of the optimizer keeps its {whole} samples, but the model's batch normalisation now takes its "
+            f"statistics from {size} at a time, before from {old_size}"
+        )
+    if confirmation:
+        yield from answer.typical.notes
+
+
+def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterator[str]:
+    """Yield what to do about a model that copies itself to every device in every step, from one process."""
+    if facts.data_parallel_devices is None or config.ranks > 1:
+        return
+    ranks = min(2, host.cpus) if facts.device == "cpu" else facts.data_parallel_devices
+    wrapped = "the model is in nn.DataParallel, one process for all devices"
+    if ranks < 2:
+        yield f"{wrapped}, of which there is one here: it does nothing; take it out"
+    else:
+        yield f"{wrapped}: take it out of that, pass --ranks {ranks}, and train with torchrun"
+
+
+def _off_text(control: Control) -> str:
+    assert control.ci99 is not None
+    low, high = (100 * (end - 1) for end in control.ci99)
+    return (
+        "the machine was not the same from minute to minute: the baseline, measured again, differs from itself by "
+        f"{100 * (control.ratio - 1):+.1f} % (99 % interval {low:+.1f} to {high:+.1f} %), and only a gain beyond that "
+        "is claimed. Close what else is running, or give a larger --budget"
+    )
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    return {
+        **config.dataloader_kwargs(),
+        "amp": config.amp,
+        "accumulation_steps": config.accumulation_steps,
+        **({"ranks": config.ranks} if config.ranks > 1 else {}),
+        **({"options": list(config.options)} if config.options else {}),
+        "intra_op_threads": config.intra_op_threads,
+        "inter_op_threads": config.inter_op_threads,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _rounded_interval(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else [max(0.0, _rounded(end)) for end in interval]

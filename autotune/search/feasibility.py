@@ -1,0 +1,149 @@
+"""Which configurations would not fit the machine, and why: device, host and shared memory, open files.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import fmean
+
+from autotune.config import Config
+from autotune.limits import MemoryLimit, format_size
+from autotune.probes import NumericsCheck
+from autotune.records import Measurement
+from autotune.search.loader_model import LoaderModel
+from autotune.search.observations import Observations
+from autotune.search.step_model import LARGEST_STEP, MemoryModel
+
+__all__ = ["DEVIATION", "Fitting", "exceeds", "reason_against"]
+
+LEAST_OWN = 0.5
+"""Least share of a measured peak that is the training process's own, however much its workers are said to take."""
+
+
+DEVIATION = 0.05
+"""Share of the loss by which a precision may always deviate from fp32."""
+SPREADS = 3.0
+"""The deviation that is allowed in units of what another order of the batches and other random numbers make of the
+loss in fp32."""
+SMALL = 0.01
+"""Share of the first loss below which a loss is as good as zero: it does not shrink the deviation that is allowed."""
+OVERFLOW_SHARE = 0.1
+"""Share of the steps whose gradients may be not finite where no scaler takes care of them."""
+
+
+class Fitting:
+    """Memory over batch size for device and host, and the room that there is."""
+
+    def __init__(self, observations: Observations, loader: LoaderModel) -> None:
+        self._observations = observations
+        self._loader = loader
+        self._limits: dict[str, int] = {}
+        peaks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for kind, config, peak, limit in self._peaks():
+            self._limits[kind] = limit
+            known = peaks[kind, config.amp]
+            known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
+        self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
+        self._refusals: dict[tuple[object, ...], str | None] = {}
+
+    def refusal(self, config: Config) -> str | None:
+        """Return why a configuration would not fit, or ``None``."""
+        key = (config.batch_size, config.amp, config.num_workers, config.prefetch_factor)  # all that it depends on
+        if key not in self._refusals:
+            self._refusals[key] = self._refusal_in_flight(config) or self._refusal_of_memory(config)
+        return self._refusals[key]
+
+    def _refusal_in_flight(self, config: Config) -> str | None:
+        """Return what the batches on their way from the workers would have too little of."""
+        files, most = self._loader.open_files(config), self._observations.host.open_files
+        if config.num_workers and most is not None and files > most:
+            return f"its batches in flight would need {files} of {most} open files (ulimit -n)"
+        shared, shm = self._loader.shared_memory(config), self._observations.host.shm_bytes
+        if shm is not None and shared > self._observations.memory_limit.beside(shm):
+            needed, there = format_size(shared), format_size(shm)
+            return f"its batches in flight would need {needed} of {there} of shared memory (/dev/shm)"
+        return None
+
+    def _refusal_of_memory(self, config: Config) -> str | None:
+        memory_limit = self._observations.memory_limit
+        for kind, limit in self._limits.items():
+            model = self._model(kind, config.amp)
+            if model is None:
+                continue
+            largest = LARGEST_STEP * max(model.peaks)
+            if config.batch_size > largest:
+                return f"batches beyond {largest} are too far from the largest that ran to know what they would need"
+            bytes_needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
+            limiting = "host" if self._observations.on_cpu else "device"
+            may_use = memory_limit.of(limit) if kind == limiting else memory_limit.beside(limit)
+            if kind == "host":  # others, this process too, hold some of it while a trial runs
+                may_use = min(may_use, memory_limit.beside(self._observations.facts.obtainable_host_bytes or limit))
+            if bytes_needed > may_use:
+                sizes = [format_size(size) for size in (bytes_needed, limit, may_use)]
+                return "it would need {} of {} of {} memory, of which {} may be used".format(*sizes[:2], kind, sizes[2])
+        return None
+
+    def _model(self, kind: str, amp: str) -> MemoryModel | None:
+        """Return a precision's model; one never measured takes another's: good enough for what to try."""
+        others = [model for (other, _), model in self._models.items() if other == kind]
+        return self._models.get((kind, amp)) or max(others, key=lambda model: len(model.peaks), default=None)
+
+    def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
+        """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""
+        memory_limit = self._observations.host.memory_bytes
+        for config, look in self._observations.looks:
+            yield "host", config, look.host_memory_bytes, memory_limit
+            if look.memory == "device":
+                yield "device", config, look.peak_memory_bytes, look.memory_limit_bytes
+        for trial in self._observations.trials:
+            if trial.measurement:
+                host = trial.measurement.host_memory_bytes
+                own = max(host - self._loader.memory(trial.config), round(LEAST_OWN * host))
+                yield "host", trial.config, own, memory_limit
+                if trial.measurement.memory == "device":
+                    measured = trial.measurement
+                    yield "device", trial.config, measured.peak_memory_bytes, measured.memory_limit_bytes
+
+
+def exceeds(measured: Measurement, memory_limit: MemoryLimit) -> bool:
+    """Return whether a configuration that ran used more memory than it may, or will by the end of an epoch."""
+    return measured.epoch_peak_bytes > memory_limit.of(measured.memory_limit_bytes)
+
+
+def reason_against(check: NumericsCheck, amp: str, option: str | None = None) -> str | None:
+    """Return why a precision is not to be trusted with this model, in plain words, or ``None``.
+
+    Where an option was added to what is trusted, the words are about the option.
+    Where fp32 itself does not stay finite there is nothing to compare with. This is a smoke test over some twenty
+    steps: what it rejects is broken, what it accepts may still diverge later.
+    """
+    reference, steps = check.reference_losses, len(check.losses)
+    name, there = (option, f"with {option}") if option else (amp, f"in {amp}")
+    if not all(map(math.isfinite, reference)):
+        return f"{name} cannot be compared with fp32, whose own loss does not stay finite"
+    bad = next((number for number, loss in enumerate(check.losses, 1) if not math.isfinite(loss)), None)
+    if bad is not None:
+        return f"{there} the loss becomes {check.losses[bad - 1]} at step {bad} of {steps}, in fp32 it stays finite"
+    if not check.settles:
+        return f"{there} gradients overflow at every scale of the loss"
+    if len(check.overflows) > OVERFLOW_SHARE * steps:
+        return f"{there} the gradients of {len(check.overflows)} of {steps} steps are not finite"
+    late = slice(steps // 2, None)
+    expected, found = fmean(reference[late]), fmean(check.losses[late])
+    scale = max(fmean(map(abs, reference[late])), SMALL * abs(reference[0]))
+    if abs(found - expected) > max(DEVIATION * scale, SPREADS * _spread(check)):
+        return f"{there} the loss is {found:.3g} after {steps} steps on the same batches, in fp32 {expected:.3g}"
+    return None
+
+
+def _spread(check: NumericsCheck) -> float:
+    """Return how far two runs in fp32 are apart at most, by their means over both halves and over all steps."""
+    if not all(map(math.isfinite, check.other_losses)):
+        return 0.0
+    middle = len(check.reference_losses) // 2
+    parts = (slice(None, middle), slice(middle, None), slice(None))
+    return max(abs(fmean(check.other_losses[part]) - fmean(check.reference_losses[part])) for part in parts)

@@ -1,0 +1,417 @@
+"""The whole space as it looks now: what each configuration is expected to give, which ones are worth measuring.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.config import Config
+from autotune.records import Outcome, Trial
+from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
+from autotune.search.feasibility import exceeds
+from autotune.search.gp import Loss, Posterior, expected_gain, posterior
+from autotune.search.observations import Observations
+from autotune.search.predict import Prediction, predict
+from autotune.search.space import KNOBS, Space, without_loader
+
+__all__ = ["Forecast", "cost", "feasible", "forecast_of", "landscape"]
+
+HOPE = 0.7
+"""Standard deviations by which an expectation may be exceeded for the search to go on."""
+LOOK_PREFETCH = 4
+"""Batches that a look at the loader asks its worker for ahead."""
+ON_CPU, ON_ACCELERATOR = (2.0, 0.7), (1.0, 1.0)
+"""What the logarithm of a rate loses where others have all CPUs, and the standard deviation of that. Where a neighbour
+took 0.67 of 2 CPUs, the digits of studies/busy lost 0.4 to 1.0; how much an accelerator waits for CPUs varies more."""
+NEARLY = 0.8
+"""Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A configuration that did not work."""
+
+    config: Config
+    outcome: Outcome
+    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
+    what: str
+    """What became of it, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Every configuration of a space, in the order of ``Space.configs``; the arrays have one entry for each."""
+
+    configs: tuple[Config, ...]
+    """The configurations."""
+    position: Mapping[Config, int]
+    """Where each of them stands."""
+    prediction: Prediction
+    """What was expected of them before any was measured."""
+    posterior: Posterior
+    """What is expected now."""
+    is_open: NDArray[np.bool_]
+    """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
+    is_untried: NDArray[np.bool_]
+    """Whether it lies within the bounds, and nobody has measured it or is doing so."""
+    base: Config
+    """What the user runs now."""
+    best: Trial
+    """The measured configuration that is expected to be the fastest."""
+    best_log: float
+    """Logarithm of the rate that is expected of it."""
+    last: Config | None
+    """The configuration measured last, whose process may still live."""
+    failures: tuple[_Failure, ...] = ()
+    """What failed when it was measured: what is like it is expected to fail, too."""
+    promised: Posterior | None = None
+    """What is expected if what other tuners are measuring now gives what is expected of it; ``None`` where none is."""
+
+    def proposal(self) -> Config | None:
+        """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
+        if not self.is_open.any():
+            return None
+        gains = np.where(self.is_open, self._gains(), -1.0)
+        near = np.flatnonzero(self.is_open & (gains >= NEARLY * gains.max()))
+        equal = (self.configs[index] for index in near)
+        return min(equal, key=lambda config: (self._is_new_step(config), cost(config, self.base)))
+
+    def rate_of(self, config: Config) -> float:
+        """Return the samples per second expected of a configuration now."""
+        return float(np.exp(self.posterior.means[self.position[config]]))
+
+    def error_of(self, config: Config) -> float:
+        """Return the standard deviation of the logarithm of that rate."""
+        return float(self.posterior.errors[self.position[config]])
+
+    def bound(self, config: Config) -> float:
+        """Return the samples per second that it cannot exceed."""
+        return float(self.prediction.bounds[self.position[config]])
+
+    def refusal(self, config: Config) -> str | None:
+        """Return why a configuration is not worth trying: it would not fit, or one like it has failed."""
+        refused = self.prediction.refusals[self.position[config]]
+        if refused is not None:
+            return refused
+        alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
+        if alike is None:
+            return None
+        count = alike.config.num_workers
+        workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
+        return f"batch {alike.config.batch_size} in {alike.config.precision} with {workers} {alike.what}"
+
+    def _is_new_step(self, config: Config) -> bool:
+        return self.last is None or config.step_key != self.last.step_key
+
+    @property
+    def upside(self) -> float:
+        """How much faster than the best another one may be, as a share, ``HOPE`` deviations included."""
+        if not self.is_open.any():
+            return 0.0
+        hopes = np.minimum(self._expected.means + HOPE * self._expected.errors, np.log(self.prediction.ceilings))
+        return float(np.exp(hopes[self.is_open].max() - self.best_log) - 1)
+
+    def most_promising(self) -> Config | None:
+        """Return the configuration that is expected to be the fastest of those that were not measured and may fit.
+
+        ``None`` where there is none. It need not be expected to win.
+        """
+        is_left = np.array([self.refusal(config) is None for config in self.configs]) & self.is_untried
+        return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
+
+    @property
+    def remaining(self) -> float:
+        """What anything that was not tried may win over the best at most, as a share."""
+        return max(0.0, min(self.upside, math.expm1(math.log(self.highest_limit) - self.best_log)))
+
+    @property
+    def highest_ceiling(self) -> float:
+        """The highest expected rate of a step alone among what fits, samples per second."""
+        return float(self._fitting(self.prediction.ceilings).max())
+
+    def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
+        """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
+
+        Of every step that was looked at and whose bound lies below the best, the most promising configuration; and
+        for every way not to fit, the fastest of those that are expected to be faster than the best.
+        """
+        tried = {observations.step_key(trial.config) for trial in observations.trials}
+        looked_at = {observations.step_key(config) for config, _ in observations.looks} - tried
+        found: dict[object, tuple[Config, str, float]] = {}
+        for index in np.argsort(-self.posterior.means):
+            config, refusal = self.configs[index], self.prediction.refusals[index]
+            key, bound = observations.step_key(config), self.bound(config)
+            if refusal is not None:
+                if self.posterior.means[index] > self.best_log:
+                    found.setdefault(_without_numbers(refusal), (config, refusal, bound))
+            elif key in looked_at and np.log(bound) < self.best_log:
+                found.setdefault(key, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
+        return list(found.values())
+
+    def doubtful_step(self, observations: Observations) -> Config | None:
+        """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
+
+        Only the batch size, the precision and the threads of what is returned matter.
+        """
+        measured = {observations.step_key(trial.config) for trial in observations.trials}
+        measured |= {observations.step_key(probe.config) for probe in observations.probes if probe.part == "compute"}
+        is_new = np.array([observations.step_key(config) not in measured for config in self.configs])
+        is_doubtful = self.is_open & is_new
+        hopes = np.where(is_doubtful, np.log(self.prediction.ceilings) + self.prediction.ceiling_errors, -np.inf)
+        top = int(hopes.argmax())
+        return without_loader(self.configs[top]) if hopes[top] > self.best_log else None
+
+    @property
+    def highest_limit(self) -> float:
+        """The highest expected rate among what fits if no loader were ever late, samples per second."""
+        return max(float(self._fitting(self.prediction.limits).max()), float(np.exp(self.best_log)))
+
+    def _fitting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values of what fits the machine; of all where nothing is said to."""
+        fits = np.array([refusal is None for refusal in self.prediction.refusals])
+        return values[fits] if fits.any() else values
+
+    @property
+    def _expected(self) -> Posterior:
+        return self.promised or self.posterior
+
+    def _gains(self) -> NDArray[np.float64]:
+        means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
+        return expected_gain(means, self._expected.errors, self.best_log)
+
+
+def forecast_of(observations: Observations, space: Space) -> Forecast:
+    """Return the forecast after what was measured so far, the baseline at least."""
+    baseline = observations.trials[0].config
+    inside = space.configs
+    configs = inside if baseline in inside else (*inside, baseline)
+    position = {config: index for index, config in enumerate(configs)}
+    prediction = predict(configs, observations)
+    counted = [trial for trial in feasible(observations) if trial.config in position]
+    claimed = [position[config] for config in observations.claimed if config in position]
+    index = [position[trial.config] for trial in counted]
+    after, promised = _posteriors(configs, prediction, counted, index, claimed, observations)
+    best = max(counted, key=lambda trial: after.means[position[trial.config]])
+    best_log = float(after.means[position[best.config]])
+    closed = {position[trial.config] for trial in observations.trials if trial.config in position} | set(claimed)
+    failures = tuple(_failures(observations))
+    is_open = np.array(
+        [
+            number not in closed
+            and prediction.refusals[number] is None
+            and not any(_also_fails(config, failure) for failure in failures)
+            for number, config in enumerate(configs)
+        ]
+    )
+    is_open[len(inside) :] = False
+    is_untried = np.array([number not in closed and number < len(inside) for number in range(len(configs))])
+    is_open &= np.log(prediction.bounds) > best_log
+    return Forecast(
+        configs=configs,
+        position=position,
+        prediction=prediction,
+        posterior=after,
+        promised=promised,
+        is_open=is_open,
+        is_untried=is_untried,
+        base=space.base,
+        best=best,
+        best_log=best_log,
+        last=observations.last or observations.trials[-1].config,
+        failures=failures,
+    )
+
+
+def _posteriors(
+    configs: tuple[Config, ...],
+    prediction: Prediction,
+    counted: Sequence[Trial],
+    index: list[int],
+    claimed: list[int],
+    observations: Observations,
+) -> tuple[Posterior, Posterior | None]:
+    """Return what is expected now, and if what others are measuring gives what is expected of it."""
+    rates = np.array([trial.rate for trial in counted], dtype=float)
+    taken = np.array([_taken(trial) for trial in counted], dtype=float)
+    loss = ON_CPU if observations.on_cpu else ON_ACCELERATOR
+    own_threads = observations.facts.intra_op_threads
+    after = posterior(configs, prediction, index, rates, own_threads, Loss(taken, *loss))
+    if not claimed:
+        return after, None
+    # "kriging believer": others look elsewhere, and nobody counts on it
+    expected = np.append(rates, np.exp(after.means[claimed]))
+    taken = np.append(taken, np.full(len(claimed), taken.mean()))
+    return after, posterior(configs, prediction, index + claimed, expected, own_threads, Loss(taken, *loss))
+
+
+def _failures(observations: Observations) -> Iterator[_Failure]:
+    """Yield what failed: trials, trials that took too much memory, and short looks."""
+    for trial in observations.trials:
+        measured = trial.measurement
+        if measured is None:
+            yield _Failure(trial.config, trial.outcome, f"ended as {trial.outcome}")
+        elif exceeds(measured, observations.memory_limit):
+            outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
+            yield _Failure(trial.config, outcome, "takes more memory than it may")
+    for probe in observations.probes:
+        is_look = probe.part in ("compute", "loader") and not (probe.compute or probe.loader)
+        if is_look and probe.outcome is not Outcome.TIMEOUT:  # more workers may be in time
+            config = _of_loader(probe.config, probe.part)
+            yield _Failure(config, probe.outcome, f"ended as {probe.outcome} in a short look")
+
+
+def feasible(observations: Observations) -> list[Trial]:
+    """Return the trials that gave a number and left enough memory free; the baseline always counts.
+
+    What was measured while others used the machine counts too: what it has lost is estimated.
+    """
+    return [
+        trial
+        for trial in observations.trials
+        if trial.measurement is not None
+        and (trial.kind == "baseline" or not exceeds(trial.measurement, observations.memory_limit))
+    ]
+
+
+def _taken(trial: Trial) -> float:
+    """Return the share of the CPUs that others had during a trial, where it could have used them."""
+    if trial.measurement is None or not trial.measurement.conditions.is_crowded:
+        return 0.0
+    conditions = trial.measurement.conditions
+    return min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
+
+
+def _of_loader(config: Config, part: str) -> Config:
+    """Return the configuration that a look was like: one at the loader has a worker."""
+    return replace(config, num_workers=1, prefetch_factor=LOOK_PREFETCH) if part == "loader" else config
+
+
+def _also_fails(config: Config, failure: _Failure) -> bool:
+    """Return whether a configuration is to be expected to fail where another one did.
+
+    What needs more of the same memory is; what failed in another way may have been chance, so only its like are.
+    """
+    failed, outcome = failure.config, failure.outcome
+    if outcome in (Outcome.SKIPPED, Outcome.SUSPECT):
+        return False
+    if outcome is Outcome.UNPICKLABLE:
+        return config.num_workers > 0
+    same_amp, larger = config.amp == failed.amp, config.batch_size >= failed.batch_size
+    more_workers = config.num_workers >= failed.num_workers
+    if outcome is Outcome.DEVICE_OOM:
+        return same_amp and larger
+    if outcome is Outcome.HOST_OOM:
+        return larger and more_workers and _in_flight(config) >= _in_flight(failed)
+    if outcome is Outcome.SHM and failed.num_workers:
+        return _in_flight(config) >= _in_flight(failed)
+    if outcome is Outcome.NUMERICS:  # in fp32 it was the samples, or chance
+        return same_amp and (failed.amp != "off" or config.batch_size == failed.batch_size)
+    if failed.num_workers:
+        return more_workers and larger
+    return same_amp and config.batch_size == failed.batch_size
+
+
+def _in_flight(config: Config) -> int:
+    return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
+
+
+def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, bool]:
+    """Order configurations of equal speed: what changes training less, and takes less of the machine, comes first."""
+    return (
+        abs(math.log2(config.batch_size / base.batch_size)),
+        config.num_workers,
+        config.prefetch_factor or 0,
+        config.pin_memory,
+        config.amp != "off",
+        config.intra_op_threads != base.intra_op_threads,
+    )
+
+
+def _without_numbers(text: str) -> str:
+    return "".join(character for character in text if not character.isdigit())
+
+
+def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: int) -> Landscape:
+    """Return what is expected of the space; the loader's settings at the step of ``answer``.
+
+    ``memory_bytes`` is how much of the memory that limits the run may be used.
+    """
+    return Landscape(
+        steps=tuple(_steps(forecast)),
+        loaders=tuple(_loaders(forecast, replace(answer, options=space.base.options))),
+        importances=_importances(forecast, space),
+        memory_bytes=memory_bytes,
+    )
+
+
+def _steps(forecast: Forecast) -> Iterator[StepForecast]:
+    """Yield the best of each batch size and precision."""
+    prediction, rates = forecast.prediction, np.exp(forecast.posterior.means)
+    alike: dict[tuple[str, int], list[int]] = {}
+    for index, config in enumerate(forecast.configs):
+        alike.setdefault((config.amp, config.batch_size), []).append(index)
+    for (amp, batch_size), all_of_them in sorted(alike.items()):
+        refusals = {index: forecast.refusal(forecast.configs[index]) for index in all_of_them}
+        fitting = [index for index, refusal in refusals.items() if refusal is None]
+        ceiling = max(float(prediction.ceilings[index]) for index in fitting or all_of_them)
+        least = min(all_of_them, key=lambda index: forecast.configs[index].num_workers)
+        yield StepForecast(
+            batch_size=batch_size,
+            amp=amp,
+            ceiling=ceiling,
+            rate=min(ceiling, max(float(rates[index]) for index in fitting or all_of_them)),
+            refusal=None if fitting else refusals[least],
+        )
+
+
+def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
+    """Yield every setting of the loader with the step of the answer; of those alike the fastest."""
+    step = without_loader(answer)
+    means, errors = forecast.posterior.means, forecast.posterior.errors
+    alike: dict[tuple[int, int], int] = {}
+    for index, config in enumerate(forecast.configs):
+        key = config.num_workers, config.prefetch_factor or 0
+        if without_loader(config) == step and (key not in alike or means[index] > means[alike[key]]):
+            alike[key] = index
+    for (workers, prefetch), index in sorted(alike.items()):
+        low, rate, high = (float(np.exp(means[index] + sign * errors[index])) for sign in (-1, 0, 1))
+        yield LoaderForecast(
+            num_workers=workers,
+            prefetch_factor=prefetch or None,
+            rate=rate,
+            low=low,
+            high=high,
+            refusal=forecast.refusal(forecast.configs[index]),
+        )
+
+
+def _importances(forecast: Forecast, space: Space) -> tuple[Importance, ...]:
+    """Return the main effects of functional ANOVA over the whole grid.
+
+    Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
+    function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
+    """
+    ranges = [[space.values[knob].index(value) for value in space.allowed[knob]] for knob in KNOBS]
+    means, position = forecast.posterior.means, forecast.position
+    grid = np.array([means[position[space.config(point)]] for point in itertools.product(*ranges)])
+    grid = grid.reshape([len(values) for values in ranges])
+    whole = float(grid.var())
+    if not whole:
+        return ()
+    shares = [Importance(knob=knob, share=_main_effect(grid, axis) / whole) for axis, knob in enumerate(KNOBS)]
+    varying = [each for each, values in zip(shares, ranges, strict=True) if len(values) > 1]
+    return tuple(sorted(varying, key=lambda each: -each.share))
+
+
+def _main_effect(grid: NDArray[np.float64], axis: int) -> float:
+    """Return the variance of the means along one axis."""
+    others = tuple(other for other in range(grid.ndim) if other != axis)
+    return float(grid.mean(axis=others).var())

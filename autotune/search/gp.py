@@ -1,0 +1,177 @@
+"""What measurements say about configurations that were not measured: a Gaussian process around the prediction.
+
+The process models the logarithm of measured over predicted rate. Its prior error is that of the prediction: one part
+that configurations with similar steps share, one that those with similar loaders share, and one common to all.
+
+Pure: arrays in, arrays out. Source of the formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning,
+algorithm 2.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.config import AMP_MODES, Config
+from autotune.search.predict import Prediction
+
+__all__ = ["Posterior", "expected_gain", "posterior"]
+
+Floats = NDArray[np.float64]
+
+COMMON = 0.05
+"""Standard deviation of an error that all predictions share, in logarithms."""
+OWN = 0.02
+"""Standard deviation of an error that each configuration has for itself, in logarithms."""
+STEP_SCALES = (2.0, 1.0, 1.5)
+"""How far, in doublings of batch size and threads and in steps of precision, errors of steps resemble each other."""
+LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
+"""How far errors of loaders resemble each other, in doublings of batch size, workers and prefetch factor, and for
+pinning."""
+WITHOUT_WORKERS = -3.0
+"""Where a loader without workers stands on that scale: far off, because it works in another way."""
+NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
+"""Candidate standard deviations of the measurements; the likeliest is taken."""
+JOINT = 0.1
+"""Standard deviation of an error that only configurations with similar steps and similar loaders share."""
+SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Candidate factors on the errors of the prediction."""
+OWN_LOSS = 0.3
+"""Standard deviation of what each measurement loses otherwise than the others where others have all CPUs, in
+logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a measurement loses to others that use the CPUs meanwhile."""
+
+    taken: Floats
+    """Share of the CPUs that they had during each measurement."""
+    expected: float
+    """What the logarithm of a rate is expected to lose where they have all of them; in proportion where less."""
+    error: float
+    """Standard deviation of that: what the measurements say of it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """The logarithm of the rate of every configuration, given what was measured."""
+
+    means: Floats
+    """Expected logarithm of the samples per second."""
+    errors: Floats
+    """Standard deviation of it."""
+    noise: float
+    """Standard deviation of the logarithm of a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    step: Floats
+    loader: Floats
+    step_errors: Floats
+    loader_errors: Floats
+
+
+def posterior(
+    configs: Sequence[Config],
+    prediction: Prediction,
+    measured: Sequence[int],
+    rates: Floats,
+    own_threads: int,
+    loss: Loss | None = None,
+) -> Posterior:
+    """Return what is known of every configuration after those at the indices ``measured`` gave ``rates``.
+
+    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads. With a
+    ``loss`` what is returned is for as much of it as the measurements had on average.
+    """
+    prior = np.log(prediction.rates)
+    points = _points(configs, prediction, own_threads)
+    index = np.array(measured, dtype=np.int64)
+    residuals = np.log(rates) - prior[index]
+    seen = _subset(points, index)
+    same = OWN**2 * (index[:, None] == index[None, :])
+    if loss is not None:
+        beyond = loss.taken - loss.taken.mean()
+        residuals = residuals + loss.expected * beyond
+        same = same + loss.error**2 * np.outer(beyond, beyond) + np.diag((OWN_LOSS * loss.taken) ** 2)
+    scale, noise = max(
+        ((scale, noise) for scale in SCALES for noise in NOISES),
+        key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),
+    )
+    lower = _cholesky(_kernel(seen, seen, scale) + same, noise)
+    across = _kernel(seen, points, scale)
+    across += OWN**2 * (index[:, None] == np.arange(len(configs))[None, :])
+    weights = np.linalg.solve(lower.T, np.linalg.solve(lower, residuals))
+    explained = np.linalg.solve(lower, across)
+    shared = COMMON**2 + JOINT**2 + points.step_errors**2 + points.loader_errors**2
+    variances = OWN**2 + scale**2 * shared
+    left = np.maximum(variances - (explained**2).sum(axis=0), 1e-12)
+    return Posterior(prior + across.T @ weights, np.sqrt(left), noise)
+
+
+def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
+    """Return the expected improvement over ``best``, all in logarithms: how much a measurement is likely to win."""
+    z = (means - best) / errors
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    share = 0.5 * np.vectorize(math.erfc, otypes=[float])(-z / math.sqrt(2))
+    gain: Floats = errors * np.maximum(z * share + density, 0.0)
+    return gain
+
+
+def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int) -> _Points:
+    step = [
+        (math.log2(c.batch_size), math.log2(c.intra_op_threads or own_threads), 2.0 * AMP_MODES.index(c.amp))
+        for c in configs
+    ]
+    loader = [
+        (
+            math.log2(c.batch_size),
+            math.log2(c.num_workers + 0.5) if c.num_workers else WITHOUT_WORKERS,
+            math.log2(c.prefetch_factor or 1),
+            float(c.pin_memory),
+        )
+        for c in configs
+    ]
+    return _Points(
+        np.array(step) / STEP_SCALES,
+        np.array(loader) / LOADER_SCALES,
+        prediction.step_errors,
+        prediction.loader_errors,
+    )
+
+
+def _subset(points: _Points, index: NDArray[np.int64]) -> _Points:
+    return _Points(points.step[index], points.loader[index], points.step_errors[index], points.loader_errors[index])
+
+
+def _kernel(one: _Points, other: _Points, scale: float) -> Floats:
+    """Return the covariances of the prediction's errors."""
+    similar_steps, similar_loaders = _similarity(one.step, other.step), _similarity(one.loader, other.loader)
+    step = np.outer(one.step_errors, other.step_errors) * similar_steps
+    loader = np.outer(one.loader_errors, other.loader_errors) * similar_loaders
+    covariances: Floats = scale**2 * (COMMON**2 + JOINT**2 * similar_steps * similar_loaders + step + loader)
+    return covariances
+
+
+def _similarity(one: Floats, other: Floats) -> Floats:
+    """Matern kernel of smoothness 3/2 over scaled coordinates."""
+    distance = np.sqrt(((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2))
+    similarity: Floats = (1 + math.sqrt(3) * distance) * np.exp(-math.sqrt(3) * distance)
+    return similarity
+
+
+def _cholesky(kernel: Floats, noise: float) -> Floats:
+    return np.asarray(np.linalg.cholesky(kernel + noise**2 * np.eye(len(kernel))), dtype=np.float64)
+
+
+def _log_likelihood(kernel: Floats, residuals: Floats, noise: float) -> float:
+    lower = _cholesky(kernel, noise)
+    white = np.linalg.solve(lower, residuals)
+    unusual = math.log(noise / 0.03) ** 2 / 2  # most machines repeat themselves within a few percent
+    return float(-0.5 * white @ white - np.log(np.diag(lower)).sum() - unusual)

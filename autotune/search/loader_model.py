@@ -1,0 +1,267 @@
+"""What the loader gives at every batch size and number of workers, from one or two traces of it.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.config import Config
+from autotune.probes import LoaderTrace
+from autotune.records import Measurement
+
+__all__ = ["LoaderModel", "pipeline_rates", "scaled_builds", "trace_from_baseline"]
+
+Floats = NDArray[np.float64]
+
+SEQUENCE = 512
+"""Builds in a sequence that the recursion meets: a short trace, cycled, would deal each worker the same builds."""
+OWN_FILES = 64
+"""Files that a training process has open without a loader: libraries, devices and the dataset's own."""
+FILES_PER_WORKER = 4
+"""Ends of pipes that the training process holds for each worker; counted in torch 2.13."""
+
+
+Ints = NDArray[np.int64]
+SETTLING = 128
+"""Batches before the rate is taken; a queue that fills or drains for longer changes it little."""
+LEAST_WINDOW = 256
+LEAST_BURSTS = 8
+"""Batches over which the rate is taken, and bursts of the most workers."""
+NOTHING = 1e-9
+"""Seconds that stand for none where a time is divided by."""
+LEAST_DEVIATION = 0.2
+"""A batch is not built faster than this share of the mean, however the spread is scaled."""
+
+
+class _Pipeline(NamedTuple):
+    """What a rate depends on."""
+
+    batch_size: int
+    workers: int
+    prefetch: int
+    pinned: bool
+    step: float
+
+
+class LoaderModel:
+    """Build times for every batch size, and the rates that follow."""
+
+    def __init__(self, traces: Sequence[LoaderTrace], host_seconds: float | None) -> None:
+        """Take traces, and what the host spends on asking an accelerator for a step: ``None`` where the host trains."""
+        self._traces = sorted(traces, key=lambda trace: trace.batch_size)
+        self._host_seconds = host_seconds
+        self._at: dict[int, LoaderTrace] = {}
+
+    def trace(self, batch_size: int) -> LoaderTrace:
+        """Return the trace as it would be at a batch size."""
+        if batch_size not in self._at:
+            self._at[batch_size] = _trace_at(self._traces, batch_size)
+        return self._at[batch_size]
+
+    def rates(self, configs: Sequence[Config], steps: Floats) -> Floats:
+        """Return batches per second with steps of so many seconds on a batch that is there.
+
+        On a CPU the loop receives a batch, then trains; without workers it builds it first. An accelerator trains
+        while the host receives or builds and asks for the next step; a copy from memory that is not pinned makes the
+        host wait for it.
+        """
+        pipelines = [
+            _Pipeline(c.batch_size, c.num_workers, c.prefetch_factor or 0, c.pin_memory, step)
+            for c, step in zip(configs, steps.tolist(), strict=True)
+        ]
+        distinct = dict.fromkeys(pipelines, 0.0)
+        for pipeline in distinct:
+            if not pipeline.workers:
+                distinct[pipeline] = 1 / max(self._alone(pipeline), NOTHING)
+        fed = [pipeline for pipeline in distinct if pipeline.workers]
+        if fed:
+            distinct.update(zip(fed, self._fed(fed).tolist(), strict=True))
+        return np.array([distinct[pipeline] for pipeline in pipelines])
+
+    def _alone(self, pipeline: _Pipeline) -> float:
+        """Return the seconds from batch to batch without workers."""
+        trace, step = self.trace(pipeline.batch_size), pipeline.step
+        if self._host_seconds is None:
+            return trace.inline_seconds + step
+        if pipeline.pinned:
+            return max(trace.inline_seconds + trace.pin_seconds + self._host_seconds, step)
+        return max(trace.inline_seconds + self._host_seconds, step) + trace.transfer_seconds
+
+    def _fed(self, pipelines: Sequence[_Pipeline]) -> Floats:
+        """Return the batches per second of pipelines with workers, by the recursion."""
+        batches = sorted({pipeline.batch_size for pipeline in pipelines})
+        builds = np.array([_sequence(self.trace(batch).build_seconds) for batch in batches])
+        traces = [self.trace(pipeline.batch_size) for pipeline in pipelines]
+        receives = np.array([trace.receive_seconds for trace in traces])
+        steps = np.array([pipeline.step for pipeline in pipelines])
+        if self._host_seconds is not None:
+            copies = [0.0 if p.pinned else trace.transfer_seconds for p, trace in zip(pipelines, traces, strict=True)]
+            steps = np.maximum(steps, self._host_seconds + receives) + copies
+            receives = np.zeros_like(receives)
+        return pipeline_rates(
+            builds,
+            np.array([batches.index(pipeline.batch_size) for pipeline in pipelines]),
+            np.array([pipeline.workers for pipeline in pipelines]),
+            np.array([pipeline.prefetch for pipeline in pipelines]),
+            steps,
+            receives,
+        )
+
+    def pin_rate(self, config: Config) -> float:
+        """Return the batches per second that the thread which pins memory copies at most."""
+        seconds = self.trace(config.batch_size).pin_seconds if config.pin_memory and config.num_workers else 0.0
+        return 1 / max(seconds, NOTHING)
+
+    def shared_memory(self, config: Config) -> int:
+        """Return the bytes that batches in flight take at most: one more than are asked for ahead."""
+        in_flight = config.num_workers * (config.prefetch_factor or 0)
+        return (in_flight + 1) * self.trace(config.batch_size).batch_bytes if in_flight else 0
+
+    def memory(self, config: Config) -> int:
+        """Return the bytes of host memory that workers and batches in flight take."""
+        return self.shared_memory(config) + config.num_workers * self.trace(config.batch_size).worker_memory_bytes
+
+    def open_files(self, config: Config) -> int:
+        """Return the files that the training process has open at most: all batches in flight may wait for one worker.
+
+        Every tensor on its way is one where torch shares memory by file descriptor, as it does on Linux.
+        """
+        in_flight = config.num_workers * (config.prefetch_factor or 0)
+        tensors = (in_flight + 1) * self.trace(config.batch_size).batch_tensors if in_flight else 0
+        return OWN_FILES + FILES_PER_WORKER * config.num_workers + tensors
+
+    def start_seconds(self, config: Config) -> float:
+        """Return what the start of an epoch costs: the first batch, and workers where they do not live on."""
+        if not config.num_workers:
+            return 0.0
+        trace = self.trace(config.batch_size)
+        starting = 0.0 if config.persistent_workers else config.num_workers * trace.start_seconds
+        return fmean(trace.build_seconds) + starting
+
+
+def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int) -> LoaderTrace:
+    """Return what the baseline's own measurement says of its loader, where there is no trace."""
+    split, workers = measured.step_time, config.num_workers
+    build = workers * split.total if workers else split.data_wait
+    return LoaderTrace(
+        batch_size=config.batch_size,
+        build_seconds=(build,),
+        inline_seconds=build,
+        receive_seconds=0.0,
+        pin_seconds=0.0,
+        transfer_seconds=split.host_to_device,
+        cpu_seconds=build,
+        batch_bytes=config.batch_size * sample_bytes,
+        start_seconds=0.05,
+        worker_memory_bytes=0,
+        storage_share=None,
+    )
+
+
+@lru_cache(maxsize=256)
+def _sequence(builds: tuple[float, ...]) -> Floats:
+    """Return the builds of a trace over and over, each time in another order, with the same mean; not to be changed."""
+    generator = np.random.default_rng(0)
+    rounds = [generator.permutation(builds) for _ in range(-(-SEQUENCE // len(builds)))]
+    sequence = np.concatenate(rounds)[:SEQUENCE]
+    mean = sequence.mean()
+    return sequence * (fmean(builds) / mean) if mean > 0 else sequence
+
+
+def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
+    near = min(traces, key=lambda trace: abs(math.log(trace.batch_size / batch_size)))
+    if near.batch_size == batch_size:
+        return near
+    samples = batch_size / near.batch_size
+    factor = _build_at(traces, near, batch_size) / max(fmean(near.build_seconds), NOTHING)
+    builds = scaled_builds(np.array(near.build_seconds), fmean(near.build_seconds) * factor, samples)
+    return replace(
+        near,
+        batch_size=batch_size,
+        build_seconds=tuple(builds.tolist()),
+        inline_seconds=near.inline_seconds * factor,
+        cpu_seconds=near.cpu_seconds * factor,
+        pin_seconds=near.pin_seconds * samples,
+        transfer_seconds=near.transfer_seconds * samples,
+        batch_bytes=round(near.batch_bytes * samples),
+        batch_tensors=_tensors_at(near, batch_size),
+    )
+
+
+def _tensors_at(near: LoaderTrace, batch_size: int) -> int:
+    """Return the tensors in a batch: as many in every batch, unless there is one for each sample or more."""
+    if near.batch_tensors < near.batch_size or near.batch_size == 1:
+        return near.batch_tensors
+    return math.ceil(near.batch_tensors * batch_size / near.batch_size)
+
+
+def _build_at(traces: Sequence[LoaderTrace], near: LoaderTrace, batch_size: int) -> float:
+    """Return the mean build time at a batch size: between two traces on a line, else from the nearest one.
+
+    What does not grow with the batch follows from the two; one standard error of it could be chance and is left out.
+    """
+    low, high = traces[0], traces[-1]
+    at_low, at_high = fmean(low.build_seconds), fmean(high.build_seconds)
+    distance = high.batch_size - low.batch_size
+    if low.batch_size < batch_size < high.batch_size:
+        return at_low + (at_high - at_low) * (batch_size - low.batch_size) / distance
+    fixed = 0.0
+    if distance:
+        line = (at_low * high.batch_size - at_high * low.batch_size) / distance
+        error = math.hypot(_error(low) * high.batch_size, _error(high) * low.batch_size) / distance
+        fixed = max(0.0, line - error)
+    build = fmean(near.build_seconds)
+    return min(build, fixed) + max(0.0, build - fixed) * batch_size / near.batch_size
+
+
+def _error(trace: LoaderTrace) -> float:
+    """Return the standard error of the mean build time; all of it where there was a single one."""
+    builds = trace.build_seconds
+    return stdev(builds) / math.sqrt(len(builds)) if len(builds) > 1 else builds[0]
+
+
+def pipeline_rates(
+    builds: Floats, row: Ints, workers: Ints, prefetch: Ints, step_seconds: Floats, receive_seconds: Floats
+) -> Floats:
+    """Return batches per second for many configurations with workers at once.
+
+    ``builds`` holds sequences of build times in seconds, one a row; ``row`` says which one each configuration meets,
+    over and over. The other arrays have one entry per configuration. Costs some ten microseconds for each batch of the
+    window, whatever the number of configurations up to a thousand.
+    """
+    in_flight, columns, wide = workers * prefetch, np.arange(len(workers)), len(workers)
+    window = max(LEAST_WINDOW, LEAST_BURSTS * int(workers.max()))
+    before = int(in_flight.max())  # rows of zeros: every worker and every place is free at the start
+    built = np.zeros((before + SETTLING + window, len(workers)))
+    taken = np.zeros_like(built)
+    sequence = np.ascontiguousarray(np.maximum(builds, NOTHING).T)
+    place, worker = columns - in_flight * wide, columns - workers * wide  # where y[k - K] and f[k - W] lie, less k rows
+    for k in range(before, len(built)):
+        free = np.maximum(taken.take(place + k * wide), built.take(worker + k * wide))
+        built[k] = free + sequence[(k - before) % len(sequence)].take(row)
+        taken[k] = np.maximum(built[k], taken[k - 1] + step_seconds) + receive_seconds
+    first = before + SETTLING - 1
+    batches = window // workers * workers  # batches come in bursts of all workers
+    rates: Floats = batches / (taken[first + batches, columns] - taken[first])
+    return rates
+
+
+def scaled_builds(builds: Floats, mean: float, share: float) -> Floats:
+    """Return build times with another mean, for batches of ``share`` times as many samples.
+
+    Their spread is that of a sum of so many samples, each on its own: relative to the mean it shrinks with the root.
+    """
+    deviation = (builds / max(builds.mean(), NOTHING) - 1) / np.sqrt(share)
+    factors = np.maximum(1 + deviation, LEAST_DEVIATION)
+    scaled: Floats = mean * factors / factors.mean()
+    return scaled

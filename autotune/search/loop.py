@@ -1,0 +1,315 @@
+"""The stages of a search: the baseline, short looks at the parts, then trials until a stopping rule holds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+
+from autotune.config import Config
+from autotune.errors import NothingFeasibleError, UsageError
+from autotune.limits import Budget, MemoryLimit, format_size
+from autotune.messages import Messages, Phase
+from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner, Trial
+from autotune.runner.attempt import measure_once_more, require_numbers
+from autotune.search.probe_plan import next_probe
+from autotune.search.space import Space
+from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
+from autotune.search.study import TuningStudy
+from autotune.stats import LEAST_ROUNDS
+
+__all__ = ["Search"]
+
+CONFIRM_MEASUREMENTS = 24
+"""Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
+CONFIRM_SHARE = 0.4
+"""Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
+PROBE_SHARE = 0.3
+"""Share of what the baseline leaves of the budget after which no further look is taken."""
+PAIR = 2
+"""Measurements of a round of confirmation at least: the baseline and one finalist."""
+LEAST_CAP, LARGEST_CAP = 1.5, 5.0
+"""Bounds on a trial's longest window, in seconds."""
+CROWDED_CAP = 1.0
+"""Longest window in seconds where others take the CPUs: they come and go in seconds, over which a longer window hardly
+averages."""
+CROWDED_SHARE, LATEST = 0.5, 8
+"""Share of the latest measurements from which a machine counts as crowded, and how many these are."""
+LOOK_SECONDS = 1.5
+"""Length of a look at the loader."""
+MAX_DOUBTS = 4
+"""Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
+NUMERICS_SECONDS = 4.0
+"""Length of a look at what a precision does to the losses: four runs of up to twenty steps."""
+LOOK_LIMIT = 60.0
+"""Seconds after which a look is given up."""
+LEAST_OPENING = 3.0
+"""Seconds that a fresh process takes before it measures, at least."""
+HANG_FACTOR, LEAST_HANG = 10.0, 30.0
+"""A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
+POLL = 1.0
+"""Seconds after which what other tuners do is looked at again."""
+GRACE = 5.0
+"""Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """One search over one space."""
+
+    runner: Runner
+    """Measures."""
+    study: TuningStudy
+    """Decides what is next and records what became of it."""
+    space: Space
+    """What may vary."""
+    budget: Budget
+    """The time that is left."""
+    messages: Messages
+    """Hear of every step."""
+    max_trials: int | None = None
+    """Most trials, where the user gave a number."""
+    reserved: float = 0.0
+    """Seconds that are set aside for exploring what comes after the search."""
+    sleep: Callable[[float], object] = time.sleep
+    """Waits for others that share the study, so many seconds."""
+    opening: float | None = None
+    """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+    is_confirmed: bool = False
+    """Whether a confirmation has ended: what was set aside for it is free."""
+    _looks_end: float | None = field(default=None, init=False)
+    _done_looking: bool = field(default=False, init=False)
+    _doubted: int = field(default=0, init=False)
+    _waits_for: str | None = field(default=None, init=False)
+    _was_too_late: bool = field(default=False, init=False)
+    _crowded: deque[bool] = field(default_factory=lambda: deque(maxlen=LATEST), init=False)
+    """Whether others took the CPUs during the latest measurements of this run, confirming ones included."""
+
+    def run(self) -> Stop:
+        """Measure until a stopping rule holds, and return which.
+
+        Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured, ``UsageError`` when
+        it takes more memory than training may.
+        """
+        self.open()
+        while True:
+            self._refresh()
+            if self._looks_again():
+                continue
+            stop = self._stop()
+            if self._waits_for_others(stop):
+                continue
+            if stop is None:
+                self._run_trial()
+            elif not self._doubts():
+                self.study.record_skipped()
+                return stop
+
+    def open(self) -> None:
+        """Have the baseline measured, here or by others, unless it is known. Raises what ``run`` does."""
+        self.messages.phase = "search" if self.study.trials else "baseline"
+        if self.opening is None:
+            self.opening = self.budget.spent  # loading the workload is most of it
+        self._refresh()
+        while not self.study.trials:
+            if not self._waits_for_others(None):
+                self._run_trial()
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Take in what others have found; one of them may have measured the baseline."""
+        self.study.refresh()
+        for baseline in self.study.trials[:1]:
+            _require_baseline(baseline, self.study.memory_limit)
+
+    def _waits_for_others(self, stop: Stop | None) -> bool:
+        """Wait a moment where all depends on what other tuners are measuring now; return whether that was so.
+
+        That is the baseline, and what could still give a reason to go on.
+        """
+        claims, done = self.study.claims, self.study.trials
+        if not claims or (done and (stop is None or not self.has_time)):
+            self._waits_for = None
+            return False
+        what = "what may be faster" if done else "the baseline"
+        who = "; ".join(sorted({claim.by for claim in claims}))
+        if not done and self.budget.left <= 0:
+            raise NothingFeasibleError(
+                f"the budget is spent, and the baseline is still being measured by {who}; pass a larger --budget"
+            )
+        message = f"{who}: measuring {what}; waiting for it"
+        if message != self._waits_for:
+            self.messages.say(message)
+        self._waits_for = message
+        self.sleep(POLL)
+        return True
+
+    def _looks_again(self) -> bool:
+        """Take the next short look; return whether there was one."""
+        if self._looks_end is None:  # the baseline has just been measured
+            self._looks_end = self.budget.spent + PROBE_SHARE * self.budget.left
+        is_over = self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost
+        if self._done_looking or self.budget.spent > self._looks_end or is_over:
+            return False
+        planned = next_probe(self.study.observations, self.space)
+        if planned is None:
+            self._done_looking = True
+            return False
+        self._look(*planned)
+        return True
+
+    def _doubts(self) -> bool:
+        """Look at a step whose ceiling was only estimated, before the ceiling is said to be reached; return whether."""
+        forecast = self.study.forecast
+        config = forecast.doubtful_step(self.study.observations) if at_ceiling(forecast) else None
+        is_over = self._has_all_trials or not self.has_time
+        if config is None or is_over or self._doubted >= MAX_DOUBTS:
+            return False
+        if self._look("compute", config):
+            self._doubted += 1
+        return True
+
+    def _look(self, part: Part, config: Config) -> bool:
+        """Take a look unless another has it; return whether it was taken."""
+        if not self.study.claim_look(part, config):
+            self.sleep(POLL)  # what comes next depends on it
+            return False
+        self.report("probe", running=config)
+        seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
+        request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
+        attempt = self.runner.measure(config, request)
+        probe = self.study.looked(part, config, attempt)
+        self.report("probe", looked=probe)
+        return True
+
+    def _stop(self) -> Stop | None:
+        if not self.study.trials:
+            return None
+        if self._has_all_trials:
+            return Stop(Ending.TRIALS, f"{self.max_trials} trials were asked for")
+        reason = None if self.study.is_needed else reason_to_stop(self.study.forecast)
+        if reason:
+            return Stop(Ending.COMPLETE, reason)
+        return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for another trial, and for what must come after it."""
+        return self.left >= self.trial_cost
+
+    def _run_trial(self) -> None:
+        asked = self.study.ask(self.max_trials)
+        if asked is None:
+            if self._was_too_late:  # what is known of the others does not tell why
+                self.sleep(POLL)
+            self._was_too_late = True
+            return
+        self._was_too_late = False
+        config, kind = asked
+        first = not self.study.trials
+        self.report("baseline" if first else "search", running=config)
+        request = self._request()
+        with self.messages.waiting("measuring the baseline") if first else nullcontext():
+            attempt = measure_once_more(self.runner, config, request, self._may_repeat)
+        if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < self._stuck:
+            self.study.abandon()  # the end of the budget cut it off: that says nothing about it
+            return
+        trial = self.study.tell(attempt, config, kind)
+        if first:
+            _require_baseline(trial, self.study.memory_limit)
+        self.report("search", finished=trial)
+
+    def _may_repeat(self, attempt: Attempt) -> bool:
+        return self.budget.left > 4 * attempt.seconds
+
+    def _request(self) -> Request:
+        if not self.study.trials:
+            return Request(seconds=self.longest_window, time_limit=max(60.0, self.budget.left))
+        best = self.study.best
+        low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
+        return Request(seconds=self.longest_window, time_limit=min(self._stuck, self._time_limit), least_rate=low)
+
+    @property
+    def _stuck(self) -> float:
+        """The seconds after which a trial is stuck."""
+        return max(LEAST_HANG, HANG_FACTOR * max(t.seconds for t in self.study.trials if t.measurement is not None))
+
+    @property
+    def _has_all_trials(self) -> bool:
+        begun = {trial.config for trial in self.study.trials} | {claim.config for claim in self.study.claims}
+        return self.max_trials is not None and len(begun) >= self.max_trials
+
+    @property
+    def longest_window(self) -> float:
+        """Seconds that a window may last, by the budget, and by what others do."""
+        if self._crowded and sum(self._crowded) >= CROWDED_SHARE * len(self._crowded):
+            return CROWDED_CAP
+        return min(LARGEST_CAP, max(LEAST_CAP, self.budget.seconds / 60))
+
+    @property
+    def left(self) -> float:
+        """The seconds left before what comes after the search must begin."""
+        return self.budget.left - self.reserved - self.confirmation_seconds
+
+    @property
+    def confirmation_seconds(self) -> float:
+        """What is set aside for confirmation: what it takes as a rule, or one round where nothing else was tried."""
+        least = PAIR * self.fresh_cost
+        if len(self.study.trials) < 2:
+            return least
+        if self.is_confirmed:
+            return LEAST_ROUNDS * least
+        return max(least, min(CONFIRM_SHARE * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost))
+
+    @property
+    def trial_cost(self) -> float:
+        """The seconds that a trial takes; one that hung says nothing about the next."""
+        trials = self.study.trials
+        took = [trial.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
+        return median(took or [trials[0].seconds])
+
+    @property
+    def _time_limit(self) -> float:
+        return max(0.0, self.left) + GRACE
+
+    @property
+    def fresh_cost(self) -> float:
+        """The seconds that a measurement in a fresh process takes, about."""
+        took = [trial.seconds for trial in self.study.history if trial.kind == "confirm" and trial.measurement]
+        if took:
+            return median(took)
+        return self.study.trials[0].seconds + max(LEAST_OPENING, self.opening or 0.0)
+
+    def report(
+        self,
+        phase: Phase,
+        *,
+        running: Config | None = None,
+        finished: Trial | None = None,
+        looked: Probe | None = None,
+    ) -> None:
+        """Tell how things stand, and what is running or has just ended."""
+        if finished is not None and finished.measurement is not None:
+            self._crowded.append(finished.measurement.conditions.is_crowded)
+        done, best = self.study.trials, self.study.best
+        self.messages.show(
+            phase,
+            running=running,
+            finished=finished,
+            looked=looked,
+            best_rate=best.rate if best else None,
+            baseline_rate=done[0].rate if done else None,
+        )
+
+
+def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
+    """Raise when the baseline gave no number, so that nothing could be compared with it, or takes too much memory."""
+    peak = require_numbers(trial).peak_memory_bytes
+    if memory_limit.most is not None and peak > memory_limit.most:
+        raise UsageError(
+            f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; pass a smaller "
+            "one, for example --baseline batch_size=1"
+        )

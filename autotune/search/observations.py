@@ -1,0 +1,81 @@
+"""All that was found out so far, for what reasons about it.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.config import Config, StepKey
+from autotune.host import Host
+from autotune.limits import MemoryLimit
+from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.records import Outcome, Probe, Trial, WorkloadFacts
+
+__all__ = ["Observations"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """All that was found out so far."""
+
+    facts: WorkloadFacts
+    """The workload."""
+    host: Host
+    """The machine."""
+    memory_limit: MemoryLimit
+    """How much of the memory may be used."""
+    trials: tuple[Trial, ...]
+    """Measured configurations, the baseline first."""
+    probes: tuple[Probe, ...] = ()
+    """Short looks at steps and at the loader."""
+    claimed: tuple[Config, ...] = ()
+    """Configurations that other tuners of a shared study are measuring now."""
+    last: Config | None = None
+    """What was measured here last; ``None`` where nothing was."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether training shares the CPUs with the loader."""
+        return self.facts.device == "cpu"
+
+    @property
+    def cpus(self) -> float:
+        """CPU seconds that there are each second; a quota may be a fraction."""
+        return self.host.quota_cpus or self.host.affinity_cpus
+
+    def threads(self, config: Config) -> int:
+        """Return the threads of a step; on an accelerator they do not matter to it, so there is one number for all."""
+        return (config.intra_op_threads or self.facts.intra_op_threads) if self.on_cpu else 0
+
+    def step_key(self, config: Config) -> StepKey:
+        """Return what a step's time depends on here, with the number of its threads."""
+        return config.step_key._replace(threads=self.threads(config))
+
+    @property
+    def looks(self) -> tuple[tuple[Config, ComputeProbe], ...]:
+        """The looks at steps that gave numbers, each with its configuration, in order."""
+        return tuple((probe.config, probe.compute) for probe in self.probes if probe.compute)
+
+    def distrust(self, amp: str) -> str | None:
+        """Return why a precision must not be used, or ``None``; the baseline's is the user's own business."""
+        if amp in ("off", self.trials[0].config.amp):
+            return None
+        failed = next((t for t in self.trials if t.config.amp == amp and t.outcome is Outcome.NUMERICS), None)
+        if failed:
+            return f"in {amp} {failed.message}"
+        checks = self.comparisons(amp)
+        if not checks:
+            return f"there was no time to compare {amp} with fp32"
+        check = checks[-1]
+        return check.message or (None if check.numerics else f"{amp} could not be compared with fp32: {check.outcome}")
+
+    def comparisons(self, amp: str) -> list[Probe]:
+        """Return the looks at what a precision does to the losses, those that failed included."""
+        return [probe for probe in self.probes if probe.part == "numerics" and probe.config.amp == amp]
+
+    @property
+    def traces(self) -> tuple[LoaderTrace, ...]:
+        """The looks at the loader, by batch size."""
+        return tuple(sorted((p.loader for p in self.probes if p.loader), key=lambda trace: trace.batch_size))

@@ -1,0 +1,259 @@
+"""Which short look to take next: at the loader, or at the step on a ladder of batch sizes.
+
+A pure function of what is known, so that a resumed study continues where it stood.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+
+from autotune.config import Config
+from autotune.probes import ComputeProbe
+from autotune.records import Outcome, Part
+from autotune.search.observations import Observations
+from autotune.search.space import Space, without_loader
+from autotune.search.step_model import LARGEST_STEP, MemoryModel
+
+__all__ = ["next_probe", "next_rung"]
+
+MAX_RUNGS = 6
+"""Most batch sizes that are looked at for one precision."""
+AGREEMENT = 0.05
+"""Relative difference up to which two slopes of memory over batch size count as one line."""
+SIGNIFICANT_SLOPE = 0.2
+"""Share of the peak that must grow with the batch; where it is less the line may not have begun."""
+FLAT = 1.02
+"""A larger batch that is not faster than this ratio ends the ladder."""
+RELEVANT_BUILD = 0.02
+"""Share of the step below which building a batch is of no interest."""
+MAX_COMPARISONS = 2
+"""How often a precision is compared with fp32, where that takes too long."""
+OTHER_BATCH = 4
+"""Ratio of the batch sizes of the two looks at the loader, which tell cost per sample from cost per batch."""
+
+
+def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] | None:
+    """Return what to look at next and with which configuration, or ``None`` when nothing more is worth it.
+
+    First the loader, then the steps of the baseline's precision and threads over batch sizes, then what other
+    precisions and threads do at the best of them, and both together. Before the first step in another precision its
+    losses are compared with those in fp32.
+    """
+    start = _start(observations, space)
+    if not any(probe.part == "loader" for probe in observations.probes):
+        return "loader", start
+    if _is_unchecked(observations, start.amp):
+        return "numerics", start
+    if observations.distrust(start.amp):
+        return None
+    rung = _next_on_ladder(observations, space, start)
+    if rung is not None:
+        return "compute", rung
+    other = _second_trace(observations, space, start)
+    if other is not None:
+        return "loader", other
+    for config in _other_groups(observations, space, start):
+        if _is_unchecked(observations, config.amp):
+            return "numerics", space.with_batch_size(config, start.batch_size)
+        if observations.distrust(config.amp):
+            continue
+        found = (
+            _next_on_ladder(observations, space, config) if config.amp != start.amp else _unseen(observations, config)
+        )
+        if found is not None:
+            return "compute", found
+    beside = _beside_the_fastest(observations, space)
+    return None if beside is None else ("compute", beside)
+
+
+def next_rung(
+    peaks: Mapping[int, int], failed: Sequence[int], allowed: Sequence[int], start: int, limit: float
+) -> int | None:
+    """Return the batch size to try next on the way up, or ``None`` at the top.
+
+    ``peaks`` maps batch sizes that ran to their peak memory in bytes, ``failed`` holds those that did not fit,
+    ``allowed`` the candidates in order, ``limit`` the bytes that may be used. Where memory is ``a + c * batch`` with
+    ``a >= 0`` no rung exceeds the limit.
+    """
+    if len(peaks) + len(failed) >= MAX_RUNGS:
+        return None
+    if not peaks:
+        return max(
+            (batch for batch in allowed if batch <= start and batch < min(failed, default=batch + 1)), default=None
+        )
+    largest = max(peaks)
+    safe = min(_safe_batch(peaks, limit), LARGEST_STEP * largest, min(failed, default=allowed[-1] + 1) - 1)
+    larger = [batch for batch in allowed if batch > largest]
+    if len(peaks) == 1 and larger and larger[0] > safe and not failed:
+        return max((batch for batch in allowed if batch < largest), default=None)  # how much is it for each sample?
+    return max((batch for batch in larger if batch <= safe), default=None)
+
+
+def _safe_batch(peaks: Mapping[int, int], limit: float) -> float:
+    """Return the largest batch that is sure to fit: in proportion to the last peak, or on a line.
+
+    A line through two points is followed to the double batch at most, one that was seen twice as far as it goes.
+    """
+    batches = sorted(peaks)
+    last, slope = batches[-1], MemoryModel({batch: peaks[batch] for batch in batches}).slope
+    in_proportion = last * limit / max(1, peaks[last])
+    if slope is None:
+        return in_proportion
+    on_line = last + (limit - peaks[last]) / (slope * (1 + AGREEMENT)) if slope else math.inf
+    slopes = [(peaks[high] - peaks[low]) / (high - low) for low, high in pairwise(batches[-3:])]
+    is_clear = slopes[-1] * last > SIGNIFICANT_SLOPE * peaks[last] and abs(slopes[0] / slopes[-1] - 1) <= AGREEMENT
+    return max(in_proportion, on_line if len(slopes) == 2 and is_clear else min(on_line, 2 * last))
+
+
+def _start(observations: Observations, space: Space) -> Config:
+    """Return where the looks begin: the baseline, brought within the bounds, without a loader."""
+    base = space.base
+    allowed = space.allowed
+    batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
+    amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or _is_unchecked(observations, amp)]
+    return replace(
+        space.with_batch_size(without_loader(base), batch),
+        amp=base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0]),
+        intra_op_threads=base.intra_op_threads
+        if base.intra_op_threads in allowed["threads"]
+        else allowed["threads"][-1],
+    )
+
+
+def _is_unchecked(observations: Observations, amp: str) -> bool:
+    """Return whether a precision must be compared with fp32 before it may be used."""
+    done = [probe.outcome for probe in observations.comparisons(amp)]
+    was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
+    return observations.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
+
+
+def _unseen(observations: Observations, config: Config) -> Config | None:
+    key = observations.step_key(config)
+    seen = (observations.step_key(probe.config) for probe in observations.probes if probe.part == "compute")
+    return None if key in seen else config
+
+
+def _is_of_group(observations: Observations, config: Config, other: Config) -> bool:
+    """Return whether two steps have the same precision and number of threads."""
+    return (config.amp, observations.threads(config)) == (other.amp, observations.threads(other))
+
+
+def _looks_of_group(observations: Observations, config: Config) -> dict[int, ComputeProbe]:
+    """Return the looks at steps of a configuration's precision and number of threads, by batch size, in order."""
+    looks = {own.batch_size: look for own, look in observations.looks if _is_of_group(observations, own, config)}
+    return dict(sorted(looks.items()))
+
+
+def _failed_of_group(observations: Observations, config: Config) -> dict[int, Outcome]:
+    """Return what became of the looks at steps that gave no numbers, by batch size."""
+    return {
+        probe.config.batch_size: probe.outcome
+        for probe in observations.probes
+        if probe.part == "compute" and not probe.compute and _is_of_group(observations, probe.config, config)
+    }
+
+
+def _next_on_ladder(observations: Observations, space: Space, config: Config) -> Config | None:
+    """Return the next rung for a precision, or a smaller batch where larger ones do not pay."""
+    looks, failed = _looks_of_group(observations, config), _failed_of_group(observations, config)
+    if not set(failed.values()) <= {Outcome.DEVICE_OOM, Outcome.HOST_OOM}:
+        return None  # it fails for another reason than its size
+    if _still_pays(looks):
+        limit = _memory_limit(observations, looks)
+        rung = next_rung(_peaks(looks), list(failed), space.allowed["batch_size"], config.batch_size, limit)
+        return None if rung is None else space.with_batch_size(config, rung)
+    smallest = min(space.allowed["batch_size"])
+    if len(looks) == 2 and smallest < min(looks):
+        return space.with_batch_size(config, smallest)
+    return None
+
+
+def _peaks(looks: Mapping[int, ComputeProbe]) -> dict[int, int]:
+    return {batch: look.peak_memory_bytes for batch, look in looks.items()}
+
+
+def _still_pays(looks: Mapping[int, ComputeProbe]) -> bool:
+    """Return whether the largest batch looked at was faster than the one before."""
+    rates = [look.samples_per_second for look in looks.values()]
+    return len(rates) < 2 or rates[-1] > FLAT * rates[-2]
+
+
+def _memory_limit(observations: Observations, looks: Mapping[int, ComputeProbe]) -> float:
+    return observations.memory_limit.of(min((look.memory_limit_bytes for look in looks.values()), default=0))
+
+
+def _second_trace(observations: Observations, space: Space, start: Config) -> Config | None:
+    """Return another batch size at which to look at the loader, where loading matters and it was not done."""
+    tried = sum(probe.part == "loader" for probe in observations.probes)
+    if tried != 1 or not observations.traces or not observations.looks or len(space.allowed["batch_size"]) == 1:
+        return None
+    trace = observations.traces[0]
+    build = fmean(trace.build_seconds) / (trace.batch_size * start.ranks)
+    if build * max(look.samples_per_second for _, look in observations.looks) < RELEVANT_BUILD:
+        return None
+    largest = max(start.batch_size, *(config.batch_size for config, _ in observations.looks))
+    allowed = [batch for batch in space.allowed["batch_size"] if batch <= largest]
+    wanted = min(OTHER_BATCH * trace.batch_size, max(allowed))
+    if wanted == trace.batch_size:
+        wanted = min(allowed)
+    batch = min(allowed, key=lambda b: abs(b - wanted))
+    return None if batch == trace.batch_size else space.with_batch_size(start, batch)
+
+
+def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:
+    """Return where to look at other precisions and threads: at the best batch size so far, and at the best of both."""
+    looks = _allowed_looks(observations, space)
+    own = [(config, look) for config, look in looks if _is_of_group(observations, config, start)]
+    if not own:
+        return []
+    best = _fastest(own).batch_size
+    amps = [amp for amp in space.allowed["amp"] if amp != start.amp]
+    threads = (
+        [count for count in space.allowed["threads"] if count != start.intra_op_threads] if observations.on_cpu else []
+    )
+    configs = [replace(start, amp=amp) for amp in amps]
+    configs += [replace(space.with_batch_size(start, best), intra_op_threads=count) for count in threads]
+    if threads and amps:
+        beside = [(c, look) for c, look in looks if c.amp == start.amp and c.batch_size == best]
+        count = _fastest(beside).intra_op_threads
+        configs.append(replace(_fastest(looks), intra_op_threads=count))
+    return configs
+
+
+def _beside_the_fastest(observations: Observations, space: Space) -> Config | None:
+    """Return a batch size next to the fastest step's that was not looked at: the highest ceiling is not guessed."""
+    allowed_looks = _allowed_looks(observations, space)
+    if not allowed_looks:
+        return None
+    fastest = _fastest(allowed_looks)
+    looks = _looks_of_group(observations, fastest)
+    if len(looks) + len(_failed_of_group(observations, fastest)) >= MAX_RUNGS:
+        return None
+    model, allowed = MemoryModel(_peaks(looks)), space.allowed["batch_size"]
+    here = allowed.index(fastest.batch_size)
+    for batch in allowed[max(0, here - 1) : here] + allowed[here + 1 : here + 2]:
+        if model.at(batch) <= _memory_limit(observations, looks):
+            found = _unseen(observations, space.with_batch_size(fastest, batch))
+            if found is not None:
+                return found
+    return None
+
+
+def _allowed_looks(observations: Observations, space: Space) -> list[tuple[Config, ComputeProbe]]:
+    """Return the looks within the bounds: a study that goes on may hold others."""
+    allowed = space.allowed
+    return [
+        (config, look)
+        for config, look in observations.looks
+        if config.batch_size in allowed["batch_size"]
+        and config.amp in allowed["amp"]
+        and config.intra_op_threads in allowed["threads"]
+    ]
+
+
+def _fastest(looks: Sequence[tuple[Config, ComputeProbe]]) -> Config:
+    return max(looks, key=lambda pair: pair[1].samples_per_second)[0]

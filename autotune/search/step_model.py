@@ -1,0 +1,170 @@
+"""What a training step costs where it was not measured: seconds and memory over batch size, precision and threads.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["LARGEST_STEP", "ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
+
+Group = tuple[str, int]
+"""Precision and threads."""
+
+MEASURED = 0.03
+"""Standard deviation of the logarithm of a measured step time, from one process to another."""
+BETWEEN = 0.02
+"""What each doubling between two measured batch sizes adds to it, at most."""
+BEYOND = 0.06
+"""What each doubling beyond the measured batch sizes adds to it."""
+BORROWED = 0.06
+"""What it adds to take the shape of the curve from another precision or number of threads."""
+COMPOSED = 0.12
+"""What it adds to compose precision and threads from measurements of each alone."""
+UNKNOWN = 0.35
+"""What is added to it for a precision or a number of threads that was never measured."""
+LARGEST_STEP = 4
+"""How many times as large as the largest batch that ran a batch may be for its memory to be foreseen: it is not always
+a line."""
+
+
+class StepPoint(NamedTuple):
+    """The time of a step on a resident batch."""
+
+    batch_size: int
+    amp: str
+    threads: int
+    seconds: float
+
+
+class Estimate(NamedTuple):
+    """An expected time, and how sure it is."""
+
+    seconds: float
+    error: float
+    """Standard deviation of its logarithm."""
+
+
+class ComputeModel:
+    """Step times for every batch size, precision and number of threads, from those that were measured.
+
+    Between measured batch sizes of one precision and number of threads the time of a step is taken as linear. The
+    curve of one that was measured less is that of the best known, moved to where it was measured; one never measured
+    is moved by what precision and threads do elsewhere.
+    """
+
+    def __init__(self, points: Iterable[StepPoint]) -> None:
+        self._curves = _curves(points)
+        if not self._curves:
+            raise ValueError("no step was measured")
+        self._reference = max(self._curves, key=lambda group: len(self._curves[group]))
+
+    def estimate(self, batch_size: int, amp: str, threads: int) -> Estimate:
+        """Return the expected seconds of a step."""
+        group = (amp, threads)
+        own = self._curves.get(group, {})
+        if batch_size in own:
+            return Estimate(own[batch_size], MEASURED)
+        if len(own) >= 2:
+            return _along(own, batch_size)
+        shape = _along(self._curves[self._reference], batch_size)
+        offset, error = self._offset(group)
+        return Estimate(shape.seconds * math.exp(offset), math.hypot(shape.error, error))
+
+    def _offset(self, group: Group) -> tuple[float, float]:
+        """Return by how much a group's curve lies above the reference, in logarithms, and how sure that is."""
+        if group in self._curves:
+            return self._measured_offset(group), BORROWED
+        amp, threads = group
+        amps, counts = ({measured[part] for measured in self._curves} for part in (0, 1))
+        is_known = amp in amps and threads in counts
+        return self._effects.get(amp, 0.0) + self._effects.get(threads, 0.0), COMPOSED if is_known else UNKNOWN
+
+    @cached_property
+    def _effects(self) -> dict[str | int, float]:
+        """What each precision and each number of threads adds, in logarithms: the sum that fits all groups best."""
+        parts = sorted({part for group in self._curves for part in group} - set(self._reference), key=str)
+        rows = [[float(part in group) for part in parts] for group in self._curves]
+        offsets = [self._measured_offset(group) for group in self._curves]
+        fitted = np.linalg.lstsq(np.array(rows), np.array(offsets), rcond=None)[0] if parts else []
+        return dict(zip(parts, map(float, fitted), strict=True))
+
+    def _measured_offset(self, group: Group) -> float:
+        reference = self._curves[self._reference]
+        points = self._curves[group].items()
+        return fmean(math.log(seconds / _along(reference, batch).seconds) for batch, seconds in points)
+
+
+def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, float]]:
+    """Return for each precision and number of threads the geometric mean of the times at each batch size, in order."""
+    logs: dict[Group, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for batch_size, amp, threads, seconds in points:
+        logs[amp, threads][batch_size].append(math.log(seconds))
+    return {
+        group: {batch: math.exp(fmean(values)) for batch, values in sorted(curve.items())}
+        for group, curve in logs.items()
+    }
+
+
+def _along(curve: Mapping[int, float], batch_size: int) -> Estimate:
+    """Read a curve at a batch size: on a line through two neighbours, or beyond its ends through the last two."""
+    if batch_size in curve:
+        return Estimate(curve[batch_size], MEASURED)
+    batches = list(curve)
+    if len(batches) == 1:
+        doublings = abs(math.log2(batch_size / batches[0]))
+        return Estimate(curve[batches[0]] * batch_size / batches[0], MEASURED + 2 * BEYOND * doublings)
+    index = min(max(bisect_left(batches, batch_size), 1), len(batches) - 1)
+    low, high = batches[index - 1], batches[index]
+    slope = max(0.0, (curve[high] - curve[low]) / (high - low))
+    nearest = min((low, high), key=lambda batch: abs(math.log(batch / batch_size)))
+    doublings = abs(math.log2(batch_size / nearest))
+    if low < batch_size < high:
+        seconds, error = curve[low] + slope * (batch_size - low), BETWEEN * doublings
+    elif batch_size > high:  # no better per sample than the last one measured, unless it was still falling
+        seconds, error = curve[high] + slope * (batch_size - high), BEYOND * doublings
+    else:  # never below a step in proportion to the samples
+        seconds = max(curve[low] - slope * (low - batch_size), curve[low] * batch_size / low)
+        error = BEYOND * doublings
+    return Estimate(seconds, MEASURED + error)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryModel:
+    """Peak memory over batch size: a line through neighbours, flat below the smallest."""
+
+    peaks: Mapping[int, int]
+    """Measured peak in bytes by batch size, in order; at least one."""
+
+    @property
+    def slope(self) -> float | None:
+        """Bytes per sample beyond the largest measured batch; ``None`` while only one was measured.
+
+        The median of the last three slopes, because kernels take their workspace in jumps; of two the larger.
+        """
+        slopes = sorted((self.peaks[b] - self.peaks[a]) / (b - a) for a, b in pairwise(list(self.peaks)[-4:]))
+        return max(0.0, slopes[len(slopes) // 2]) if slopes else None
+
+    def at(self, batch_size: int) -> float:
+        """Return the expected peak in bytes; beyond a single measurement the most it can be, in proportion."""
+        known = list(self.peaks)
+        last, slope = known[-1], self.slope
+        if batch_size <= known[0]:
+            return float(self.peaks[known[0]])
+        if slope is None:
+            return self.peaks[last] * batch_size / last
+        if batch_size >= last:
+            return self.peaks[last] + slope * (batch_size - last)
+        low, high = next((low, high) for low, high in pairwise(known) if batch_size <= high)
+        return self.peaks[low] + (self.peaks[high] - self.peaks[low]) / (high - low) * (batch_size - low)

@@ -1,0 +1,315 @@
+"""One run: search, confirm, conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from autotune.config import Config
+from autotune.errors import InterruptedRunError
+from autotune.host import Host
+from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget, MemoryLimit, format_duration, longer_budget
+from autotune.messages import Messages
+from autotune.records import Attempt, Measurement, Request, Runner, Trial, WorkloadFacts
+from autotune.result import Result
+from autotune.search.conclude import Course, conclude
+from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
+from autotune.search.explore import EXPLORE_SHARE, Explorer
+from autotune.search.feasibility import exceeds
+from autotune.search.loop import PAIR, Search
+from autotune.search.space import Space
+from autotune.search.stopping import Ending, Stop
+from autotune.search.study import open_study
+from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
+from autotune.storage.keeper import Keeper
+
+__all__ = ["TunePlan", "Tuner"]
+
+INTERRUPTED = "interrupted by the user"
+ENDING = "interrupted: ending with what is known; once more stops at once"
+CONFIRMING = "confirming what is known, in some {seconds:.0f} s"
+INTERRUPTED_SECONDS = 15.0
+"""What confirmation may take after the user has stopped the search."""
+LITTLE = 0.1
+"""Share of the budget that is as good as nothing."""
+GRACE = 10.0
+"""Seconds after the end of the budget in which a confirmation that has begun may end."""
+LEAST_LIMIT = 10.0
+"""Seconds that a confirming measurement may take at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """What a run is to do."""
+
+    space: Space
+    """What may vary."""
+    facts: WorkloadFacts
+    """What is known of the workload."""
+    host: Host
+    """The machine."""
+    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT
+    """How much of the memory may be used."""
+    max_trials: int | None = None
+    """Most trials of the search, where the user gave a number."""
+    explore: tuple[str, ...] = ()
+    """More of the step to try."""
+    opening: float | None = None
+    """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+
+
+@dataclass(slots=True)
+class Tuner:
+    """Carries out a plan with what measures, within a budget."""
+
+    runner: Runner
+    plan: TunePlan
+    budget: Budget
+    messages: Messages
+    confirmations: list[Trial] = field(default_factory=list, init=False)
+    """The confirming measurements of this run."""
+    _is_interrupted: bool = field(default=False, init=False)
+
+    def result(self, keeper: Keeper | None = None) -> Result:
+        """Search, confirm and conclude; ``keeper`` keeps the study.
+
+        Raises ``UserCodeError``, ``NothingFeasibleError``, ``UsageError``, ``StorageError``, and
+        ``InterruptedRunError`` where the user stops it before the baseline was measured.
+        """
+        keeper = keeper or Keeper()
+        search = self._open_search(keeper)
+        study = search.study
+        stop, confirmation, explorer = self._find(search, keeper)
+        distrusted = [study.observations.distrust(amp) for amp in self.plan.space.allowed["amp"]]
+        course = Course(
+            facts=self.plan.facts,
+            host=self.plan.host,
+            history=study.history,
+            confirmations=self.confirmations,
+            stop_reason=self._in_words(stop, search),
+            interrupted=self._is_interrupted,
+            seconds=self.budget.spent,
+            highest_limit=study.forecast.highest_limit,
+            remaining=study.forecast.remaining if stop.ending is Ending.COMPLETE else None,
+            wanted=self._wanted(stop, search),
+            probes=study.probes,
+            tried=tuple(explorer.tried) if explorer else (),
+            distrusted=list(filter(None, distrusted)),
+            landscape=study.landscape,
+        )
+        result = conclude(study.trials, confirmation, course)
+        with suppress(KeyboardInterrupt):  # the answer is there
+            keeper.result(result)
+        return replace(result, notes=(*result.notes, *self.messages.notes, *filter(None, [keeper.failure])))
+
+    def _open_search(self, keeper: Keeper) -> Search:
+        """Open the study and return the search that fills it."""
+        plan = self.plan
+        study = open_study(
+            plan.space, plan.facts, plan.host, keeper=keeper, memory_limit=plan.memory_limit, messages=self.messages
+        )
+        return Search(
+            runner=self.runner,
+            study=study,
+            space=plan.space,
+            budget=self.budget,
+            messages=self.messages,
+            max_trials=plan.max_trials,
+            reserved=EXPLORE_SHARE * self.budget.seconds if plan.explore else 0.0,
+            opening=plan.opening,
+        )
+
+    def _find(self, search: Search, keeper: Keeper) -> tuple[Stop, Confirmation | None, Explorer | None]:
+        """Search and confirm; search on with what confirmation has left of the time that was set aside for it."""
+        explorer, confirmation = None, None
+        while True:
+            known = len(search.study.trials)
+            stop = self._search(search)
+            keeper.search_ended(stop.text)
+            if explorer is None:
+                explorer = self._explore(search)
+                search.reserved = 0.0
+            if search.is_confirmed and len(search.study.trials) == known:
+                return stop, confirmation, explorer
+            confirmation = self._confirm_what_runs(search, explorer)
+            search.is_confirmed = True
+            if self._is_interrupted:
+                return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation, explorer
+            if stop.ending is not Ending.BUDGET or not search.has_time:
+                return stop, confirmation, explorer
+
+    def _search(self, search: Search) -> Stop:
+        """Run the search; the user may interrupt it once the baseline was measured."""
+        try:
+            return search.run()
+        except KeyboardInterrupt:
+            search.study.abandon()
+            if not search.study.trials:
+                raise InterruptedRunError("interrupted before the baseline was measured") from None
+            self.messages.say(ENDING)
+            self._interrupt()
+            return Stop(Ending.INTERRUPTED, INTERRUPTED)
+
+    def _interrupt(self) -> None:
+        """Take note that the user has interrupted what is being measured, and end that."""
+        self._is_interrupted = True
+        self.runner.close()
+
+    def _explore(self, search: Search) -> Explorer | None:
+        """Try more of the step on the best configuration."""
+        if not self.plan.explore or self._is_interrupted:
+            return None
+        found = search.study.best
+        assert found is not None
+        explorer = Explorer(
+            runner=self.runner,
+            start=self.plan.space.with_persistence(found),
+            options=self.plan.explore,
+            memory_limit=self.plan.memory_limit,
+            budget=self.budget,
+            end=self.budget.seconds - search.confirmation_seconds,
+            tell_running=lambda config: search.report("explore", running=config),
+            tell_looked=lambda probe: search.report("explore", looked=probe),
+        )
+        try:
+            explorer.run()
+        except KeyboardInterrupt:
+            self._interrupt()
+        return explorer
+
+    def _confirm_what_runs(self, search: Search, explorer: Explorer | None) -> Confirmation | None:
+        """Confirm, once more where all finalists have failed: others may be left."""
+        while True:
+            known = self._failed(search)
+            confirmation = self._confirm(search, explorer)
+            has_answer = confirmation is not None and confirmation.answer is not None
+            if has_answer or self._is_interrupted or self._failed(search) == known:
+                return confirmation
+
+    def _confirm(self, search: Search, explorer: Explorer | None) -> Confirmation | None:
+        """Return what was confirmed; ``None`` where nothing was."""
+        end = self.budget.spent + INTERRUPTED_SECONDS if self._is_interrupted else self.budget.seconds
+        time = _Allowance(self.budget, end, search.fresh_cost, may_halve=not self._is_interrupted)
+        finalists, entering, explored = self._finalists(search, explorer, time.left)
+        if not finalists:
+            return None
+
+        def next_request() -> Request:
+            limit = max(LEAST_LIMIT, time.left + GRACE)
+            return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
+
+        def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
+            time.measured += 1
+            self.confirmations.append(search.study.confirmed(attempt, config, *place))
+            search.report("confirm", finished=self.confirmations[-1])
+
+        search.report("confirm", running=finalists[0])
+        if self._is_interrupted and time.allows(PAIR, 0):
+            self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
+        return confirm(
+            self.runner,
+            search.study.trials[0].config,
+            finalists,
+            next_request,
+            has_time=time.allows,
+            with_control=finalists_for(time.left / search.fresh_cost)[1],
+            history=search.study.history,
+            entering=entering,
+            fits=self._fits,
+            may_answer=lambda config: search.study.may_answer(config) or config == explored,
+            on_attempt=on_attempt,
+            on_interrupt=None if self._is_interrupted else self._interrupt,  # twice means: now
+        )
+
+    def _finalists(
+        self, search: Search, explorer: Explorer | None, seconds: float
+    ) -> tuple[list[Config], list[Config], Config | None]:
+        """Return what to confirm, cheapest first, the same as it enters, and what exploring gave, as the dearest."""
+        study, count = search.study, finalists_for(seconds / search.fresh_cost)[0]
+        explored = _worth_its_time(explorer, seconds, search.fresh_cost) if explorer else None
+        failed, with_persistence = self._failed(search), self.plan.space.with_persistence
+        likely = study.finalists(
+            count if explored is None else max(1, count - 1),
+            lambda trial: not {trial.config, with_persistence(trial)} & failed,
+        )
+        entering = self._compared(likely, explored)
+        finalists = self._compared(sorted(likely, key=study.cost), explored)
+        if not finalists and not self._is_interrupted and self.plan.max_trials is None:
+            finalists = self._untried(search)
+        return finalists, entering, explored
+
+    def _untried(self, search: Search) -> list[Config]:
+        """Return what there was no time to try before; whether its workers should live on nobody knows."""
+        candidate, space = search.study.candidate, self.plan.space
+        if candidate is None or not space.decides_persistence or not candidate.num_workers:
+            return [candidate] if candidate else []
+        return [replace(candidate, persistent_workers=space.base.persistent_workers)]
+
+    def _compared(self, trials: Sequence[Trial], explored: Config | None) -> list[Config]:
+        """Return the configurations that trials would be the answer as, and what exploring gave."""
+        configs = [self.plan.space.with_persistence(trial) for trial in trials]
+        found = [config for config in configs if config != self.plan.space.base]
+        return list(dict.fromkeys([*found, *filter(None, [explored])]))
+
+    def _failed(self, search: Search) -> set[Config]:
+        """Return what has failed in a confirmation, of an earlier run too."""
+        return {trial.config for trial in search.study.history if has_failed(trial, self._fits)}
+
+    def _fits(self, measured: Measurement) -> bool:
+        return not exceeds(measured, self.plan.memory_limit)
+
+    def _in_words(self, stop: Stop, search: Search) -> str:
+        """Return why the run ended; where the budget is not spent, why what is left of it was no use."""
+        left = self.budget.left
+        if stop.ending is not Ending.BUDGET or left < min(search.trial_cost, LITTLE * self.budget.seconds):
+            return stop.text
+        longer = longer_budget(self.budget.seconds)
+        rest = format_duration(left)
+        return f"the {rest} left are not enough for another trial and its confirmation: --budget {longer}"
+
+    def _wanted(self, stop: Stop, search: Search) -> str:
+        """Return what would decide what this run leaves undecided."""
+        rounds = {trial.round for trial in self.confirmations}
+        if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
+            return "something to compare: nothing else is allowed, or nothing else could run"
+        if stop.ending is Ending.TRIALS:
+            return f"more trials than {search.max_trials} (--trials)"
+        if len(rounds) >= MAX_ROUNDS:
+            return f"more rounds than {MAX_ROUNDS}: with --storage FILE, those of several runs add up"
+        return f"more time (--budget {longer_budget(self.budget.seconds)})"
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """The time that one confirmation may take."""
+
+    budget: Budget
+    end: float
+    """Seconds since the budget's start."""
+    cost: float
+    """Seconds that a measurement takes, until some were measured."""
+    may_halve: bool
+    """Whether a round may begin for which the time is too short by half: without one nothing is compared."""
+    measured: int = 0
+    """Measurements so far."""
+    begin: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin = self.budget.spent
+
+    @property
+    def left(self) -> float:
+        """Seconds, below zero where they are over."""
+        return self.end - self.budget.spent
+
+    def allows(self, measurements: float, rounds: int) -> bool:
+        """Return whether there is time for so many more measurements, when so many rounds were tried."""
+        cost = (self.budget.spent - self.begin) / self.measured if self.measured else self.cost
+        share = 0.5 if self.may_halve and not rounds else 1.0
+        return share * measurements * cost <= self.left
+
+
+def _worth_its_time(explorer: Explorer, seconds: float, cost: float) -> Config | None:
+    """Return what exploring gave, unless without it there is time to prove what the search has found."""
+    return explorer.answer if seconds >= LEAST_ROUNDS * (cost + explorer.start_seconds) else None

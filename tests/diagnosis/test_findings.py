@@ -1,0 +1,302 @@
+"""Every branch of the tree, on evidence that was built for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.config import Config
+from autotune.diagnosis.findings import Cause, Evidence, Finding
+from autotune.diagnosis.limits import find
+from autotune.host import Gpu, Host
+from autotune.probes import Anatomy, CodeShare, Synchronisation
+from autotune.records import Measurement, StepTime
+from tests import examples
+
+BATCH = 32
+LOADED = Config(batch_size=BATCH, num_workers=2, prefetch_factor=2)
+HOST = Host(
+    cpus=4,
+    cpu_model="a CPU",
+    affinity_cpus=4,
+    quota_cpus=None,
+    memory_bytes=2**34,
+    shm_bytes=2**33,
+    gpus=(),
+    versions={},
+    platform="Linux",
+)
+GPU = Gpu(uuid="GPU-1", name="a GPU", memory_bytes=2**36, driver="1")
+ON_GPU = {"device": "cuda:0"}
+
+
+def split(**parts: float) -> StepTime:
+    """A step of 30 ms of computing, and what is added, in milliseconds."""
+    nothing = {
+        "data_wait": 0.0,
+        "host_to_device": 0.0,
+        "forward": 10.0,
+        "backward": 17.0,
+        "optimizer": 3.0,
+        "other": 0.0,
+    }
+    return StepTime(**{name: value / 1000 for name, value in (nothing | parts).items()})
+
+
+def measured(step: StepTime, **changes: Any) -> Measurement:
+    """What such steps give; on a resident batch they take 30 ms."""
+    conditions = examples.conditions(**{"cpus": 4, **changes.pop("conditions", {})})
+    rate = BATCH / step.total
+    values = {"samples_per_second": rate, "steady_samples_per_second": rate, **changes}
+    return examples.measurement(
+        ceiling_samples_per_second=BATCH / 0.030,
+        steps=100,
+        samples=100 * BATCH,
+        step_time=step,
+        conditions=conditions,
+        **values,
+    )
+
+
+def clean(**changes: Any) -> Anatomy:
+    """Code without any of the habits that are told."""
+    return examples.anatomy(**{"synchronisations": (), **changes})
+
+
+def evidence(step: StepTime, *, config: Config = LOADED, **changes: Any) -> Evidence:
+    of_evidence = {name: changes.pop(name) for name in ("compute", "loader", "anatomy", "host") if name in changes}
+    facts = examples.facts(**changes.pop("facts", {}))
+    example = Evidence(config=config, facts=facts, host=HOST, measurement=measured(step, **changes))
+    return replace(example, **of_evidence)
+
+
+WAITS = split(data_wait=40.0)
+COMPUTING = {"loader": examples.loader_trace(build_seconds=(0.14,) * 20, cpu_seconds=0.13, storage_share=0.0)}
+BLOCKED = {"loader": examples.loader_trace(build_seconds=(0.14,) * 20, cpu_seconds=0.02, storage_share=0.0)}
+
+LIMITS: dict[str, tuple[Cause, Evidence]] = {
+    "the step is all there is": (Cause.COMPUTE, evidence(split())),
+    "a hot GPU": (
+        Cause.HEAT,
+        evidence(split(), facts=ON_GPU, conditions={"gpu_slowdowns": ("software thermal slowdown",)}),
+    ),
+    "a full GPU": (Cause.MEMORY, evidence(split(), facts=ON_GPU, conditions={"allocator_retries": 12})),
+    "many small operators": (
+        Cause.LAUNCH,
+        evidence(
+            split(),
+            facts=ON_GPU,
+            compute=examples.compute_probe(samples_per_second=BATCH / 0.030, host_seconds=0.029),
+            anatomy=clean(operators_per_step=4000),
+        ),
+    ),
+    "a throttled step": (Cause.QUOTA, evidence(split(), conditions={"throttled_share": 0.4})),
+    "a throttled loader": (Cause.QUOTA, evidence(WAITS, conditions={"throttled_share": 0.4}, **COMPUTING)),
+    "decoding without workers": (Cause.DECODING, evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)),
+    "decoding with few workers": (Cause.DECODING, evidence(WAITS, **COMPUTING)),
+    "decoding, no look at the loader": (Cause.DECODING, evidence(WAITS, conditions={"own_cpus": 3.0})),
+    "a cold disk": (Cause.STORAGE, evidence(WAITS, conditions={"storage_share": 0.95}, **BLOCKED)),
+    "a network": (Cause.WAITING, evidence(WAITS, **BLOCKED)),
+    "a network, no look at the loader": (Cause.WAITING, evidence(WAITS, conditions={"own_cpus": 0.5})),
+    "all CPUs decode": (Cause.CPUS, evidence(WAITS, conditions={"own_cpus": 3.9}, **COMPUTING)),
+    "the step beside busy workers": (
+        Cause.CPUS,
+        evidence(split(forward=25.0, backward=35.0), conditions={"own_cpus": 3.9}),
+    ),
+    "threads in workers": (
+        Cause.WORKER_THREADS,
+        evidence(WAITS, conditions={"own_cpus": 3.9, "worker_threads": 4}, **COMPUTING),
+    ),
+    "large batches through pipes": (
+        Cause.RECEIVE,
+        evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.035)),
+    ),
+    "one thread pins": (
+        Cause.PINNING,
+        evidence(
+            WAITS,
+            config=replace(LOADED, pin_memory=True),
+            facts=ON_GPU,
+            loader=examples.loader_trace(pin_seconds=0.068),
+        ),
+    ),
+    "a slow copy": (Cause.COPY, evidence(split(host_to_device=25.0), facts=ON_GPU)),
+    "a slow loop": (Cause.LOOP, evidence(split(other=15.0))),
+    "short epochs": (
+        Cause.RESTARTS,
+        evidence(split(), samples_per_second=BATCH / 0.060, restart_seconds=2.0),
+    ),
+    "the same samples from all": (
+        Cause.SAME_SAMPLES,
+        evidence(split(), samples_per_second=BATCH / 0.060, unique_share=0.5),
+    ),
+    "a busy neighbour": (
+        Cause.NEIGHBOURS,
+        evidence(WAITS, conditions={"is_crowded": True, "foreign_cpus": 2.0}, **COMPUTING),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_cause_comes_first(name: str) -> None:
+    cause, known = LIMITS[name]
+    first = find(known)[0]
+    assert first.cause is cause
+    assert first.is_limit
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_every_limit_comes_with_evidence_and_something_to_do(name: str) -> None:
+    for finding in find(LIMITS[name][1]):
+        assert finding.evidence
+        assert all(finding.evidence)
+        assert finding.advice
+        assert "  " not in finding.what + finding.advice
+
+
+SMALL = {"sample_bytes": 128}
+BESIDES: dict[str, tuple[Cause, Evidence]] = {
+    "values read back": (
+        Cause.SYNCHRONISATION,
+        evidence(
+            split(),
+            anatomy=clean(synchronisations=(Synchronisation(operator="item", where="train.py:12 step", per_step=1.0),)),
+        ),
+    ),
+    "many tensors": (Cause.MANY_TENSORS, evidence(split(), anatomy=clean(batch_tensors=40))),
+    "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=clean(numpy_arrays=1))),
+    "small samples one by one": (
+        Cause.GETITEMS,
+        evidence(split(), facts=SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
+    ),
+    "spawned workers": (
+        Cause.SPAWN,
+        evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn")),
+    ),
+    "a pickled dataset": (
+        Cause.DATASET_COPIES,
+        evidence(split(), anatomy=clean(start_method="spawn", dataset_bytes=2**30)),
+    ),
+    "a list of a million": (
+        Cause.DATASET_COPIES,
+        evidence(split(), anatomy=clean(python_objects=1_000_000)),
+    ),
+    "memory that grows": (
+        Cause.DATASET_COPIES,
+        evidence(split(), host_memory_bytes=2**30, epoch_host_memory_bytes=2**32),
+    ),
+    "torch for CPUs": (
+        Cause.CPU_BUILD,
+        evidence(split(), host=replace(HOST, gpus=(GPU,)), anatomy=clean(has_cuda_build=False)),
+    ),
+    "a shared card": (Cause.SHARED_GPU, evidence(split(), facts=ON_GPU, conditions={"gpu_foreign_bytes": 2**33})),
+    "threads in workers": (Cause.WORKER_THREADS, evidence(split(), conditions={"worker_threads": 4})),
+}
+
+
+@pytest.mark.parametrize("name", BESIDES)
+def test_what_is_worth_knowing_comes_after_the_limit(name: str) -> None:
+    cause, known = BESIDES[name]
+    found = find(known)
+    assert found[0].cause is Cause.COMPUTE
+    assert [finding.cause for finding in found if not finding.is_limit] == [cause]
+
+
+def test_a_clean_workload_has_nothing_besides() -> None:
+    assert [finding.cause for finding in find(evidence(split(), anatomy=clean()))] == [Cause.COMPUTE]
+
+
+def test_what_takes_the_most_time_comes_first_and_the_next_after_it() -> None:
+    found = find(evidence(split(data_wait=20.0, host_to_device=40.0), facts=ON_GPU, **BLOCKED))
+    assert [finding.cause for finding in found] == [Cause.COPY, Cause.WAITING]
+    assert [finding.share for finding in found] == pytest.approx([40 / 90, 20 / 90])
+
+
+def test_a_queue_that_drained_in_the_window_hides_no_late_loader() -> None:
+    steady = BATCH / 0.060  # in the long run, of which the window saw nothing
+    found = find(evidence(split(), samples_per_second=steady, steady_samples_per_second=steady, **BLOCKED))
+    assert [(finding.cause, finding.share) for finding in found] == [(Cause.WAITING, pytest.approx(0.5))]
+
+
+def test_waiting_at_the_start_of_epochs_is_no_late_loader() -> None:
+    found = find(evidence(split(data_wait=30.0), steady_samples_per_second=BATCH / 0.030, restart_seconds=2.0))
+    assert [(finding.cause, finding.share) for finding in found] == [(Cause.RESTARTS, pytest.approx(0.5))]
+
+
+def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> None:
+    odd = evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.2))
+    assert find(odd)[0].cause is Cause.DECODING
+
+
+def test_a_launch_is_no_limit_of_a_busy_gpu() -> None:
+    busy = replace(LIMITS["many small operators"][1])
+    conditions = replace(busy.measurement.conditions, gpu_utilisation=0.97)
+    assert find(replace(busy, measurement=replace(busy.measurement, conditions=conditions)))[0].cause is Cause.COMPUTE
+
+
+def test_the_code_that_takes_the_time_is_named() -> None:
+    anatomy = clean(
+        code=(CodeShare(where="data.py:7 decode", share=0.7), CodeShare(where="data.py:9 crop", share=0.05))
+    )
+    found = advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING))
+    assert "70 % in data.py:7 decode" in found.evidence
+    assert not any("crop" in figure for figure in found.evidence)
+
+
+def test_collating_is_named_where_it_takes_time() -> None:
+    anatomy = clean(collate_seconds=0.032, sample_seconds=0.001)
+    assert "collating is 50 % of building a batch" in advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING)).evidence
+
+
+def advice_of(known: Evidence) -> Finding:
+    return find(known)[0]
+
+
+def test_workers_are_advised_as_far_as_there_are_cpus_for_them() -> None:
+    assert advice_of(evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)).advice.startswith("load in workers")
+    assert advice_of(evidence(WAITS, **COMPUTING)).advice.startswith("more workers")
+    enough = replace(LOADED, num_workers=8)
+    assert not advice_of(evidence(WAITS, config=enough, **COMPUTING)).advice.startswith("more workers")
+    assert advice_of(evidence(WAITS, config=enough, **BLOCKED)).advice.startswith("more workers")  # they only wait
+
+
+def test_persistent_workers_are_not_advised_where_they_are_kept() -> None:
+    short = {"samples_per_second": BATCH / 0.060, "restart_seconds": 2.0}
+    assert "persistent_workers=True" in advice_of(evidence(split(), **short)).advice
+    kept = replace(LOADED, persistent_workers=True)
+    assert "persistent_workers" not in advice_of(evidence(split(), config=kept, **short)).advice
+
+
+@given(
+    wait=st.floats(0, 200),
+    copy=st.floats(0, 200),
+    other=st.floats(0, 200),
+    forward=st.floats(1, 200),
+    slowdown=st.floats(1, 4),
+    on_gpu=st.booleans(),
+    workers=st.integers(0, 8),
+)
+def test_there_is_always_a_limit_and_each_cause_is_told_once(
+    wait: float, copy: float, other: float, forward: float, slowdown: float, on_gpu: bool, workers: int
+) -> None:
+    step = split(data_wait=wait, host_to_device=copy, other=other, forward=forward)
+    rate = BATCH / step.total
+    config = Config(batch_size=BATCH, num_workers=workers)
+    known = evidence(
+        step,
+        config=config,
+        samples_per_second=rate / slowdown,
+        facts=ON_GPU if on_gpu else {},
+        anatomy=clean(),
+    )
+    found = find(known)
+    causes = [finding.cause for finding in found]
+    limits = [finding for finding in found if finding.is_limit]
+    assert found[0].is_limit
+    assert list(found[: len(limits)]) == limits
+    assert len(set(causes)) == len(causes)
+    assert all(finding.share is None or 0 <= finding.share <= 1 for finding in found)

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import warnings
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import autotune
+from autotune.config import AMP_MODES, Config
+from autotune.errors import ConfigFileError, UsageError
+from autotune.exports import TARGETS, coverage, export
+from autotune.exports.target import KNOBS, settings
+from autotune.flags import EXPORTS
+from autotune.step_options import OPTIONS
+from tests.test_fuzz import documents
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+PLAIN = Config(batch_size=64)
+ON_CPU = Config(batch_size=64, amp="bf16", measured={"memory": "host"})
+FULL = Config(
+    batch_size=512,
+    num_workers=4,
+    prefetch_factor=3,
+    pin_memory=True,
+    persistent_workers=True,
+    amp="fp16",
+    accumulation_steps=2,
+    ranks=2,
+    options=tuple(OPTIONS),
+    intra_op_threads=3,
+    inter_op_threads=2,
+    measured={"samples_per_second": 1234.5, "speedup": 2.0, "verdict": "faster", "memory": "device"},
+    made_on={"device": "Example"},
+)
+PYTHON = ("lightning", "transformers", "python")
+
+CONFIGS = st.builds(
+    Config,
+    batch_size=st.integers(1, 4096),
+    num_workers=st.integers(0, 16),
+    amp=st.sampled_from(AMP_MODES),
+    pin_memory=st.booleans(),
+    accumulation_steps=st.integers(1, 8),
+    ranks=st.integers(1, 8),
+    options=st.sets(st.sampled_from(list(OPTIONS))),
+    intra_op_threads=st.none() | st.integers(1, 64),
+    inter_op_threads=st.none() | st.integers(1, 64),
+)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@given(config=CONFIGS)
+def test_whatever_is_set_is_exported_or_said(name: str, config: Config) -> None:
+    found = export(config, name)
+    assert {gap.knob for gap in found.gaps} == settings(config).keys() - TARGETS[name].knows.keys()
+    assert found.has_comments == (name != "deepspeed")
+    if name in PYTHON:
+        compile(found.text, name, "exec")
+
+
+def without(knob: str) -> Config:
+    """The full configuration, but for one knob, which is as torch has it."""
+    if knob in OPTIONS:
+        return replace(FULL, options=tuple(option for option in OPTIONS if option != knob))
+    plain: dict[str, Any] = {"batch_size": 1, "num_workers": 1, "prefetch_factor": 2, "amp": "off"}
+    plain |= {"pin_memory": False, "persistent_workers": False, "accumulation_steps": 1, "ranks": 1}
+    return replace(FULL, **{knob: plain.get(knob)})
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_knob_is_in_the_values_where_the_tool_knows_it_and_a_gap_where_not(name: str, knob: str) -> None:
+    full, less = export(FULL, name), export(without(knob), name)
+    if knob in TARGETS[name].knows:
+        assert full.text != less.text
+        assert full.gaps == less.gaps
+    else:
+        assert knob in {gap.knob for gap in full.gaps}
+        is_default = knob not in ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+        assert (knob in {gap.knob for gap in less.gaps}) != is_default
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in ("deepspeed", "shell")])
+def test_the_text_says_every_gap_that_it_does_not_fill(name: str) -> None:
+    found = export(FULL, name)
+    filled = {
+        "intra_op_threads": "torch.set_num_threads(3)",
+        "inter_op_threads": "torch.set_num_interop_threads(2)",
+        "tf32": 'torch.set_float32_matmul_precision("high")',
+        "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
+    }
+    assert found.gaps
+    for gap in found.gaps:
+        is_filled = name in PYTHON and gap.knob in filled
+        assert (filled[gap.knob] if is_filled else gap.otherwise) in found.text, gap
+
+
+def test_what_is_left_to_torch_is_not_exported() -> None:
+    assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
+    assert set(settings(FULL)) == set(KNOBS)
+
+
+def test_lightning() -> None:
+    found = export(FULL, "lightning")
+    trainer = {"devices": 2, "strategy": "ddp", "precision": "16-mixed", "accumulate_grad_batches": 2}
+    trainer["benchmark"] = True
+    assert found.values == {"Trainer": trainer, "DataLoader": FULL.dataloader_kwargs()}
+    assert "trainer.fit(torch.compile(module), loader)" in found.text
+    on_cpu = export(ON_CPU, "lightning")
+    assert on_cpu.values["Trainer"] == {
+        "accelerator": "cpu",
+        "devices": 1,
+        "precision": "bf16-mixed",
+        "accumulate_grad_batches": 1,
+    }
+    assert "trainer.fit(module, loader)" in on_cpu.text
+
+
+def test_transformers() -> None:
+    assert export(FULL, "transformers").values["TrainingArguments"] == {
+        "per_device_train_batch_size": 512,
+        "gradient_accumulation_steps": 2,
+        "bf16": False,
+        "fp16": True,
+        "optim": "adamw_torch_fused",
+        "dataloader_num_workers": 4,
+        "dataloader_prefetch_factor": 3,
+        "dataloader_pin_memory": True,
+        "dataloader_persistent_workers": True,
+        "accelerator_config": {"non_blocking": True},
+        "tf32": True,
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "torch_compile": True,
+    }
+    on_cpu = export(ON_CPU, "transformers").values["TrainingArguments"]
+    assert (on_cpu["use_cpu"], on_cpu["bf16"], on_cpu["optim"]) == (True, True, "adamw_torch")
+    assert "accelerator_config" not in on_cpu
+
+
+def test_accelerate() -> None:
+    found = export(FULL, "accelerate")
+    assert found.values["Accelerator"] == {
+        "mixed_precision": "fp16",
+        "gradient_accumulation_steps": 2,
+        "dynamo_backend": "inductor",
+    }
+    assert yaml.safe_load(found.text) == found.values["config_file"]
+    assert found.values["config_file"]["use_cpu"] is False
+    assert found.values["config_file"]["distributed_type"] == "MULTI_GPU"
+    assert found.values["config_file"]["num_processes"] == 2
+    alone = export(ON_CPU, "accelerate").values["config_file"]
+    assert (alone["distributed_type"], alone["num_processes"], alone["use_cpu"]) == ("NO", 1, True)
+    ranks_on_cpu = export(replace(ON_CPU, ranks=3), "accelerate")
+    assert ranks_on_cpu.values["config_file"] == alone  # it would start one process, whatever the file says
+    assert any("torchrun --nproc-per-node 3" in note for note in ranks_on_cpu.notes)
+    assert found.values["DataLoaderConfiguration"] == {"non_blocking": True}
+    assert "Accelerator(\n#         dataloader_config=DataLoaderConfiguration(non_blocking=True),\n" in found.text
+    assert " --num_cpu_threads_per_process 3 train.py" in found.text
+
+
+def test_accelerates_own_number_of_threads_is_not_taken_where_torch_chose() -> None:
+    found = export(PLAIN, "accelerate")
+    assert found.values["launch"] == {}
+    assert ' --num_cpu_threads_per_process $(python -c "import torch; print(torch.get_num_threads())")' in found.text
+
+
+@pytest.mark.parametrize("name", ["transformers", "accelerate"])
+def test_tf32_that_was_not_measured_is_said(name: str) -> None:
+    compiled = Config(options=("compile",))
+    assert any("TF32" in note for note in export(compiled, name).notes)
+    assert not any("TF32" in note for note in export(FULL, name).notes)
+
+
+def test_deepspeed() -> None:
+    found = export(FULL, "deepspeed")
+    assert json.loads(found.text) == found.values["config"] == {
+        "train_micro_batch_size_per_gpu": 512,
+        "gradient_accumulation_steps": 2,
+        "torch_autocast": {"enabled": True, "dtype": "float16"},
+    }  # fmt: skip
+    assert "torch_autocast" not in export(PLAIN, "deepspeed").values["config"]
+
+
+def environment(text: str, *, beside: str = "") -> dict[str, str]:
+    """What a shell's environment holds after a text."""
+    done = subprocess.run(["sh", "-euc", f"{beside}\n{text}\nenv"], capture_output=True, text=True, env={}, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_the_shells_environment_holds_every_setting() -> None:
+    found = environment(export(FULL, "shell").text)
+    assert found.items() >= export(FULL, "shell").values["environment"].items()
+    assert (found["AUTOTUNE_BATCH_SIZE"], found["AUTOTUNE_AMP"]) == ("512", "fp16")
+    assert (found["AUTOTUNE_PIN_MEMORY"], found["AUTOTUNE_COMPILE"], found["OMP_NUM_THREADS"]) == ("1", "1", "3")
+
+
+def test_the_shells_environment_keeps_nothing_of_an_earlier_file() -> None:
+    found = environment(export(PLAIN, "shell").text, beside=export(FULL, "shell").text)
+    assert {name for name in found if name.startswith("AUTOTUNE_")} == {
+        "AUTOTUNE_BATCH_SIZE",
+        "AUTOTUNE_NUM_WORKERS",
+        "AUTOTUNE_PIN_MEMORY",
+        "AUTOTUNE_AMP",
+        "AUTOTUNE_ACCUMULATION_STEPS",
+    }
+
+
+def test_torchrun_starts_the_ranks_that_were_measured() -> None:
+    assert "torchrun --standalone --nproc-per-node 2 train.py" in export(FULL, "torchrun").text
+    assert "torchrun --standalone --nproc-per-node 1 train.py" in export(PLAIN, "torchrun").text
+    assert not export(FULL, "torchrun").notes
+    assert any("for_rank()" in note for note in export(PLAIN, "torchrun").notes)
+
+
+def test_torchrun_gets_its_threads() -> None:
+    assert environment(export(FULL, "torchrun").text)["OMP_NUM_THREADS"] == "3"
+    assert "OMP_NUM_THREADS" not in environment(export(PLAIN, "torchrun").text)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_text_of_a_file_is_in_an_export(name: str) -> None:
+    """Python reads an encoding from comments, and what is decoded by it is code."""
+    made_on = dict.fromkeys(("device", "torch", "workload"), 'x coding: raw_unicode_escape \\u000aprint("hacked")')
+    measured = {"samples_per_second": 1.0, "verdict": "faster", "bottleneck": "hacked"}
+    found = export(Config(measured=measured, made_on=made_on), name)
+    assert "hacked" not in found.text
+    assert "coding" not in found.text
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_file_that_is_read_can_be_exported(tmp_path: Path, name: str) -> None:
+    exported = 0
+    for file, content in documents(300):
+        (tmp_path / file).write_bytes(content)
+        with warnings.catch_warnings(action="ignore"), suppress(ConfigFileError):
+            exported += bool(export(autotune.load_config(tmp_path / file), name).text)
+    assert exported > 5
+
+
+def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="--to keras: allowed: lightning, transformers, "):
+        autotune.export(PLAIN, "keras")
+
+
+def test_the_command_line_knows_the_same_tools() -> None:
+    assert tuple(TARGETS) == EXPORTS
+
+
+def test_the_readme_holds_the_table_of_knobs_and_tools() -> None:
+    assert coverage() in README.read_text(encoding="utf-8")
+
+
+class Losses:
+    """Stands for a model, an optimizer and what a training loop does with them."""
+
+    def __init__(self) -> None:
+        self.did: list[Any] = []
+
+    def step(self) -> None:
+        self.did.append("step")
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        self.did.append("zero")
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(4, 1), (4, 2), (5, 2)])
+def test_the_plain_loop_steps_as_it_says(batches: int, steps: int) -> None:
+    import torch
+
+    made = Losses()
+    weight = torch.nn.Parameter(torch.zeros(1))
+    names = {
+        "dataset": list(torch.zeros(2 * batches, 1)),
+        "model": None,
+        "device": "cpu",
+        "optimizer": made,
+        "training_step": lambda model, batch: (weight * 1.0).sum(),
+    }
+    exec(export(Config(batch_size=2, accumulation_steps=steps), "python").text, names)
+    assert made.did.count("step") == made.did.count("zero") == -(-batches // steps)
+    assert float(weight.grad) == pytest.approx(batches / steps)  # type: ignore[arg-type]

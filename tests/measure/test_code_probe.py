@@ -1,0 +1,323 @@
+"""The look inside the user's code, on datasets and steps whose parts are known."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import multiprocessing
+import sys
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler
+
+from autotune.config import Config
+from autotune.demo import CompressedImages
+from autotune.errors import UserCodeError
+from autotune.measure.code_probe import look_inside
+from autotune.measure.device import CpuDevice
+from autotune.workload import Workload
+from tests.datasets import CountingUp, Squares, first_elements
+from tests.quiet import undisturbed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.probes import Anatomy
+
+BATCH_SIZE = 4
+SECONDS = 0.5
+"""Length of a look."""
+MANY = 100_000
+"""More samples than any of these looks builds."""
+
+
+class Mean(nn.Module):
+    """One weight, whatever the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        return self.weight.sum()
+
+
+def look(dataset: Any, model: nn.Module | None = None, seconds: float = SECONDS, **options: Any) -> Anatomy:
+    workload = Workload(model or Mean(), dataset, **options)
+    return look_inside(workload, Config(batch_size=BATCH_SIZE), CpuDevice(), seconds)
+
+
+def slept(seconds: float) -> Any:
+    """No less than that, and little more: on a busy machine a sleeper wakes up late."""
+    return pytest.approx(1.5 * seconds, abs=0.501 * seconds)
+
+
+# --- what building a batch takes, and where ---
+
+
+def spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Uneven(Squares):
+    """Sleeps 6 ms a sample and computes for 2; knows what each has taken."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.taken: list[float] = []
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        begin = time.perf_counter()
+        time.sleep(0.006)
+        spin(0.002)
+        self.taken.append(time.perf_counter() - begin)
+        return super().__getitem__(index)
+
+
+def collate_slowly(samples: list[Any]) -> Any:
+    time.sleep(0.02)
+    return torch.utils.data.default_collate(samples)
+
+
+UNEVEN = Uneven(MANY)
+
+
+@pytest.fixture(scope="module")
+def uneven() -> Anatomy:
+    return look(UNEVEN, seconds=1.0)
+
+
+def test_samples_take_as_long_as_their_parts(uneven: Anatomy) -> None:
+    assert 0.008 <= min(UNEVEN.taken) <= uneven.sample_seconds < 1.5 * max(UNEVEN.taken)
+    assert 0 < uneven.collate_seconds < uneven.sample_seconds
+
+
+def test_functions_are_named_by_what_they_take_themselves_longest_first(uneven: Anatomy) -> None:
+    sleeping, *others = uneven.code
+    assert sleeping.where == "built-in time.sleep"
+    assert 0.3 < sleeping.share < 0.85
+    shares = {each.where: each.share for each in others}
+    line = inspect.getsourcelines(spin)[1]
+    spinning = [f"tests/measure/test_code_probe.py:{line} spin", "built-in time.thread_time"]
+    assert 0.1 < sum(shares.get(where, 0.0) for where in spinning) < 0.6
+    assert [each.share for each in uneven.code] == sorted((each.share for each in uneven.code), reverse=True)
+    assert sum(each.share for each in uneven.code) <= 1
+
+
+def test_what_a_collate_function_takes_is_told_from_its_samples() -> None:
+    found = undisturbed(
+        lambda: look(Squares(MANY), collate_fn=collate_slowly),
+        lambda found: found.collate_seconds == slept(0.02) and found.code[0].where == "built-in time.sleep",
+    )
+    assert found.collate_seconds == slept(0.02)
+    assert found.sample_seconds < 0.5 * found.collate_seconds
+    assert found.code[0].where == "built-in time.sleep"
+    assert found.is_custom_collate
+    assert not look(Squares(MANY), seconds=0.1).is_custom_collate
+
+
+def test_neither_autotune_nor_torchs_loader_is_in_the_list() -> None:
+    names = [each.where for each in look(Squares(MANY)).code]
+    assert names
+    assert not [name for name in names if "autotune/" in name or "torch/utils" in name or "_utils/" in name]
+
+
+def test_the_list_is_short_and_has_no_absolute_path() -> None:
+    class Varied(Squares):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            json.loads(json.dumps({str(number): [number] for number in range(200)}))
+            zlib.decompress(zlib.compress(bytes(40_000)))
+            np.sort(np.random.default_rng(0).normal(size=2000))
+            return super().__getitem__(index)
+
+    found = look(Varied(MANY)).code
+    assert 3 <= len(found) <= 6
+    assert not [each for each in found if each.where.startswith("/") or "0x" in each.where]
+    assert "built-in zlib.compress" in [each.where for each in found]
+
+
+def test_the_demo_is_a_users_code_like_any_other() -> None:
+    assert "built-in zlib.decompress" in [each.where for each in look(CompressedImages()).code]
+
+
+def test_the_profiler_is_off_afterwards_also_after_an_error() -> None:
+    class Broken(Squares):
+        reads = 0
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            Broken.reads += 1
+            if sys.getprofile() is not None:
+                raise ValueError("their item is broken")
+            return super().__getitem__(index)
+
+    look(Squares(MANY), seconds=0.1)
+    assert sys.getprofile() is None
+    with pytest.raises(ValueError, match="their item is broken"):
+        look(Broken(MANY), seconds=0.1)
+    assert sys.getprofile() is None
+
+
+# --- what samples and batches consist of ---
+
+
+class Nested(Dataset[Any]):
+    """Two arrays, a tensor and five numbers, in a dictionary."""
+
+    def __len__(self) -> int:
+        return MANY
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        arrays = {"image": np.zeros((3, 4)), "mask": [np.ones(2), torch.zeros(2)]}
+        return {**arrays, **{f"number {number}": float(number) for number in range(5)}}
+
+
+def test_arrays_are_counted_in_a_sample_and_tensors_in_a_batch() -> None:
+    found = look(Nested(), training_step=lambda model, batch: model())
+    assert (found.numpy_arrays, found.batch_tensors) == (2, 8)
+
+
+def test_a_dataset_that_reads_whole_batches_is_read_so() -> None:
+    class Together(Squares):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            raise AssertionError("not asked for")
+
+        def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            time.sleep(0.02)
+            return [super(Together, self).__getitem__(index) for index in indices]
+
+    found = look(Together(MANY))
+    assert found.has_getitems
+    assert found.sample_seconds == slept(0.02 / BATCH_SIZE)
+    assert not look(Squares(MANY), seconds=0.1).has_getitems
+
+
+def test_a_batch_that_a_dataset_makes_itself_is_no_list_of_samples() -> None:
+    class Columns(Squares):
+        def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
+            return {"x": torch.tensor(indices), "y": torch.tensor(indices)}
+
+    found = look(Columns(MANY), seconds=0.1, collate_fn=lambda columns: columns)
+    assert (found.batch_tensors, found.numpy_arrays) == (2, 0)
+
+
+class Stream(IterableDataset[np.ndarray[Any, Any]]):
+    """Arrays, one after the other."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+        for _ in range(self._length):
+            time.sleep(0.005)
+            yield np.zeros(1)
+
+
+def test_an_iterable_dataset_is_looked_at_like_any_other() -> None:
+    found = look(Stream(3 * BATCH_SIZE), training_step=lambda model, batch: model())
+    assert found.sample_seconds == slept(0.005)
+    assert (found.numpy_arrays, found.batch_tensors) == (1, 1)
+    with pytest.raises(UserCodeError, match="yields no batch"):
+        look(CountingUp(0))
+
+
+def test_batches_are_those_of_the_users_sampler() -> None:
+    def sampler(batch_size: int) -> BatchSampler:
+        return BatchSampler(SequentialSampler(range(8)), 2 * batch_size, drop_last=False)
+
+    sizes: list[int] = []
+
+    def collate(samples: list[Any]) -> Any:
+        sizes.append(len(samples))
+        return first_elements(samples)
+
+    look(Squares(8), seconds=0.1, batch_sampler=sampler, collate_fn=collate)
+    assert set(sizes) == {2 * BATCH_SIZE}
+    read: list[int] = []
+
+    class Noting(Squares):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            read.append(index)
+            return super().__getitem__(index)
+
+    look(Noting(MANY), seconds=0.1, sampler=range(10, 14))
+    assert set(read) == {10, 11, 12, 13}
+
+
+def test_slow_batches_take_a_bounded_time() -> None:
+    class Slow(Squares):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            time.sleep(0.1)
+            return super().__getitem__(index)
+
+    found = look(Slow(MANY), seconds=0.2)
+    assert found.sample_seconds == slept(0.1)
+    assert 0.8 < found.seconds < 4
+
+
+# --- what the dataset holds, and where it is ---
+
+
+def test_what_the_dataset_holds_is_counted_and_pickled() -> None:
+    class Named(Squares):
+        def __init__(self) -> None:
+            super().__init__(MANY)
+            self.names = [f"image {number}.png" for number in range(200_000)]
+
+    found = look(Named(), seconds=0.1)
+    assert 200_000 <= found.python_objects < 200_100
+    assert found.dataset_bytes is not None
+    assert 2e6 < found.dataset_bytes < 6e6
+    assert look(Squares(MANY), seconds=0.1).python_objects < 100
+
+
+def test_the_start_method_is_told_and_not_fixed() -> None:
+    found = look(Squares(MANY), seconds=0.1)
+    assert found.start_method in multiprocessing.get_all_start_methods()
+    assert found.has_cuda_build == (torch.version.cuda is not None or torch.version.hip is not None)
+
+
+# --- what a step does ---
+
+
+def layers(count: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(1, 1) for _ in range(count)))
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-3, foreach=False)
+
+
+def test_operators_grow_with_the_layers_of_a_model() -> None:
+    few, some, many = (look(Squares(MANY), layers(n), 0.1, optimizer=sgd).operators_per_step for n in (1, 2, 5))
+    assert 4 <= some - few <= 20  # forward, backward and two parameters to change
+    assert many - some == 3 * (some - few)
+
+
+def test_operators_of_one_step_do_not_depend_on_accumulation() -> None:
+    workload = Workload(layers(2), Squares(MANY), optimizer=sgd)
+    one, four = (
+        look_inside(workload, Config(batch_size=BATCH_SIZE, accumulation_steps=n), CpuDevice(), 0.1) for n in (1, 4)
+    )
+    assert one.operators_per_step == four.operators_per_step
+
+
+def test_a_dictionary_for_a_model_that_gives_its_own_loss_is_trained_on() -> None:
+    class Transformer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": self.head(x).mean()}
+
+    found = look(Squares(MANY), Transformer(), collate_fn=first_elements)
+    assert (found.batch_tensors, found.synchronisations) == (1, ())
+    assert found.operators_per_step > 5

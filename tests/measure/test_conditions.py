@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.measure.conditions import GpuReading, Snapshot, conditions_between, snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = Snapshot(
+    clock=10.0, own=1.0, busy=5.0, waiting=0.5, throttled=0.0, pressure=2.0, read={7: (1000, 0)}, threads={}
+)
+
+
+@pytest.fixture(autouse=True)
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.measure.conditions._cpus", lambda: {0, 1})
+
+
+def after(seconds: float, **changes: object) -> Snapshot:
+    return replace(START, clock=START.clock + seconds, **changes)  # type: ignore[arg-type]
+
+
+def test_what_others_use_is_what_is_busy_beyond_our_own() -> None:
+    conditions = conditions_between(START, after(2.0, own=3.0, busy=8.0))
+    assert (conditions.own_cpus, conditions.foreign_cpus) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("own", "foreign", "is_crowded"),
+    [(1.9, 0.05, False), (1.0, 0.9, True), (0.1, 0.9, False), (2.0, 0.0, False), (1.5, 0.3, True)],
+)
+def test_others_disturb_only_where_they_take_what_we_could_use(own: float, foreign: float, is_crowded: bool) -> None:
+    later = after(1.0, own=START.own + own, busy=START.busy + own + foreign)
+    conditions = conditions_between(START, later)
+    assert conditions.is_crowded is is_crowded
+    assert bool(conditions.disturbances) is is_crowded
+
+
+def test_waiting_throttling_and_pressure_are_shares_of_the_window() -> None:
+    conditions = conditions_between(START, after(2.0, waiting=0.6, throttled=1.0, pressure=2.5))
+    assert conditions.run_queue_share == pytest.approx(0.05)
+    assert conditions.throttled_share == pytest.approx(0.5)
+    assert conditions.cpu_pressure_share == pytest.approx(0.25)
+
+
+def test_what_the_system_does_not_count_is_none() -> None:
+    conditions = conditions_between(
+        replace(START, waiting=None, throttled=None, pressure=None, read={}), after(1.0, waiting=1.0)
+    )
+    shares = (conditions.run_queue_share, conditions.throttled_share, conditions.cpu_pressure_share)
+    assert (*shares, conditions.storage_share, conditions.gpu_utilisation) == (None,) * 5
+
+
+@pytest.mark.parametrize(("stored", "share"), [(0, 0.0), (500, 0.5), (4000, 1.0)])
+def test_the_storage_share_is_what_did_not_come_from_the_page_cache(stored: int, share: float) -> None:
+    conditions = conditions_between(START, after(1.0, read={7: (2000, stored), 9: (50, 50)}))
+    assert conditions.storage_share == share
+
+
+@pytest.mark.parametrize(
+    ("stored", "label"), [(None, None), (0, "warm"), (40, "warm"), (100, "mixed"), (890, "mixed"), (1000, "cold")]
+)
+def test_data_from_storage_and_from_the_page_cache_have_names(stored: int | None, label: str | None) -> None:
+    later = after(1.0, read={} if stored is None else {7: (2000, stored)})
+    assert conditions_between(START, later).page_cache == label
+
+
+@pytest.mark.parametrize(
+    ("used", "threads"),
+    [
+        ({1: 0.9}, 1),
+        ({1: 0.9, 2: 0.8}, 2),
+        ({1: 0.9, 2: 0.06}, 1),  # it only passes on what the other built
+        ({1: 0.04, 2: 0.04, 3: 0.04}, 0),  # nobody computes
+        ({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.0}, 3),
+    ],
+)
+def test_a_worker_computes_in_the_threads_that_are_busy(used: dict[int, float], threads: int) -> None:
+    before = replace(START, threads={7: {1: 5.0}})
+    later = replace(
+        after(1.0), threads={7: {1: 5.0 + used[1], **{t: s for t, s in used.items() if t > 1}}, 8: {9: 9.0}}
+    )
+    assert conditions_between(before, later).worker_threads == threads
+
+
+def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
+    slowdowns = ("hardware thermal slowdown",)
+    reading = GpuReading(utilisation=0.9, clock_mhz=1200, process_bytes=5, foreign_bytes=7, slowdowns=slowdowns)
+    conditions = conditions_between(START, after(1.0), reading)
+    assert conditions.gpu_clock_mhz == 1200
+    assert (conditions.gpu_process_bytes, conditions.gpu_foreign_bytes) == (5, 7)
+    assert conditions.disturbances == ("the GPU ran slower than it can: hardware thermal slowdown",)
+
+
+def test_counters_are_read_from_the_kernels_files(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/pressure").mkdir()
+    (tmp_path / "proc/self/schedstat").write_text("100 2500000000 3\n")
+    (tmp_path / "proc/pressure/cpu").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull ...\n")
+    now = snapshot(tmp_path)
+    assert (now.waiting, now.pressure) == (2.5, 1.5)
+    assert now.own > 0
+    assert now.busy >= 0
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "1 x 2", "some total=\n"])
+def test_damaged_files_count_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/pressure").mkdir()
+    (tmp_path / "proc/self/schedstat").write_text(content)
+    (tmp_path / "proc/pressure/cpu").write_text(content)
+    now = snapshot(tmp_path)
+    assert (now.waiting, now.pressure) == (None, None)

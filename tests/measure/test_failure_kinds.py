@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from autotune.errors import UserCodeError
+from autotune.measure.failures import classify
+from autotune.records import Outcome
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Outcome.DEVICE_OOM),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."), Outcome.DEVICE_OOM),
+        (RuntimeError("cublas: CUBLAS_STATUS_ALLOC_FAILED when calling x"), Outcome.DEVICE_OOM),
+        (MemoryError(), Outcome.HOST_OOM),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."), Outcome.HOST_OOM),
+        (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>"), Outcome.SHM),
+        (
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ..."),
+            Outcome.SHM,
+        ),
+        (
+            caused(
+                RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"),
+                RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible ..."),
+            ),
+            Outcome.SHM,
+        ),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), Outcome.WORKER_DIED),
+        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), Outcome.WORKER_DIED),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), Outcome.USER_ERROR),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), Outcome.DEVICE_ERROR),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), Outcome.DEVICE_ERROR),
+        (torch.AcceleratorError("CUDA error: misaligned address"), Outcome.DEVICE_ERROR),
+        (torch.AcceleratorError("CUDA error: out of memory"), Outcome.DEVICE_OOM),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), Outcome.DEVICE_ERROR),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `x`"), Outcome.DEVICE_ERROR),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), Outcome.DEVICE_OOM),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"), Outcome.USER_ERROR),  # the device is not full
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), Outcome.HOST_OOM),
+        (OSError(errno.EMFILE, "Too many open files"), Outcome.SHM),
+        (RuntimeError("received 0 items of ancdata"), Outcome.SHM),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), Outcome.USER_ERROR),
+        (ValueError("out of memory"), Outcome.USER_ERROR),
+    ],
+    ids=lambda value: None if isinstance(value, Exception) else str(value),
+)
+def test_an_error_is_classified_by_its_type_first_and_then_by_its_text(error: Exception, outcome: Outcome) -> None:
+    assert classify(error)[0] is outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("cannot train on 7"), "ValueError: cannot train on 7"),
+        (MemoryError(), "MemoryError"),
+        (
+            RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might ...\nCompile with `X`."),
+            "RuntimeError: CUDA error: device-side assert triggered",
+        ),
+        (
+            ValueError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback ...\nValueError: item 3"),
+            "ValueError: item 3",
+        ),
+        (UserCodeError("the dataset yields no batch"), "the dataset yields no batch"),
+    ],
+)
+def test_what_went_wrong_is_said_in_one_line(error: Exception, line: str) -> None:
+    assert classify(error)[1] == line
+
+
+@pytest.mark.parametrize(
+    "text", ["cuDNN error: CUDNN_STATUS_NOT_SUPPORTED", "cuda: CUBLAS_STATUS_NOT_INITIALIZED when calling `x`"]
+)
+def test_a_vague_error_is_for_want_of_memory_where_the_device_is_full(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 100))
+    assert classify(RuntimeError(text))[0] is Outcome.DEVICE_OOM
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (50, 100))
+    assert classify(RuntimeError(text))[0] is Outcome.USER_ERROR
+
+
+def test_a_dead_worker_is_the_memorys_fault_where_the_kernel_counted_a_kill() -> None:
+    error = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+    outcome, message, _ = classify(error, oom_kills=1)
+    assert outcome is Outcome.HOST_OOM
+    assert message.startswith("the kernel had run out of memory and killed a loader worker: RuntimeError: DataLoader")
+
+
+def test_too_many_open_files_comes_with_the_way_out_and_the_place() -> None:
+    try:
+        raise OSError(errno.EMFILE, "Too many open files")
+    except OSError as error:
+        _, message, details = classify(error)
+    assert message.endswith("; allow more (ulimit -n), or have fewer batches in flight")
+    assert "test_failure_kinds.py" in details
+
+
+class Unpicklable(Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_sent_to_a_worker_is_said_with_the_way_out(method: str) -> None:
+    loader = DataLoader(Unpicklable(), num_workers=1, multiprocessing_context=method)
+    with pytest.raises(TypeError) as caught:
+        next(iter(loader))
+    outcome, message, _ = classify(caught.value)
+    assert outcome is Outcome.UNPICKLABLE
+    assert f"({method}): TypeError: cannot pickle '_thread.lock' object; define its classes" in message
+    assert classify(TypeError("cannot pickle '_thread.lock' object"))[0] is Outcome.USER_ERROR

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.measure.conditions import GpuReading, open_gpu
+
+UUIDS = ["GPU-bbbb", "GPU-aaaa"]
+"""NVML's order; CUDA numbers the fastest first and would call ``GPU-aaaa`` the first."""
+CLOCKS = {"GPU-aaaa": 1980, "GPU-bbbb": 1410}
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Put a stand-in for NVML's library in place, which no machine without a GPU has."""
+    module = ModuleType("pynvml")
+    functions = {
+        "NVML_CLOCK_SM": 1,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
+        "nvmlDeviceGetClockInfo": lambda handle, kind: CLOCKS[handle],
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+            SimpleNamespace(pid=1, usedGpuMemory=5),
+            SimpleNamespace(pid=os.getpid(), usedGpuMemory=6 * 2**30),
+        ],
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: 0x4 | 0x20,
+    }
+    for name, value in {**functions, **changes}.items():
+        if value is not None:
+            setattr(module, name, value)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+
+def failing(*arguments: Any) -> None:
+    raise RuntimeError("not supported")
+
+
+def read(uuid: str) -> GpuReading:
+    gpu = open_gpu(uuid)
+    assert gpu is not None
+    return gpu.read()
+
+
+def test_the_uuid_finds_the_gpu_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    assert read("aaaa").clock_mhz == 1980
+    assert read("GPU-bbbb").clock_mhz == 1410
+
+
+def test_a_power_cap_is_usual_and_heat_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    assert read("aaaa").slowdowns == ("software thermal slowdown",)
+
+
+def test_the_name_that_older_drivers_gave_the_reasons_is_used_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = {
+        "nvmlDeviceGetCurrentClocksEventReasons": None,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x8,
+    }
+    install(monkeypatch, **changes)
+    assert read("aaaa").slowdowns == ("hardware slowdown",)
+
+
+def test_the_memory_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    assert read("aaaa").process_bytes == 6 * 2**30
+
+
+def process(pid: int, used: int | None) -> Any:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)
+
+
+@pytest.mark.parametrize(
+    ("processes", "foreign"),
+    [
+        ([process(1, 5), process(os.getpid(), 7), process(2, 6)], 11),
+        ([process(os.getpid(), 7)], 0),
+        ([process(os.getpid(), None), process(1, 5)], 5),
+        ([process(1, 5), process(2, None), process(os.getpid(), 7)], 5),
+        ([process(1, None), process(os.getpid(), 7)], None),
+        ([process(1, 5)], None),
+        ([], None),
+    ],
+    ids=["others", "alone", "own not told", "one not told", "not told", "this one is not shown", "hidden"],
+)
+def test_the_memory_of_others_is_what_they_are_seen_to_hold(
+    monkeypatch: pytest.MonkeyPatch, processes: list[Any], foreign: int | None
+) -> None:
+    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=lambda handle: processes)
+    assert read("aaaa").foreign_bytes == foreign
+
+
+def test_what_the_gpu_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("UtilizationRates", "ClockInfo", "ComputeRunningProcesses", "CurrentClocksEventReasons")
+    install(monkeypatch, **{f"nvmlDeviceGet{name}": failing for name in names})
+    nothing = GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, foreign_bytes=None, slowdowns=())
+    assert read("aaaa") == nothing
+
+
+def test_without_nvml_there_is_no_gpu_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, nvmlInit=failing)
+    assert open_gpu("aaaa") is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert open_gpu("aaaa") is None
+
+
+def test_an_unknown_uuid_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    assert open_gpu("cccc") is None
+    assert open_gpu(None) is None

@@ -1,0 +1,237 @@
+"""The window of a run against the recursion of a DataLoader, all of it on simulated time."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+from statistics import fmean, median
+
+import pytest
+
+from autotune.config import Config
+from autotune.measure.timed_run import TimedRun
+from autotune.measure.window import summarise
+from autotune.records import Request
+from tests.pipeline import (
+    BATCH_SIZE,
+    LongerEpochs,
+    ReadyBatches,
+    Seconds,
+    SimulatedAccelerator,
+    SimulatedPipeline,
+    always,
+)
+
+LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
+COMPUTE = {"loader-bound": 0.0025, "compute-bound": 0.03, "balanced": 0.01}
+"""Seconds of a step, where the workers need 0.01 for a batch together."""
+DISTURBANCES: dict[str, dict[int, float]] = {
+    "none": {},
+    "a first step of 3 s": {0: 3.0},
+    "a stall of 2 s": {3: 2.0},
+    "five slow steps": dict.fromkeys(range(5), 0.2),
+}
+"""What single steps take longer."""
+
+
+def delayed(seconds: float, delays: dict[int, float]) -> Seconds:
+    return lambda number: seconds + delays.get(number, 0.0)
+
+
+def resembling(seed: int, count: int, phi: float, spread: float) -> list[float]:
+    """Step times around 10 ms that forget the share ``1 - phi`` of their deviation with each step."""
+    generator = random.Random(seed)
+    values, deviation = [], generator.gauss(0, 1)
+    for _ in range(count):
+        values.append(0.01 * max(0.05, 1 + spread * deviation))
+        deviation = phi * deviation + math.sqrt(1 - phi * phi) * generator.gauss(0, 1)
+    return values
+
+
+@pytest.mark.parametrize("disturbance", DISTURBANCES)
+@pytest.mark.parametrize("balance", COMPUTE)
+@pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
+def test_the_rate_is_the_long_run_rate(workers: int, prefetch: int, balance: str, disturbance: str) -> None:
+    build, compute = always(0.01 * max(1, workers)), COMPUTE[balance]
+    truth = SimulatedPipeline(workers, prefetch, build, always(compute)).true_rate(1500)
+    machine = SimulatedPipeline(workers, prefetch, build, delayed(compute, DISTURBANCES[disturbance]))
+    tolerance = 0.015 if disturbance == "five slow steps" else 0.01  # then the window begins at the last of them
+    assert machine.measure().samples_per_second == pytest.approx(truth, rel=tolerance)
+
+
+def test_no_credit_for_workers_and_prefetching_where_they_do_not_matter() -> None:
+    machines = [SimulatedPipeline(*loader, always(0.01), always(0.03)) for loader in LOADERS[1:]]
+    rates = [machine.measure().samples_per_second for machine in machines]
+    assert rates == pytest.approx([BATCH_SIZE / 0.03] * len(rates), rel=0.005)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (2, 2), (4, 2), (8, 2), (4, 8), (8, 8)])
+def test_rare_slow_batches_count_as_what_they_cost(workers: int, prefetch: int, seed: int) -> None:
+    generator = random.Random(seed)
+    builds = [0.8 if generator.random() < 0.05 else 0.04 for _ in range(10_000)]
+    machine = SimulatedPipeline(workers, prefetch, builds.__getitem__, always(0.005))
+    run, window = machine.run(Request(seconds=20))
+    summary = machine.summary(run, window)
+    first = window.first + summary.dropped_steps
+    its_own = SimulatedPipeline(
+        workers, prefetch, lambda number: builds[first + number % summary.steps], machine.compute
+    )
+    truth = its_own.true_rate(8 * summary.steps)
+    assert summary.samples_per_second == pytest.approx(truth, rel=0.06)
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+@pytest.mark.parametrize(("phi", "spread"), [(0.0, 0.03), (0.8, 0.1)])
+def test_intervals_cover_the_truth_as_often_as_promised(phi: float, spread: float, workers: int) -> None:
+    covered = 0
+    for seed in range(200):
+        steps = resembling(seed, 1000, phi, spread)
+        machine = SimulatedPipeline(workers, 2, always(0.002 if workers else 0.0), steps.__getitem__)
+        summary = machine.measure(Request(seconds=2))
+        error = abs(summary.samples_per_second - BATCH_SIZE / 0.01)
+        covered += error <= summary.relative_half_width * summary.samples_per_second
+    assert covered >= 0.9 * 200
+
+
+def test_the_usual_estimators_are_far_off_where_the_window_is_right() -> None:
+    build = always(0.08)
+    machine = SimulatedPipeline(8, 2, build, delayed(0.0025, {0: 3.0}))
+    run, window = machine.run()
+    truth = SimulatedPipeline(8, 2, build, always(0.0025)).true_rate()
+    lengths = [later - earlier for earlier, later in pairwise(run.log.ends)]
+    median_step = BATCH_SIZE / median(lengths)
+    mean_of_rates = fmean(BATCH_SIZE / length for length in lengths)
+    warmed_up = 20 * BATCH_SIZE / (run.log.ends[22] - run.log.ends[2])
+    assert min(median_step, mean_of_rates, warmed_up) > 1.5 * truth
+    assert machine.summary(run, window).samples_per_second == pytest.approx(truth, rel=0.01)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 8])
+@pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.parametrize("seconds", [0.7, 5.0])
+def test_a_window_that_waits_for_data_does_not_cut_bursts(workers: int, prefetch: int, seconds: float) -> None:
+    machine = SimulatedPipeline(workers, prefetch, always(0.04 * workers), always(0.001))
+    run, window = machine.run(Request(seconds=seconds))
+    assert (len(run.log.ends) - window.first) % workers == 0
+
+
+def test_a_window_of_slow_steps_ends_at_any_of_them_where_data_is_there() -> None:
+    machine = SimulatedPipeline(8, 2, always(0.1), always(3.0))
+    run, window = machine.run(Request(seconds=5))
+    assert machine.now < 20
+    assert (len(run.log.ends) - window.first) % 8 != 0
+    assert machine.summary(run, window).samples_per_second == pytest.approx(BATCH_SIZE / 3.0)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5.0])
+@pytest.mark.parametrize("step", [0.001, 0.01, 0.05, 0.3, 2.0])
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_window_has_sixty_steps_or_the_length_that_was_asked_for(workers: int, step: float, seconds: float) -> None:
+    machine = SimulatedPipeline(workers, 2, always(step / 10), always(step))
+    run, window = machine.run(Request(seconds=seconds))
+    length = run.log.ends[-1] - window.clock
+    assert len(run.log.ends) - window.first >= 60 or length >= seconds
+    assert length <= 1.5 * seconds + 2 * step
+
+
+@pytest.mark.parametrize("step", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize(("excess", "steps"), [(1.0, 10), (0.3, 30)])
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_a_decaying_step_time_is_waited_for_or_told(workers: int, excess: float, steps: int, step: float) -> None:
+    machine = SimulatedPipeline(workers, 2, always(0.0), lambda number: step * (1 + excess * math.exp(-number / steps)))
+    summary = machine.measure()
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE / step, rel=0.03) or not summary.is_steady
+
+
+@pytest.mark.parametrize("prefetch", [8, 32])
+def test_a_window_outlasts_the_batches_that_were_built_before_it(prefetch: int) -> None:
+    machine = SimulatedPipeline(4, prefetch, always(0.004), always(0.01))
+    run, window = machine.run(Request(seconds=5))
+    assert len(run.log.marks) - window.first >= 2 * 4 * prefetch
+
+
+@pytest.mark.parametrize("epoch_batches", [400, 1000, 100_000])
+@pytest.mark.parametrize(("host", "step"), [(0.0005, 0.01), (0.0005, 0.3), (0.02, 0.01)])
+def test_a_window_ends_in_time_although_the_host_runs_ahead(host: float, step: float, epoch_batches: int) -> None:
+    device = SimulatedAccelerator(host, step)
+    batches = ReadyBatches(epoch_batches)
+    run = TimedRun(Config(batch_size=BATCH_SIZE), device.step, batches, device, Request(seconds=3), device.clock)
+    run.settle()
+    window = run.fill()
+    rows = run.rows(window)
+    summary = summarise(rows, window.ready, window.block, 0, whole_epochs=window.whole_epochs)
+    assert summary.seconds <= 3 + (device.steps_ahead + 1) * step
+    assert device.furthest <= (device.steps_ahead + 2) * step
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE / max(host, step), rel=0.01)
+    assert summary.waiting_share == pytest.approx(max(0.0, 1 - step / host), abs=0.01)
+
+
+def test_an_epoch_that_is_longer_than_it_is_said_to_be_does_not_stop_the_run() -> None:
+    device = SimulatedAccelerator(0.001, 0.01)
+    batches = LongerEpochs(10, 14)
+    run = TimedRun(Config(batch_size=BATCH_SIZE), device.step, batches, device, Request(seconds=3), device.clock)
+    run.advance(12)
+    run.settle()
+    assert batches.steps_left < 0
+    window = run.fill()
+    assert device.now < 10
+    assert run.rows(window)[-1].end == pytest.approx(0.01 * len(run.rows(window)), rel=0.01)
+
+
+@pytest.mark.parametrize("epoch_batches", [20, 60, 1000])
+def test_slow_steps_near_the_end_of_a_long_epoch_do_not_cost_the_whole_epoch(epoch_batches: int) -> None:
+    device = SimulatedAccelerator(0.001, 2.0)
+    config = Config(batch_size=BATCH_SIZE, num_workers=8, prefetch_factor=8)
+    run = TimedRun(config, device.step, ReadyBatches(epoch_batches), device, Request(seconds=5), device.clock)
+    run.settle()
+    window = run.fill()
+    summary = summarise(run.rows(window), window.ready, window.block, 8, whole_epochs=window.whole_epochs)
+    assert device.now < 30
+    assert summary.samples_per_second == pytest.approx(BATCH_SIZE / 2.0, rel=0.01)
+
+
+def growing(workers: int, step: float) -> SimulatedPipeline:
+    return SimulatedPipeline(workers, 2, always(0.0), lambda number: step * (1 + 0.05 * number))
+
+
+@pytest.mark.parametrize("step", [0.01, 0.03])
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_a_step_time_that_grows_without_end_is_not_steady(workers: int, step: float) -> None:
+    assert not growing(workers, step).measure().is_steady
+
+
+@pytest.mark.parametrize("step", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_a_step_time_that_grows_without_end_has_no_narrow_interval(workers: int, step: float) -> None:
+    assert growing(workers, step).measure().relative_half_width > 0.1
+
+
+@pytest.mark.parametrize(("workers", "spread"), [(0, 0.3), (4, 0.03)])
+def test_noise_alone_is_steady(spread: float, workers: int) -> None:
+    steady = 0
+    for seed in range(200):
+        steps = resembling(seed, 1000, 0.0, spread)
+        machine = SimulatedPipeline(workers, 2, always(0.0), steps.__getitem__)
+        steady += machine.measure(Request(seconds=2)).is_steady
+    assert steady >= 0.95 * 200
+
+
+@pytest.mark.parametrize("loader", [(0, 1), (1, 2), (8, 8)])
+@pytest.mark.parametrize("balance", COMPUTE)
+def test_the_device_is_waited_for_at_both_ends_of_the_window_alone(loader: tuple[int, int], balance: str) -> None:
+    machine = SimulatedPipeline(*loader, always(0.01 * max(1, loader[0])), always(COMPUTE[balance]))
+    run, window = machine.run()
+    assert machine.synchronized == [window.clock, run.log.ends[-1]]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("balance", COMPUTE)
+def test_the_shares_of_the_step_add_up_to_it(loader: tuple[int, int], balance: str) -> None:
+    machine = SimulatedPipeline(*loader, always(0.01 * max(1, loader[0])), always(COMPUTE[balance]))
+    summary = machine.measure(Request(seconds=1))
+    step = summary.seconds / summary.steps
+    assert summary.step_time.total == pytest.approx(step, rel=1e-9)
+    assert summary.step_time.data_wait == pytest.approx(summary.waiting_share * step, rel=1e-9)
+    assert summary.step_time.forward + summary.step_time.backward == pytest.approx(COMPUTE[balance], rel=1e-9)

@@ -1,0 +1,101 @@
+"""What several ranks have measured, as one measurement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.rank_group import as_one
+from autotune.records import Attempt, Measurement, Outcome
+from tests import examples
+
+
+def attempt(measurement: Measurement, outcome: Outcome = Outcome.OK, message: str = "") -> Attempt:
+    return Attempt(outcome=outcome, measurement=measurement, message=message)
+
+
+def measured(**fields: object) -> Measurement:
+    """1,000 samples in 10 s: what counts is 100 samples/s unless a field says otherwise."""
+    given = {"samples": 1000, "seconds": 10.0, "samples_per_second": 100.0, "steady_samples_per_second": 100.0}
+    return examples.measurement(**{**given, "ci95": (98.0, 102.0), "memory": "host", **fields})
+
+
+def split(measurement: Measurement, wait: float, communication: float) -> Measurement:
+    return replace(measurement, step_time=replace(measurement.step_time, data_wait=wait, communication=communication))
+
+
+def one_of(*measurements: Measurement) -> Measurement:
+    found = as_one([attempt(each) for each in measurements]).measurement
+    assert found is not None
+    return found
+
+
+@given(st.lists(st.floats(0.5, 1.0), min_size=2, max_size=5), st.floats(50, 150))
+def test_the_rate_is_that_of_all_with_the_least_share_that_counts(shares: list[float], own: float) -> None:
+    ranks = [measured(samples_per_second=share * own, samples=round(10 * own)) for share in shares]
+    expected = sum(rank.samples / rank.seconds for rank in ranks) * min(
+        rank.samples_per_second * rank.seconds / rank.samples for rank in ranks
+    )
+    assert one_of(*ranks).samples_per_second == pytest.approx(expected)
+
+
+def test_equal_ranks_add_up() -> None:
+    found = one_of(measured(), measured(), measured())
+    assert found.samples_per_second == pytest.approx(300)
+    assert found.ci95 == pytest.approx((294, 306))
+    assert found.samples == 3000
+    assert found.ceiling_samples_per_second == pytest.approx(3 * measured().ceiling_samples_per_second)
+    assert found.step_time == measured().step_time
+
+
+def test_the_split_of_a_step_is_the_slowest_ranks() -> None:
+    fast, slow = split(measured(), 0.01, 0.05), split(measured(), 0.05, 0.01)
+    found = one_of(fast, slow)
+    assert found.step_time == slow.step_time
+    assert found.slowest_rank is found.ranks[1]
+    assert found.rank_spread == pytest.approx(0.04 / (slow.step_time.total - slow.step_time.communication))
+    assert [rank.data_wait_seconds for rank in found.ranks] == [0.01, 0.05]
+
+
+def test_memory_is_that_of_the_fullest_rank_and_host_memory_is_shared() -> None:
+    found = one_of(
+        measured(peak_memory_bytes=10, memory_limit_bytes=100), measured(peak_memory_bytes=30, memory_limit_bytes=100)
+    )
+    assert (found.peak_memory_bytes, found.memory_limit_bytes) == (30, 50)
+    on_devices = [measured(memory="device", peak_memory_bytes=peak, memory_limit_bytes=100) for peak in (10, 30)]
+    assert (one_of(*on_devices).peak_memory_bytes, one_of(*on_devices).memory_limit_bytes) == (30, 100)
+
+
+def test_a_loss_that_is_not_finite_is_seen_in_whichever_rank() -> None:
+    loss = one_of(measured(loss=1.0), measured(loss=math.nan)).loss
+    assert loss is not None
+    assert math.isnan(loss)
+
+
+def test_an_interval_that_no_one_knows_is_not_known() -> None:
+    assert one_of(measured(), measured(ci95=None)).ci95 is None
+
+
+def test_what_one_rank_suspects_all_suspect() -> None:
+    suspicion = attempt(measured(), Outcome.SUSPECT, "others used the CPUs")
+    found = as_one([attempt(measured()), suspicion, suspicion])
+    assert (found.outcome, found.message) == (Outcome.SUSPECT, "others used the CPUs")
+
+
+def test_the_first_rank_that_went_wrong_decides() -> None:
+    wrong = Attempt(outcome=Outcome.NUMERICS, message="the loss became nan")
+    found = as_one([attempt(measured()), wrong])
+    assert (found.outcome, found.message, found.found) == (Outcome.NUMERICS, "rank 1: the loss became nan", False)
+
+
+def test_looks_are_put_together_too() -> None:
+    probes = [examples.compute_probe(samples_per_second=rate, host_seconds=rate / 1e6) for rate in (1000.0, 900.0)]
+    found = as_one([Attempt(outcome=Outcome.OK, compute=probe) for probe in probes]).compute
+    assert found is not None
+    assert (found.samples_per_second, found.host_seconds) == (1900.0, 0.001)
+    traces = [examples.loader_trace(build_seconds=(seconds,)) for seconds in (0.1, 0.3, 0.2)]
+    assert as_one([Attempt(outcome=Outcome.OK, loader=trace) for trace in traces]).loader == traces[1]

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+import autotune
+from autotune.config import Config
+from autotune.errors import UsageError, UserCodeError
+from autotune.host import inspect_host
+from autotune.measure.subreaper import OOM_SCORE
+from autotune.records import Attempt, Measurement, Outcome, Request, StepTime
+from autotune.runner.descendants import MARK
+from autotune.runner.local import ProcessRunner
+from autotune.runner.protocol import FrameError, encode, frames
+from autotune.workload import describe
+from tests.processes import PATIENCE, are_gone
+from tests.quiet import undisturbed
+from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Measure = Callable[..., Attempt]
+
+QUICK = Request(seconds=0.2, time_limit=60)
+OURS = str(Path(autotune.__file__).parent)
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
+    pytest.mark.usefixtures("shared_processes"),
+]
+
+
+def runner_of(name: str) -> ProcessRunner:
+    return ProcessRunner(describe(f"tests.workloads:{name}"), "cpu")
+
+
+def failing(**loader: int) -> Config:
+    """The configuration in which the broken workloads break."""
+    return Config(batch_size=8, intra_op_threads=2, **loader)
+
+
+SOUND = Config(batch_size=8, intra_op_threads=1)
+
+
+def measured(attempt: Attempt) -> Measurement:
+    """The numbers; a busy neighbour makes them suspect, but is no failure of the runner."""
+    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), (
+        attempt.outcome,
+        attempt.message,
+        attempt.details,
+    )
+    assert attempt.measurement is not None
+    return attempt.measurement
+
+
+def loss(attempt: Attempt) -> float:
+    value = measured(attempt).loss
+    assert value is not None
+    return value
+
+
+# --- rates ---
+
+
+@pytest.fixture(scope="module")
+def sleeping() -> Iterator[ProcessRunner]:
+    with runner_of("sleeping") as runner:
+        runner.inspect(Config(batch_size=8))
+        yield runner
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("num_workers", [0, 1, 4])
+def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: int) -> None:
+    load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
+    truth = 8 / (load + train) if num_workers == 0 else min(8 / train, num_workers * 8 / load)
+
+    def measure() -> float:
+        attempt = sleeping.measure(Config(batch_size=8, num_workers=num_workers), Request(seconds=3))
+        rate = measured(attempt).samples_per_second
+        assert rate <= truth * 1.02
+        return rate
+
+    assert undisturbed(measure, lambda rate: rate >= truth * 0.95) >= truth * 0.95
+
+
+@pytest.mark.timed
+def test_the_ceiling_is_the_rate_of_the_step_alone(sleeping: ProcessRunner) -> None:
+    def measure() -> float:
+        attempt = sleeping.measure(Config(batch_size=8), Request(seconds=0.2, fresh=True))  # with a step of its own
+        ceiling = measured(attempt).ceiling_samples_per_second
+        assert ceiling <= 8 / STEP_SECONDS
+        return ceiling
+
+    least = 0.85 * 8 / STEP_SECONDS
+    assert undisturbed(measure, lambda ceiling: ceiling >= least) >= least
+
+
+@pytest.mark.timed
+def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None:
+    load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
+
+    def measure() -> StepTime:
+        split = measured(sleeping.measure(Config(batch_size=8), Request(seconds=1))).step_time
+        assert split.data_wait >= load
+        assert split.forward >= train
+        return split
+
+    def is_exact(split: StepTime) -> bool:
+        is_told_apart = split.data_wait <= 1.05 * load and split.forward <= 1.2 * train
+        return is_told_apart and split.total <= 1.05 * (load + train)
+
+    split = undisturbed(measure, is_exact)
+    assert is_exact(split), split
+
+
+def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> None:
+    found = measured(sleeping.measure(Config(batch_size=8), QUICK))
+    assert found.memory == "host"
+    assert 2**20 < found.peak_memory_bytes <= found.memory_limit_bytes
+    assert found.peak_allocated_bytes is None
+    assert found.device_idle_share is None
+
+
+def test_workers_whose_memory_an_epoch_would_not_leave_room_for_are_infeasible() -> None:
+    with runner_of("keeping") as runner:
+        attempt = runner.measure(Config(batch_size=8, num_workers=2, intra_op_threads=1), QUICK)
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert (attempt.outcome, attempt.measurement) == (Outcome.HOST_OOM, None)
+    assert re.match(r"the loader workers' memory grows: by the end of an epoch [\d.]+ of [\d.]+ GiB", attempt.message)
+
+
+# --- the conversation ---
+
+
+def test_facts_are_those_of_the_workload() -> None:
+    with runner_of("small") as runner:
+        facts = runner.inspect(Config())
+    assert (facts.dataset_length, facts.iterable, facts.parameters, facts.device) == (256, False, 2, "cpu")
+    assert facts.sample_bytes == 8
+    assert facts.amp_modes[0] == "off"
+    assert 0 < facts.obtainable_host_bytes <= inspect_host().memory_bytes
+
+
+def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with runner_of("talkative") as runner:
+        assert runner.inspect(SOUND).parameters == 2
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> None:
+    before = dict(os.environ)
+    with runner_of("telling_threads") as runner:
+        runner.inspect(Config(batch_size=8, intra_op_threads=1))
+        assert loss(runner.measure(Config(batch_size=8, intra_op_threads=1), QUICK)) == 11
+        assert loss(runner.measure(Config(batch_size=8, intra_op_threads=3), QUICK)) == 33
+    assert dict(os.environ) == before
+
+
+def test_on_a_cpu_only_threads_and_freshness_ask_for_a_new_process() -> None:
+    with runner_of("telling_process") as runner:
+        runner.inspect(SOUND)
+        first = loss(runner.measure(SOUND, QUICK))
+        assert loss(runner.measure(Config(batch_size=8, num_workers=1, intra_op_threads=1), QUICK)) == first
+        assert loss(runner.measure(Config(batch_size=4, intra_op_threads=1), QUICK)) == first
+        fresh = loss(runner.measure(SOUND, Request(seconds=0.2, fresh=True)))
+        after = loss(runner.measure(SOUND, QUICK))
+    assert len({first, fresh, after, os.getpid()}) == 4
+
+
+def test_a_configuration_that_raises_ends_its_process_and_the_next_gets_a_clean_one() -> None:
+    with runner_of("raising_at_batch_size_7") as runner:
+        runner.inspect(Config(batch_size=5))
+        first = loss(runner.measure(Config(batch_size=5), QUICK))
+        attempt = runner.measure(Config(batch_size=7), QUICK)
+        assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
+        assert loss(runner.measure(Config(batch_size=5), QUICK)) != first
+
+
+def test_a_loss_that_was_not_finite_does_not_spoil_the_next_configuration() -> None:
+    with runner_of("nan_at_batch_size_7") as runner:
+        runner.inspect(Config(batch_size=5))
+        assert runner.measure(Config(batch_size=7), QUICK).outcome is Outcome.NUMERICS
+        assert measured(runner.measure(Config(batch_size=5), QUICK)).steps > 0
+
+
+def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process]]) -> None:
+    with runner_of("small") as runner:
+        runner.inspect(SOUND)
+        runner.measure(Config(batch_size=8, num_workers=2, persistent_workers=True, intra_op_threads=1), QUICK)
+        assert processes()
+    assert are_gone(processes)
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "outcome", "message"),
+    [
+        ("exits", failing(), Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
+        ("killed", failing(), Outcome.HOST_OOM, "the process was killed (signal 9)"),
+        (
+            "worker_killed",
+            failing(num_workers=2),
+            Outcome.WORKER_DIED,
+            "RuntimeError: DataLoader worker (pid",
+        ),
+        ("loss_is_nan", failing(), Outcome.NUMERICS, "the loss became nan"),
+        ("out_of_memory", failing(), Outcome.HOST_OOM, "MemoryError"),
+        ("worker_out_of_memory", failing(num_workers=1), Outcome.HOST_OOM, "MemoryError"),
+        ("allocates_too_much", failing(), Outcome.HOST_OOM, "RuntimeError: "),
+    ],
+)
+def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
+    name: str, config: Config, outcome: Outcome, message: str
+) -> None:
+    with runner_of(name) as runner:
+        attempt = runner.measure(config, QUICK)
+        assert (attempt.outcome, attempt.measurement) == (outcome, None), (attempt.message, attempt.details)
+        assert attempt.message.startswith(message)
+        assert attempt.seconds > 0
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message", "function"),
+    [
+        ("item_raises", failing(), "ValueError: item 3 is broken", "raise_value_error"),
+        (
+            "item_raises_in_worker",
+            failing(num_workers=1),
+            "ValueError: item 3 is broken",
+            "raise_value_error",
+        ),
+        ("collate_raises_in_worker", failing(num_workers=1), "ValueError: cannot collate", "collate"),
+    ],
+)
+def test_what_the_users_code_raises_comes_with_their_frames_and_none_of_ours(
+    name: str, config: Config, message: str, function: str
+) -> None:
+    with runner_of(name) as runner:
+        attempt = runner.measure(config, QUICK)
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, message)
+    assert 'workloads.py", line ' in attempt.details
+    assert f", in {function}\n" in attempt.details
+    assert OURS not in attempt.details
+
+
+@pytest.mark.parametrize(("name", "config"), [("worker_hangs", failing(num_workers=2))])
+def test_a_hang_ends_at_the_limit_with_its_whole_group(
+    name: str, config: Config, processes: Callable[[], list[psutil.Process]]
+) -> None:
+    with runner_of(name) as runner:
+        runner.inspect(config)
+        begin = time.monotonic()
+        attempt = runner.measure(config, Request(seconds=0.2, time_limit=3))
+        assert 3 <= time.monotonic() - begin < 3 + PATIENCE
+        assert (attempt.outcome, attempt.message[:20]) == (Outcome.TIMEOUT, "no answer within 3 s")
+        assert are_gone(processes)
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("with_empty_dataset", UsageError, "the dataset is empty"),
+        ("no_such_function", UsageError, "has no attribute 'no_such_function'"),
+        ("build_raises", UserCodeError, "ZeroDivisionError: their build fails"),
+        ("every_item_raises", UserCodeError, "KeyError: 'their item 0'"),
+        ("with_empty_stream", UserCodeError, "the dataset is empty"),
+    ],
+)
+def test_a_workload_that_cannot_be_looked_at_is_an_error(name: str, error: type[Exception], message: str) -> None:
+    with runner_of(name) as runner, pytest.raises(error, match=message) as caught:
+        runner.inspect(Config())
+    assert OURS not in getattr(caught.value, "user_traceback", "")
+
+
+def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[psutil.Process]]) -> None:
+    script = (
+        "import os, signal; from tests.runner.test_local import runner_of, SOUND\n"
+        "runner = runner_of('small'); runner.inspect(SOUND); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    root = str(Path(OURS).parent)
+    child = psutil.Popen([sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONPATH": root})
+    assert child.wait(180) == -9
+    assert are_gone(processes)
+
+
+def test_each_reply_has_the_number_of_its_request() -> None:
+    load = {
+        "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
+        "device": "cpu", "config": Config().to_document(),
+    }  # fmt: skip
+    requests = ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})
+    sent = b"".join(encode(number, request) for number, request in enumerate(requests, 1))
+    root = str(Path(OURS).parent)
+    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, cwd=root)
+    out, _ = child.communicate(sent, timeout=180)
+    opened, refused, loaded, inspected, closed = frames(io.BytesIO(out))
+    assert opened == (1, {"opened": True})
+    assert refused == (2, {"error": "usage", "message": "load a workload first"})
+    assert loaded == (3, {"loaded": True})
+    assert not isinstance(inspected, FrameError)
+    assert inspected[1]["facts"]["dataset_length"] == 256
+    assert closed == (1, {"closed": 0})
+
+
+def test_options_never_reach_the_next_configuration() -> None:
+    plain, both = Config(batch_size=8), Config(batch_size=8, options=("channels_last", "fused_optimizer"))
+    first = Config(batch_size=8, options=("channels_last",))
+    with runner_of("telling_options") as runner:
+        runner.inspect(plain)
+        found = [loss(runner.measure(config, QUICK)) for config in (plain, both, first, plain, both, plain)]
+    assert found == [0, 3, 1, 0, 3, 0]
+
+
+def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
+    config = Config(batch_size=8, options=("channels_last",))
+    request = Request(seconds=0.2, part="numerics")
+    with runner_of("telling_options") as runner:
+        runner.inspect(config)
+        assert loss(runner.measure(config, QUICK)) == 1
+        for _ in range(2):
+            check = runner.measure(config, request).numerics
+            assert check is not None
+            assert {*check.reference_losses, *check.other_losses} == {0}
+            assert set(check.losses) == {1}
+        assert loss(runner.measure(config, QUICK)) == 1
+
+
+def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
+    with runner_of("telling_options") as runner:
+        runner.inspect(SOUND)
+        attempt = runner.measure(Config(batch_size=8, options=("tf32",)), QUICK)
+        assert loss(runner.measure(Config(batch_size=8), QUICK)) == 0
+    assert attempt.outcome is Outcome.USER_ERROR
+    assert attempt.message == ("tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out")
+
+
+# --- a system that lets no process start ---
+
+
+@pytest.fixture
+def no_process(processes: Callable[[], list[psutil.Process]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    def start(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_process_that_cannot_be_started_is_an_outcome(no_process: Path) -> None:
+    with runner_of("small") as runner:
+        attempt = runner.measure(Config(), QUICK)
+    assert attempt.outcome is Outcome.CRASHED
+    assert attempt.message.startswith("no process can be started: ")
+    assert "Resource temporarily unavailable" in attempt.message
+    assert list(no_process.iterdir()) == []
+
+
+def test_and_an_error_where_it_is_the_first(no_process: Path) -> None:
+    with runner_of("small") as runner, pytest.raises(UserCodeError, match="no process can be started"):
+        runner.inspect(Config())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's killer is Linux's")
+def test_the_kernels_killer_takes_what_is_measured_before_the_tuner() -> None:
+    script = "from autotune.measure.subreaper import prepare_session; prepare_session()\n"
+    script += "print(open('/proc/self/oom_score_adj').read())"
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == OOM_SCORE > own
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_scratch_folder_is_gone_before_the_process_that_would_remove_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left: list[list[Path]] = []
+    kill = subprocess.Popen.kill
+
+    def kill_and_look(process: subprocess.Popen[bytes]) -> None:
+        left.append(list(tmp_path.glob("autotune-*")))
+        kill(process)
+
+    with runner_of("small") as runner:
+        runner.inspect(Config())
+        assert list(tmp_path.glob("autotune-*"))
+        monkeypatch.setattr("subprocess.Popen.kill", kill_and_look)
+    assert left == [[]]
+
+
+def test_a_process_whose_tuner_ended_while_it_started_leaves_nothing(tmp_path: Path) -> None:
+    """It has a request by then, and its answer can go nowhere."""
+    scratch = tmp_path / "autotune-scratch"
+    scratch.mkdir()
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune.measure.worker"],
+            input=encode(1, {"op": "open"}),
+            stdout=write,
+            stderr=subprocess.PIPE,
+            env={**os.environ, MARK: str(scratch)},
+            timeout=180,
+        )
+    finally:
+        os.close(write)
+    assert list(tmp_path.iterdir()) == [], done.stderr

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+
+from autotune.records import Outcome
+from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, has_lost_batch, last_words
+
+CRASH = """their own words
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f0000000000 (most recent call first):
+  File "/opt/venv/lib/python3.11/site-packages/numpy/core.py", line 7 in dot
+  File "/home/me/project/data.py", line 31 in decode
+  File "/home/me/project/data.py", line 12 in __getitem__
+
+Extension modules: numpy.core._multiarray_umath, torch._C (total: 2)
+"""
+LOST = "RuntimeError: unable to allocate shared memory(shm) for file </torch_17_1_6>: No space left on device (28)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "kills", "outcome", "message"),
+    [
+        (3, 0, Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
+        (0, 0, Outcome.CRASHED, "the process ended without an answer (exit code 0)"),
+        (-9, None, Outcome.HOST_OOM, "the process was killed (signal 9), as the kernel does when memory runs out"),
+        (-9, 1, Outcome.HOST_OOM, "the process was killed (signal 9) by the kernel, which had run out of memory"),
+        (-9, 0, Outcome.HOST_OOM, "the process was killed (signal 9), but not by the kernel for want of memory"),
+        (-7, 0, Outcome.SHM, "bus error: shared memory (/dev/shm) was too small"),
+        (-11, 0, Outcome.CRASHED, "the process ended without an answer (segmentation fault, signal SIGSEGV)"),
+        (-15, 0, Outcome.CRASHED, "the process ended without an answer (signal SIGTERM)"),
+        (-40, 0, Outcome.CRASHED, "the process ended without an answer (signal 40)"),
+    ],
+)
+def test_an_exit_code_has_its_outcome_and_its_words(
+    code: int, kills: int | None, outcome: Outcome, message: str
+) -> None:
+    found, text = describe_end(code, "", kills)
+    assert found is outcome
+    assert text.startswith(message)
+
+
+def test_a_crash_is_placed_in_the_users_own_code() -> None:
+    _, message = describe_end(-11, CRASH, 0)
+    assert message.endswith("(segmentation fault, signal SIGSEGV) in decode, data.py line 31")
+
+
+def test_a_crash_outside_of_it_is_placed_where_it_was() -> None:
+    libraries_only = "".join(line for line in CRASH.splitlines(keepends=True) if "/home/" not in line)
+    assert describe_end(-11, libraries_only, 0)[1].endswith(" in dot, core.py line 7")
+
+
+def test_what_looks_like_frames_without_a_crash_is_no_place() -> None:
+    frames_only = CRASH.partition("most recent call first):")[2]
+    assert describe_end(-11, frames_only, 0)[1].endswith("SIGSEGV)")
+
+
+def test_last_words_hold_the_frames_and_not_what_was_imported() -> None:
+    words = last_words(CRASH + "x")
+    assert words.startswith("their own words\n")
+    assert "line 31 in decode\n" in words
+    assert "Extension modules" not in words
+    assert len(last_words("y" * 50_000)) == 4000
+
+
+def test_silence_is_a_timeout_unless_shared_memory_explains_it() -> None:
+    assert describe_silence(3, "", shared_memory_full=False) == (Outcome.TIMEOUT, "no answer within 3 s")
+    assert (
+        describe_silence(3, CRASH, shared_memory_full=False)[1]
+        == "no answer within 3 s: it was in decode, data.py line 31"
+    )
+    assert describe_silence(3, "", shared_memory_full=True)[0] is Outcome.SHM
+    assert describe_silence(3, LOST, shared_memory_full=False)[0] is Outcome.SHM
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (LOST, True),
+        ("RuntimeError: unable to write to file </torch_5_5_5>: No space left on device (28)\n", True),
+        ("RuntimeError: unable to mmap 64 bytes from file </torch_5_5_5>: Cannot allocate memory (12)\n", False),
+        ("OSError: [Errno 28] No space left on device: '/home/me/cache'\n", False),
+        ("", False),
+    ],
+)
+def test_a_lost_batch_is_known_by_torchs_own_words(output: str, expected: bool) -> None:
+    assert has_lost_batch(output) is expected
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome", "message"),
+    [
+        ("", Outcome.WORKER_DIED, "reset"),
+        (
+            "ERROR: Unexpected segmentation fault encountered in worker.\n",
+            Outcome.WORKER_DIED,
+            "a loader worker died (segmentation fault): reset",
+        ),
+        (
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory",
+            Outcome.SHM,
+            "bus error in a loader worker: shared memory (/dev/shm) was too small",
+        ),
+    ],
+)
+def test_a_dead_worker_is_known_by_what_torch_wrote_in_it(output: str, outcome: Outcome, message: str) -> None:
+    assert describe_worker("reset", output) == (outcome, message)

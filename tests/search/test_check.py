@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import ConfigFileError, NothingFeasibleError
+from autotune.limits import Budget
+from autotune.messages import Messages, Progress
+from autotune.records import Outcome
+from autotune.report.terminal import check_text
+from autotune.search.check import Check, Promise, compare, read_promise
+from tests import examples
+from tests.simulated import SimulatedMachine, StepCost
+
+PROMISE = Promise(
+    config=examples.ANSWER,
+    baseline=examples.BASELINE,
+    samples_per_second=2000.0,
+    next_run_95=None,
+    speedup=2.0,
+    speedup_ci95=(1.9, 2.1),
+    workload=None,
+)
+
+
+def machine(speedup: float, **options: Any) -> SimulatedMachine:
+    def cost(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1000 * (speedup if config == PROMISE.config else 1.0)))
+
+    return SimulatedMachine(cost=cost, **options)
+
+
+def checked(runner: SimulatedMachine, budget: float = 60.0, tell: Callable[[Progress], None] = lambda p: None) -> Any:
+    return compared(runner, PROMISE, budget, tell, ("a note",))
+
+
+def compared(
+    runner: SimulatedMachine,
+    promise: Promise,
+    budget: float,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    notes: tuple[str, ...] = (),
+) -> Check:
+    time = Budget(budget, runner.now)
+    return compare(runner, promise, time, Messages(time, tell), notes)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "verdict"),
+    [(2.0, "holds"), (1.95, "holds"), (2.5, "holds"), (1.5, "broken"), (1.0, "broken"), (0.5, "broken")],
+)
+def test_a_promise_holds_unless_the_speedup_is_sure_to_lie_below_it(speedup: float, verdict: str) -> None:
+    found = checked(machine(speedup, noise=0.01, seconds=5.0))
+    assert found.verdict == verdict
+    assert found.speedup == pytest.approx(speedup, rel=0.03)
+    assert found.samples_per_second == pytest.approx(1000 * speedup, rel=0.03)
+
+
+def test_it_takes_no_longer_than_its_budget_and_measures_in_fresh_processes() -> None:
+    runner = machine(2.0, noise=0.05, seconds=6.0)
+    seen: list[Progress] = []
+    found = checked(runner, tell=seen.append)
+    assert runner.time <= 60.0
+    assert found.rounds >= 3
+    assert all(request.fresh for _, request in runner.calls)
+    assert len(seen) == len(runner.calls)
+
+
+def test_with_time_enough_the_baseline_is_its_own_control() -> None:
+    for budget, count in ((300.0, 2), (60.0, 1)):
+        runner = machine(2.0, noise=0.01)
+        found = checked(runner, budget=budget)
+        assert found.control is not None
+        baselines = [config for config, _ in runner.calls].count(PROMISE.baseline)
+        assert baselines == count * found.rounds
+
+
+def test_one_round_decides_nothing() -> None:
+    found = checked(machine(2.0, seconds=50.0))
+    assert (found.rounds, found.verdict) == (1, "undecided")
+    assert "--budget" in check_text(found, "a.yaml")
+
+
+@pytest.mark.parametrize("config", [PROMISE.config, PROMISE.baseline])
+def test_what_cannot_be_measured_is_an_error_that_says_so(config: Config) -> None:
+    runner = machine(2.0, fails=lambda tried: Outcome.DEVICE_OOM if tried == config else None)
+    with pytest.raises(NothingFeasibleError, match="device_oom here"):
+        checked(runner)
+
+
+def test_the_text_has_both_figures_and_the_verdict() -> None:
+    text = check_text(checked(machine(1.5, noise=0.001)), "tuned.yaml")
+    assert text.startswith(
+        "tuned.yaml promises 2.00 times the baseline (95 % interval 1.90 to 2.10), 2,000 samples/s.\nNow it is 1.50"
+    )
+    assert text.endswith("Note: a note.\nThe promise does not hold here any more: tune again.")
+
+
+def saved(tmp_path: Path, **measured: Any) -> Path:
+    path = tmp_path / "tuned.json"
+    baseline = {**examples.BASELINE.dataloader_kwargs(), "amp": "off", "samples_per_second": 1000.0}
+    section = {"verdict": "faster", "speedup": 2.0, "speedup_ci95": [1.9, 2.1], "baseline": baseline, **measured}
+    document = examples.ANSWER.to_document() | {"measured": {k: v for k, v in section.items() if v is not None}}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_promise_is_read_from_the_file(tmp_path: Path) -> None:
+    promise = read_promise(saved(tmp_path, samples_per_second=2000.0))
+    assert promise == PROMISE
+
+
+def test_a_promise_may_leave_out_what_is_not_needed(tmp_path: Path) -> None:
+    promise = read_promise(saved(tmp_path, speedup_ci95=None))
+    assert (promise.samples_per_second, promise.speedup_ci95, promise.workload) == (None, None, None)
+
+
+def test_a_file_without_a_promise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="promises neither a rate nor a gain"):
+        read_promise(saved(tmp_path, baseline=None))
+
+
+@pytest.mark.parametrize("threads", [None, 4], ids=["torch's own threads", "threads"])
+def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, threads: int | None) -> None:
+    baseline = {**examples.ANSWER.dataloader_kwargs(), "amp": examples.ANSWER.amp, "intra_op_threads": threads}
+    given = {"baseline": baseline, "verdict": "no gain above 3 %", "speedup": 1.0, "speedup_ci95": None}
+    path = saved(tmp_path, samples_per_second=1000.0, next_run_95=[900.0, 1100.0], **given)
+    document = json.loads(path.read_text())
+    document["threads"] = {"intra_op": 4, "inter_op": None}
+    path.write_text(json.dumps(document))
+    promise = read_promise(path)
+    assert promise.baseline is None
+    assert (promise.samples_per_second, promise.next_run_95) == (1000.0, (900.0, 1100.0))
+
+
+@pytest.mark.parametrize(
+    ("rate", "promised", "verdict"),
+    [
+        (1.0, (900.0, 1100.0), "holds"),
+        (1.3, (900.0, 1100.0), "holds"),
+        (0.92, (900.0, 1100.0), "holds"),
+        (0.7, (900.0, 1100.0), "broken"),
+        (1.02, None, "holds"),
+        (0.9, None, "undecided"),  # one rate alone does not say how much a further run may differ
+        (0.7, None, "broken"),
+        (0.7, (0.0, 3000.0), "broken"),  # what begins at nothing promises nothing
+    ],
+)
+def test_a_rate_holds_unless_it_is_below_what_a_further_run_was_promised(
+    rate: float, promised: tuple[float, float] | None, verdict: str
+) -> None:
+    promise = replace(PROMISE, baseline=None, samples_per_second=1000.0, next_run_95=promised)
+    runner = machine(rate, noise=0.005)
+    found = compared(runner, promise, 60.0)
+    assert found.verdict == verdict
+    assert (found.speedup, found.speedup_ci95, found.rounds) == (None, None, 5)
+    assert {config for config, _ in runner.calls} == {PROMISE.config}
+    assert "promises 1,000 samples/s" in check_text(found, "a.yaml")
+
+
+def test_a_rate_that_cannot_be_measured_is_an_error() -> None:
+    runner = machine(1.0, fails=lambda tried: Outcome.DEVICE_OOM)
+    promise = replace(PROMISE, baseline=None)
+    with pytest.raises(NothingFeasibleError, match="device_oom here"):
+        compared(runner, promise, 60.0)
+    sometimes = machine(1.0, fails=lambda tried: Outcome.CRASHED if len(sometimes.calls) == 3 else None)
+    with pytest.raises(NothingFeasibleError, match="crashed here"):
+        compared(sometimes, promise, 60.0)
+
+
+@pytest.mark.parametrize("baseline", [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}])
+def test_a_damaged_baseline_is_refused(baseline: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="measured: baseline"):
+        read_promise(saved(tmp_path, baseline=baseline))
+
+
+def test_an_interrupted_check_says_what_is_known() -> None:
+    runner = machine(2.0, noise=0.03, interrupt_at=6)
+    found = compared(runner, PROMISE, 60.0)
+    assert (found.rounds, found.verdict, found.speedup_ci95) == (2, "undecided", None)
+    assert found.speedup == pytest.approx(2.0, rel=0.1)
+    assert runner.closed == 1
+
+
+def test_an_interrupted_check_of_a_rate_says_what_is_known() -> None:
+    runner = machine(1.0, interrupt_at=3)
+    promise = replace(PROMISE, baseline=None, samples_per_second=1000.0, next_run_95=(900.0, 1100.0))
+    found = compared(runner, promise, 60.0)
+    assert (found.rounds, found.verdict) == (2, "holds")
+    assert runner.closed == 1
+
+
+def test_a_machine_that_is_slower_in_every_other_round_is_judged_by_its_pairs() -> None:
+    class Slowing(SimulatedMachine):
+        def rate(self, config: Config) -> float:
+            return super().rate(config) * (0.8 if len(self.calls) % 4 in (3, 0) else 1.0)  # in every other round
+
+    runner = Slowing(cost=machine(1.1).cost, noise=0.001, seconds=3.0)
+    promise = replace(PROMISE, speedup=1.1, speedup_ci95=(1.05, 1.15))
+    found = compared(runner, promise, 100.0)
+    assert found.verdict == "holds"
+    assert found.speedup == pytest.approx(1.1, rel=0.01)

@@ -1,0 +1,197 @@
+"""A whole run that explores more of the step: what is returned was confirmed, what was tried is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.api import tune
+from autotune.config import Config, load_config
+from autotune.errors import UsageError
+from autotune.messages import Progress
+from autotune.records import Attempt, Request
+from autotune.result import Result
+from autotune.search.explore import EXPLORE_SHARE
+from autotune.search.loop import CONFIRM_MEASUREMENTS, CONFIRM_SHARE
+from autotune.storage.keeper import Keeper
+from tests import examples
+from tests.simulated import (
+    SimulatedMachine,
+    StepCost,
+    few_of,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+    tuner_of,
+)
+
+GPU = gpu_facts()
+OPTIONS = ("channels_last", "fused_optimizer")
+FASTER = {"channels_last": 1.3, "fused_optimizer": 1.005}
+
+
+def with_options(
+    plain: Callable[[Config], StepCost], factors: Mapping[str, float] = FASTER
+) -> Callable[[Config], StepCost]:
+    """Options make the step alone faster; where the loader is the limit, that is waiting."""
+
+    def cost(config: Config) -> StepCost:
+        found = plain(config)
+        compute = found.compute / math.prod(factors.get(option, 1.0) for option in config.options)
+        wait = found.wait + found.compute - compute if found.wait else 0.0
+        return replace(found, compute=compute, wait=wait)
+
+    return cost
+
+
+def explored(
+    machine: SimulatedMachine,
+    options: tuple[str, ...] = OPTIONS,
+    *,
+    budget: float = 400.0,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    storage: Path | None = None,
+    baseline: Config = examples.BASELINE,
+    **given: Any,
+) -> Result:
+    space = few_of(GPU, 8, baseline, **given)
+    tuner = tuner_of(machine, space, GPU, host(8), budget, tell, explore=options)
+    with closing(Keeper(storage)) as keeper:
+        return tuner.result(keeper)
+
+
+def test_options_that_make_training_faster_are_confirmed_and_returned() -> None:
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
+    result = explored(machine)
+    assert result.verdict == "faster"
+    assert result.config.options == ("channels_last",)
+    assert [(tried.option, tried.kept) for tried in result.tried] == [
+        ("channels_last", True),
+        ("fused_optimizer", False),
+    ]
+    confirmed = [trial.config.options for trial in result.history if trial.kind == "confirm"]
+    assert confirmed.count(("channels_last",)) >= 2
+    assert confirmed.count(()) > confirmed.count(("channels_last",))
+    searched = [trial.config.options for trial in result.history if trial.kind != "confirm"]
+    assert set(searched) == {()}
+
+
+def test_what_only_the_step_alone_gains_is_tried_and_not_returned() -> None:
+    result = explored(SimulatedMachine(cost=with_options(loader_bound), noise=0.001), num_workers="0..2")
+    assert result.tried[0].kept
+    assert result.verdict == "faster"
+    assert result.config.num_workers == 2
+    assert result.config.options == ()
+
+
+def test_options_alone_are_an_answer_where_the_search_finds_nothing() -> None:
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
+    result = explored(machine, batch_size=32, num_workers=0, amp="off", threads=2, pin_memory=False)
+    assert result.verdict == "faster"
+    assert (result.config.batch_size, result.config.options) == (32, ("channels_last",))
+    assert result.speedup > 1.1
+
+
+def test_without_the_flag_nothing_is_explored() -> None:
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay))
+    result = explored(machine, ())
+    assert result.tried == ()
+    assert not any(config.options for config, _ in (*machine.looks, *machine.calls))
+
+
+@pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")
+def test_the_answer_with_options_survives_the_file(tmp_path: Path) -> None:
+    result = explored(SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001))
+    result.config.save(tmp_path / "a.yaml")
+    assert load_config(tmp_path / "a.yaml") == result.config
+    measured = result.config.measured
+    assert measured is not None
+    assert "options" not in measured["baseline"]
+
+
+def test_options_of_the_baseline_stay_and_are_told(tmp_path: Path) -> None:
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
+    result = explored(machine, ("tf32", "channels_last"), baseline=Config(options=("tf32",)))
+    assert all("tf32" in config.options for config, _ in (*machine.looks, *machine.calls))
+    assert [tried.option for tried in result.tried] == ["channels_last"]
+    assert result.config.options == ("channels_last", "tf32")
+    assert result.config.measured is not None
+    assert result.config.measured["baseline"]["options"] == ["tf32"]
+
+
+@pytest.mark.parametrize("budget", [60.0, 180.0, 1000.0])
+def test_the_search_leaves_exploring_its_share_and_exploring_leaves_confirmation_its_own(budget: float) -> None:
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay, {"channels_last": 1.1}), noise=0.1, seconds=3.0)
+    begins: dict[str, float] = {}
+
+    def tell(progress: Progress) -> None:
+        begins.setdefault(progress.phase, progress.seconds_left)
+
+    result = explored(machine, ("channels_last", "tf32", "cudnn_benchmark", "compile"), budget=budget, tell=tell)
+    assert len(result.tried) == 4
+    assert machine.time <= budget + 2 * machine.seconds
+    confirmation = min(CONFIRM_SHARE * budget, CONFIRM_MEASUREMENTS * 2 * machine.seconds)
+    assert begins["explore"] >= EXPLORE_SHARE * budget + confirmation - machine.seconds
+    assert begins.get("confirm", budget) >= confirmation - machine.seconds
+
+
+class Interrupted(SimulatedMachine):
+    """The user presses Ctrl-C at the first look with an option of which a name is given."""
+
+    at = "fused_optimizer"
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        if self.at in config.options:
+            self.at = ""
+            raise KeyboardInterrupt
+        return super().measure(config, request)
+
+
+def test_an_interrupt_ends_exploring_and_what_was_kept_is_confirmed() -> None:
+    machine = Interrupted(cost=with_options(larger_batches_pay), noise=0.001)
+    result = explored(machine)
+    assert "interrupted" in result.stop_reason
+    assert [tried.option for tried in result.tried] == ["channels_last"]
+    assert result.config.options == ("channels_last",)
+    assert machine.closed == 1
+
+
+def test_an_interrupted_search_explores_nothing() -> None:
+    machine = SimulatedMachine(cost=with_options(larger_batches_pay), interrupt_at=2)
+    assert explored(machine).tried == ()
+
+
+def test_an_unknown_option_is_refused_before_anything_starts() -> None:
+    seen: list[Progress] = []
+    with pytest.raises(UsageError, match="--explore: unknown option 'turbo'"):
+        tune("no_such_module:build", on_progress=seen.append, explore="turbo")
+    assert seen == []
+
+
+@pytest.mark.machine
+@pytest.mark.timed
+def test_on_the_demo_each_option_is_tried_and_the_answer_is_one_that_was_confirmed() -> None:
+    result = tune(
+        "autotune.demo:build", device="cpu", budget=45.0, trials=2, batch_size=64, num_workers="0..2", amp="off",
+        explore="channels_last,tf32,fused_optimizer",
+    )  # fmt: skip
+    tried = {each.option: each for each in result.tried}
+    assert list(tried) == ["channels_last", "tf32", "fused_optimizer"]
+    no_time = "there was no time to try it; give a larger --budget"  # as on a machine that others use too
+    assert tried["tf32"].gain is None
+    assert tried["tf32"].message in (
+        no_time, "tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out"
+    )  # fmt: skip
+    first = tried["channels_last"]
+    assert first.message == no_time or (first.gain is not None and first.first_step_seconds is not None)
+    assert all(each.kept or each.message for each in tried.values())
+    assert set(result.config.options) <= {option for option in tried if tried[option].kept}
+    confirmed = [trial.config.options for trial in result.history if trial.kind == "confirm"]
+    assert not result.config.options or result.config.options in confirmed

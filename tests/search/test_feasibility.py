@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.config import Config
+from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
+from autotune.records import Outcome, Probe
+from autotune.search.feasibility import LEAST_OWN, Fitting, exceeds
+from autotune.search.loader_model import LoaderModel
+from autotune.search.observations import Observations
+from autotune.search.step_model import LARGEST_STEP
+from tests import examples
+from tests.simulated import gpu_facts, host
+
+MIB, GIB = 2**20, 2**30
+LOADER = LoaderModel([examples.loader_trace(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB)], None)
+
+
+def look(batch_size: int, device: int, own: int = 0, amp: Any = "off") -> Probe:
+    """A look at a step: peak on a device of 80 GiB, and on the host."""
+    compute = examples.compute_probe(
+        peak_memory_bytes=device, memory="device", memory_limit_bytes=80 * GIB, host_memory_bytes=own
+    )
+    return Probe(part="compute", config=Config(batch_size=batch_size, amp=amp), outcome=Outcome.OK, compute=compute)
+
+
+def fitting(*probes: Probe, memory: int = 10**6 * GIB, headroom: float = 0.0, trials: Any = ()) -> Fitting:
+    machine = replace(host(), memory_bytes=memory, shm_bytes=None)
+    return Fitting(
+        Observations(
+            facts=gpu_facts(), host=machine, memory_limit=MemoryLimit(headroom=headroom), trials=trials, probes=probes
+        ),
+        LOADER,
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.dictionaries(st.sampled_from([16, 32, 64, 128]), st.integers(1, 60), min_size=1),
+    st.integers(1, 120),
+    st.floats(0, 0.5),
+)
+def test_what_is_larger_or_has_more_workers_fits_only_where_the_smaller_does(
+    peaks: dict[int, int], memory: int, headroom: float
+) -> None:
+    growing = zip(sorted(peaks), sorted(peaks.values()), strict=True)
+    known = fitting(*(look(b, gib * GIB, gib * GIB) for b, gib in growing), memory=memory * GIB, headroom=headroom)
+    for workers in (0, 1, 8):
+        fits = [
+            known.refusal(Config(batch_size=b, num_workers=workers)) is None for b in (8, 16, 32, 64, 100, 256, 999)
+        ]
+        assert all(small or not large for small, large in pairwise(fits))
+    fits = [known.refusal(Config(batch_size=64, num_workers=workers)) is None for workers in (0, 1, 2, 8, 64)]
+    assert all(few or not many for few, many in pairwise(fits))
+
+
+def test_what_others_hold_of_the_hosts_memory_cannot_be_used() -> None:
+    known = fitting(look(32, GIB, own=GIB), look(64, GIB, own=2 * GIB), memory=8 * GIB)
+    facts = replace(gpu_facts(), obtainable_host_bytes=3 * GIB)
+    beside_others = Fitting(replace(known._observations, facts=facts), LOADER)
+    assert known.refusal(Config(batch_size=128)) is None
+    assert beside_others.refusal(Config(batch_size=80)) is None
+    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(
+        beside_others.refusal(Config(batch_size=128))
+    )
+
+
+def test_of_several_peaks_at_one_batch_size_the_highest_counts() -> None:
+    known = fitting(look(32, GIB), look(32, 30 * GIB), look(32, GIB))
+    assert known.refusal(Config(batch_size=85)) is None
+    assert "device memory" in str(known.refusal(Config(batch_size=86)))
+
+
+def test_every_precision_has_its_own_peaks_and_one_without_takes_those_known_best() -> None:
+    known = fitting(look(32, 40 * GIB), look(32, 10 * GIB, amp="bf16"), look(64, 20 * GIB, amp="bf16"))
+    assert "device memory" in str(known.refusal(Config(batch_size=128)))
+    assert known.refusal(Config(batch_size=128, amp="bf16")) is None
+    assert known.refusal(Config(batch_size=128, amp="fp16")) is None
+
+
+def test_what_was_measured_leaves_the_workers_out_but_not_more_than_half() -> None:
+    config = Config(num_workers=8, prefetch_factor=2)
+    taken = LOADER.memory(config)
+
+    def own(peak: int) -> int:
+        numbers = examples.measurement(host_memory_bytes=peak, peak_memory_bytes=peak)
+        trials = (examples.trial(config=config, measurement=numbers),)
+        sizes = (k * MIB for k in range(1, 4096))
+        return next(m for m in sizes if fitting(memory=m, trials=trials).refusal(Config()) is None)
+
+    assert own(taken + 700 * MIB) == pytest.approx(max(700 * MIB, LEAST_OWN * (taken + 700 * MIB)), abs=MIB)
+    assert own(taken + 2000 * MIB) == 2000 * MIB
+
+
+@pytest.mark.parametrize("batch", [32, 100])
+def test_beyond_so_many_times_the_largest_that_ran_nothing_is_said_to_fit(batch: int) -> None:
+    known = fitting(look(batch, 1), look(16, 1))
+    assert known.refusal(Config(batch_size=LARGEST_STEP * batch)) is None
+    assert "too far" in str(known.refusal(Config(batch_size=LARGEST_STEP * batch + 1)))
+
+
+@given(st.integers(0, 1000), st.integers(1, 1000), st.floats(0, 0.9))
+def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, headroom: float) -> None:
+    numbers = examples.measurement(peak_memory_bytes=peak, memory_limit_bytes=limit)
+    assert exceeds(numbers, MemoryLimit(headroom=headroom)) == (peak > limit * (1 - headroom))
+
+
+def test_memory_that_grows_until_the_end_of_an_epoch_is_exceeded_before_it_is() -> None:
+    numbers = examples.measurement(memory="host", peak_memory_bytes=2**30, memory_limit_bytes=2**32)
+    assert not exceeds(numbers, DEFAULT_MEMORY_LIMIT)
+    assert exceeds(replace(numbers, epoch_host_memory_bytes=2**33), DEFAULT_MEMORY_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("workers", "prefetch", "fits"), [(8, 2, True), (8, 4, False), (16, 2, False), (0, None, True)]
+)
+def test_batches_of_many_tensors_do_not_fit_into_few_open_files(workers: int, prefetch: int, fits: bool) -> None:
+    loader = LoaderModel([examples.loader_trace(batch_tensors=40)], None)
+    machine = replace(host(), shm_bytes=None, open_files=1024)
+    known = Fitting(Observations(facts=gpu_facts(), host=machine, memory_limit=MemoryLimit(), trials=()), loader)
+    refusal = known.refusal(Config(num_workers=workers, prefetch_factor=prefetch))
+    assert (refusal is None) == fits
+    if refusal is not None:
+        assert refusal.endswith("of 1024 open files (ulimit -n)")
+    unlimited = Observations(
+        facts=gpu_facts(), host=replace(machine, open_files=None), memory_limit=MemoryLimit(), trials=()
+    )
+    assert Fitting(unlimited, loader).refusal(Config(num_workers=64, prefetch_factor=8)) is None

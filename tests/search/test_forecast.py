@@ -1,0 +1,466 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.config import Config
+from autotune.limits import MemoryLimit
+from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
+from autotune.search.forecast import HOPE, NEARLY, Forecast, cost, feasible, forecast_of
+from autotune.search.gp import Posterior
+from autotune.search.observations import Observations
+from autotune.search.predict import Prediction
+from autotune.search.space import Space, without_loader
+from autotune.search.step_model import MEASURED
+from tests import examples
+from tests.simulated import (
+    SimulatedMachine,
+    equal_everywhere,
+    four_shared_cores,
+    gpu_facts,
+    host,
+    loader_bound,
+    space_of,
+)
+
+GIB = 2**30
+FACTS = gpu_facts(dataset_length=None)
+SPACE = space_of(FACTS, batch_size="16..128", num_workers="0,1,2,4", prefetch_factor="2,4")
+WORKERS = Config(batch_size=32, num_workers=2, prefetch_factor=4, persistent_workers=True)
+
+
+def trial(number: int, config: Config, attempt: Attempt) -> Trial:
+    return examples.trial(
+        number=number,
+        kind="search" if number else "baseline",
+        config=config,
+        outcome=attempt.outcome,
+        measurement=attempt.measurement,
+    )
+
+
+def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space = SPACE) -> Observations:
+    """The baseline measured, every precision compared with fp32, and some looks taken."""
+    probes = [*examples.compared("bf16", "fp16")]
+    for part, config in looks:
+        attempt = machine.measure(config, Request(seconds=1, part=part))
+        probes.append(
+            Probe(part=part, config=config, outcome=attempt.outcome, compute=attempt.compute, loader=attempt.loader)
+        )
+    baseline = trial(0, space.base, machine.measure(space.base, Request(seconds=1)))
+    return Observations(
+        facts=FACTS, host=host(), memory_limit=MemoryLimit(headroom=0.1), trials=(baseline,), probes=tuple(probes)
+    )
+
+
+def with_trial(observations: Observations, config: Config, outcome: Outcome, **changes: Any) -> Observations:
+    """One more trial: its numbers where it gave some."""
+    has_numbers = outcome in (Outcome.OK, Outcome.SUSPECT)
+    attempt = Attempt(outcome=outcome, measurement=examples.measurement(**changes) if has_numbers else None)
+    return replace(observations, trials=(*observations.trials, trial(len(observations.trials), config, attempt)))
+
+
+def of_loader_bound() -> Observations:
+    return known(SimulatedMachine(cost=loader_bound), ("loader", Config()), ("compute", Config()))
+
+
+def opened(forecast: Forecast) -> set[Config]:
+    return {config for config, is_open in zip(forecast.configs, forecast.is_open, strict=True) if is_open}
+
+
+def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
+    """Where a failure is to be expected again."""
+    if outcome is Outcome.DEVICE_OOM:
+        return config.amp == failed.amp and config.batch_size >= failed.batch_size
+    if outcome is Outcome.UNPICKLABLE:
+        return config.num_workers > 0
+    in_flight, failed_in_flight = (c.batch_size * c.num_workers * (c.prefetch_factor or 0) for c in (config, failed))
+    if outcome is Outcome.SHM and failed.num_workers:
+        return in_flight >= failed_in_flight
+    if outcome is Outcome.NUMERICS:
+        in_fp32 = failed.amp == "off"
+        return config.amp == failed.amp and (not in_fp32 or config.batch_size == failed.batch_size)
+    if outcome is Outcome.HOST_OOM and in_flight < failed_in_flight:
+        return False
+    if outcome is Outcome.HOST_OOM or failed.num_workers:
+        return config.batch_size >= failed.batch_size and config.num_workers >= failed.num_workers
+    return (config.amp, config.batch_size) == (failed.amp, failed.batch_size)
+
+
+FAILURES = [
+    Outcome.DEVICE_OOM,
+    Outcome.HOST_OOM,
+    Outcome.SHM,
+    Outcome.TIMEOUT,
+    Outcome.CRASHED,
+    Outcome.WORKER_DIED,
+    Outcome.NUMERICS,
+    Outcome.USER_ERROR,
+    Outcome.UNPICKLABLE,
+    Outcome.DEVICE_ERROR,
+]
+WITH_WORKERS_ONLY = (Outcome.SHM, Outcome.UNPICKLABLE)
+
+
+BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(batch_size=64, amp="bf16")
+
+
+@pytest.mark.parametrize(
+    ("failed", "outcome"),
+    [(BESIDE_WORKERS, outcome) for outcome in FAILURES]
+    + [(ALONE, outcome) for outcome in FAILURES if outcome not in WITH_WORKERS_ONLY],
+)
+def test_what_failed_takes_with_it_what_is_to_be_expected_to_fail_alike_and_nothing_else(
+    failed: Config, outcome: Outcome
+) -> None:
+    observations = of_loader_bound()
+    before = opened(forecast_of(observations, SPACE))
+    after = opened(forecast_of(with_trial(observations, failed, outcome), SPACE))
+    lost = {config for config in before if needs_more(config, failed, outcome)} | {failed}
+    assert after == before - lost
+    assert after
+    assert len(after) < len(before)
+
+
+@pytest.mark.parametrize("headroom", [0.0, 0.1])
+@pytest.mark.parametrize(("memory", "like"), [("device", Outcome.DEVICE_OOM), ("host", Outcome.HOST_OOM)])
+def test_a_trial_that_left_too_little_memory_free_takes_with_it_what_needs_more(
+    memory: str, like: Outcome, headroom: float
+) -> None:
+    observations = replace(of_loader_bound(), memory_limit=MemoryLimit(headroom=headroom))
+    numbers = {"memory": memory, "peak_memory_bytes": 95 * GIB, "memory_limit_bytes": 100 * GIB}
+    failed = replace(WORKERS, batch_size=64)
+    told = with_trial(observations, failed, Outcome.OK, **numbers)
+    forecast = forecast_of(told, SPACE)
+    more = {config for config in opened(forecast) if needs_more(config, failed, like)}
+    assert bool(more) == (headroom == 0.0)
+    assert (told.trials[1] in feasible(told)) == (headroom == 0.0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.HOST_OOM])
+def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome: Outcome) -> None:
+    observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    before = opened(forecast_of(observations, SPACE))
+    failed = Probe(part="loader", config=Config(batch_size=64), outcome=outcome)
+    after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
+    like_it = Config(batch_size=64, num_workers=1, prefetch_factor=4)
+    assert after == {config for config in before if not needs_more(config, like_it, outcome)}
+    assert any(config.num_workers for config in after)
+
+
+def test_where_workers_cannot_be_started_configurations_without_them_are_left() -> None:
+    observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    before = opened(forecast_of(observations, SPACE))
+    failed = Probe(part="loader", config=Config(batch_size=64), outcome=Outcome.UNPICKLABLE)
+    after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
+    assert after == {config for config in before if not config.num_workers} != set()
+
+
+def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() -> None:
+    observations = of_loader_bound()
+    ended = Attempt(outcome=Outcome.SUSPECT, message="ended before memory ran out")
+    told = replace(observations, trials=(*observations.trials, trial(1, WORKERS, ended)))
+    assert opened(forecast_of(told, SPACE)) == opened(forecast_of(observations, SPACE)) - {WORKERS}
+
+
+def test_a_look_at_the_loader_that_took_too_long_closes_nothing() -> None:
+    observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    late = Probe(part="loader", config=Config(), outcome=Outcome.TIMEOUT)
+    told = replace(observations, probes=(*observations.probes, late))
+    assert opened(forecast_of(told, SPACE)) == opened(forecast_of(observations, SPACE))
+
+
+def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> None:
+    observations = known(SimulatedMachine(cost=equal_everywhere), ("loader", Config()), ("compute", Config()))
+    doubted: list[Config] = []
+    while (config := forecast_of(observations, SPACE).doubtful_step(observations)) is not None:
+        assert config == without_loader(config)
+        assert config not in doubted
+        doubted.append(config)
+        compute = examples.compute_probe(samples_per_second=500.0)
+        look = Probe(part="compute", config=config, outcome=Outcome.OK, compute=compute)
+        observations = replace(observations, probes=(*observations.probes, look))
+    assert doubted
+
+
+def test_a_comparison_with_fp32_closes_nothing_where_it_is_sound_and_its_precision_alone_where_it_is_not() -> None:
+    sound = of_loader_bound()
+    everything = opened(forecast_of(sound, SPACE))
+    assert {config.amp for config in everything} == {"off", "bf16", "fp16"}
+    for failed in (
+        replace(sound.probes[0], message="it overflows"),
+        replace(sound.probes[0], numerics=None, outcome=Outcome.HOST_OOM),
+        replace(sound.probes[0], numerics=None, outcome=Outcome.TIMEOUT),
+    ):
+        forecast = forecast_of(replace(sound, probes=(failed, *sound.probes[1:])), SPACE)
+        assert opened(forecast) == {config for config in everything if config.amp != "bf16"}
+
+
+def test_a_precision_that_was_not_compared_with_fp32_is_closed_unless_the_user_trains_in_it() -> None:
+    unchecked = replace(of_loader_bound(), probes=())
+    assert {config.amp for config in opened(forecast_of(unchecked, SPACE))} == {"off"}
+    theirs = replace(unchecked, trials=(replace(unchecked.trials[0], config=Config(amp="bf16")),))
+    assert theirs.distrust("bf16") is None
+    assert "no time" in str(theirs.distrust("fp16"))
+
+
+def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
+    observations = of_loader_bound()
+    before = opened(forecast_of(observations, SPACE))
+    failed = Probe(part="compute", config=Config(batch_size=64, amp="bf16"), outcome=Outcome.CRASHED)
+    after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
+    assert after == {config for config in before if (config.batch_size, config.amp) != (64, "bf16")}
+
+
+def test_a_disturbed_trial_is_not_measured_again_and_counts_with_a_larger_error() -> None:
+    def after(foreign_cpus: float) -> tuple[float, float, set[Config]]:
+        conditions = examples.conditions(is_crowded=foreign_cpus > 0, foreign_cpus=foreign_cpus, cpus=8)
+        outcome = Outcome.SUSPECT if foreign_cpus else Outcome.OK
+        disturbed = with_trial(
+            of_loader_bound(),
+            WORKERS,
+            outcome,
+            samples_per_second=1500.0,
+            ceiling_samples_per_second=10_000.0,
+            conditions=conditions,
+        )
+        forecast = forecast_of(disturbed, SPACE)
+        return forecast.rate_of(WORKERS), forecast.error_of(WORKERS), set(opened(forecast))
+
+    (quiet, little, _), (busy, much, left), (busier, more, _) = after(0.0), after(2.0), after(8.0)
+    assert little < much < more
+    assert abs(math.log(quiet / 1500)) < abs(math.log(busy / 1500)) < abs(math.log(busier / 1500))
+    assert WORKERS not in left
+
+
+def test_what_was_measured_on_a_busy_machine_may_be_the_best() -> None:
+    disturbed = with_trial(
+        of_loader_bound(),
+        WORKERS,
+        Outcome.SUSPECT,
+        samples_per_second=5000.0,
+        conditions=examples.conditions(is_crowded=True, foreign_cpus=1.0, cpus=8),
+    )
+    assert forecast_of(disturbed, SPACE).best.config == WORKERS
+
+
+def test_the_faster_of_two_is_not_the_one_that_had_more_of_the_machine() -> None:
+    def measured(rate: float, foreign_cpus: float) -> dict[str, Any]:
+        conditions = examples.conditions(is_crowded=foreign_cpus > 0, foreign_cpus=foreign_cpus, cpus=8)
+        return {"samples_per_second": rate, "ceiling_samples_per_second": 10_000.0, "conditions": conditions}
+
+    free, beset = replace(WORKERS, prefetch_factor=2), WORKERS
+    known = with_trial(of_loader_bound(), free, Outcome.OK, **measured(2100.0, 0.0))
+    known = with_trial(known, beset, Outcome.SUSPECT, **measured(2000.0, 4.0))
+    assert forecast_of(known, SPACE).best.config == beset
+
+
+def test_where_others_come_and_go_a_look_excludes_less() -> None:
+    crowded = examples.conditions(is_crowded=True, foreign_cpus=2.0, cpus=8)
+    quiet = forecast_of(with_trial(of_loader_bound(), WORKERS, Outcome.SUSPECT), SPACE).prediction
+    busy = forecast_of(with_trial(of_loader_bound(), WORKERS, Outcome.SUSPECT, conditions=crowded), SPACE).prediction
+    assert (busy.bounds > 1.1 * quiet.bounds).all()
+    assert (np.hypot(busy.step_errors, busy.loader_errors) > np.hypot(quiet.step_errors, quiet.loader_errors)).all()
+
+
+FAILING: dict[str, Callable[[Config], Outcome | None]] = {
+    "memory": lambda config: Outcome.DEVICE_OOM if config.batch_size > 32 else None,
+    "workers": lambda config: Outcome.WORKER_DIED if config.num_workers > 1 else None,
+    "numerics": lambda config: Outcome.NUMERICS if config.amp == "bf16" else None,
+    "disturbed": lambda config: Outcome.SUSPECT if config.num_workers == 2 else None,
+    "nothing": lambda config: None,
+}
+
+
+@pytest.mark.parametrize("fails", FAILING.values(), ids=FAILING)
+@pytest.mark.parametrize("cost_of", [loader_bound, four_shared_cores])
+def test_what_is_proposed_was_not_measured_fits_and_could_win_and_does_not_fail_for_sure(
+    fails: Callable[[Config], Outcome | None], cost_of: Any
+) -> None:
+    machine = SimulatedMachine(cost=cost_of, fails=fails, noise=0.02)
+    observations = known(machine, ("loader", Config()), ("compute", Config()))
+    for _ in range(12):
+        forecast = forecast_of(observations, SPACE)
+        proposal = forecast.proposal()
+        if proposal is None:
+            assert not forecast.is_open.any()
+            break
+        assert proposal in SPACE.configs
+        assert proposal not in [done.config for done in observations.trials]
+        assert forecast.prediction.refusals[forecast.position[proposal]] is None
+        assert forecast.bound(proposal) > math.exp(forecast.best_log)
+        for done in observations.trials:
+            assert done.measurement is not None or not needs_more(proposal, done.config, done.outcome)
+        told = trial(len(observations.trials), proposal, machine.measure(proposal, Request(seconds=1)))
+        observations = replace(observations, trials=(*observations.trials, told))
+
+
+def test_what_would_not_fit_is_closed_and_said_to_be_left_out() -> None:
+    machine = SimulatedMachine(cost=loader_bound, peak=lambda config: GIB)
+    observations = replace(
+        known(machine, ("loader", Config()), ("compute", Config())), host=replace(host(), shm_bytes=1)
+    )
+    forecast = forecast_of(observations, SPACE)
+    assert not any(config.num_workers for config in opened(forecast))
+    (left,) = forecast.left_out(observations)
+    assert left[0].num_workers
+    assert "/dev/shm" in left[1]
+    assert left[2] == forecast.bound(left[0])
+    refused = [c for c, refusal in zip(forecast.configs, forecast.prediction.refusals, strict=True) if refusal]
+    assert forecast.rate_of(left[0]) == max(forecast.rate_of(config) for config in refused)
+
+
+def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_bound() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    slow = Config(batch_size=16, amp="bf16")
+    observations = known(machine, ("loader", Config()), ("compute", Config()), ("compute", slow))
+    look = replace(observations.probes[-1], compute=examples.compute_probe(samples_per_second=100.0))
+    observations = replace(observations, probes=(*observations.probes[:-1], look))
+    forecast = forecast_of(observations, SPACE)
+    (left,) = forecast.left_out(observations)
+    assert (left[0].batch_size, left[0].amp) == (16, "bf16")
+    assert left[1] == f"no loader could give it more than {left[2]:,.0f} samples/s"
+    assert 100 < left[2] < math.exp(forecast.best_log)
+    assert not {c for c in opened(forecast) if (c.batch_size, c.amp) == (16, "bf16")}
+    tried = with_trial(observations, left[0], Outcome.CRASHED)
+    assert forecast_of(tried, SPACE).left_out(tried) == []
+
+
+def test_a_baseline_beyond_the_bounds_is_known_but_never_proposed() -> None:
+    space = space_of(FACTS, batch_size="64,128", num_workers="1,2")
+    observations = known(SimulatedMachine(cost=loader_bound), ("loader", Config(batch_size=64)), space=space)
+    forecast = forecast_of(observations, space)
+    assert forecast.configs == (*space.configs, space.base)
+    assert forecast.best.config == space.base
+    assert opened(forecast) <= set(space.configs)
+    assert forecast.proposal() in space.configs
+
+
+def test_the_baseline_counts_even_where_it_was_disturbed_or_takes_too_much_memory() -> None:
+    numbers = examples.measurement(peak_memory_bytes=100, memory_limit_bytes=100)
+    observations = of_loader_bound()
+    for baseline in (
+        examples.trial(measurement=numbers),
+        examples.trial(outcome=Outcome.SUSPECT),
+    ):
+        assert feasible(replace(observations, trials=(baseline,))) == [baseline]
+
+
+def forecast_with(
+    configs: Sequence[Config],
+    rates: Sequence[float],
+    *,
+    errors: Sequence[float] | float = 0.1,
+    is_open: Sequence[bool] | None = None,
+    ceiling: float = 1e9,
+    last: Config | None = None,
+    best: float = 100.0,
+) -> Forecast:
+    count = len(configs)
+    ceilings, zeros = np.full(count, ceiling), np.zeros(count)
+    return Forecast(
+        configs=tuple(configs),
+        position={config: index for index, config in enumerate(configs)},
+        prediction=Prediction(
+            rates=np.array(rates),
+            ceilings=ceilings,
+            ceiling_errors=np.full(count, MEASURED),
+            limits=ceilings,
+            bounds=ceilings * 1.2,
+            step_errors=zeros,
+            loader_errors=zeros,
+            refusals=(None,) * count,
+        ),
+        posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,)), 0.02),
+        is_open=np.array([True] * count if is_open is None else is_open),
+        is_untried=np.full(count, fill_value=True),
+        base=examples.BASELINE,
+        best=examples.trial(),
+        best_log=math.log(best),
+        last=last,
+    )
+
+
+CHEAPER = [
+    (Config(batch_size=32, num_workers=2), Config(batch_size=32, num_workers=4)),
+    (Config(batch_size=64, num_workers=8), Config(batch_size=128)),
+    (Config(batch_size=32, num_workers=4), Config(batch_size=16)),
+    (Config(num_workers=2, prefetch_factor=2), Config(num_workers=2, prefetch_factor=8)),
+    (Config(num_workers=2), Config(num_workers=2, pin_memory=True)),
+    (Config(intra_op_threads=1), Config(amp="bf16")),
+    (Config(), Config(intra_op_threads=1)),
+]
+
+
+@pytest.mark.parametrize(("cheap", "dear"), CHEAPER)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_among_equals_the_cheapest_is_proposed(cheap: Config, dear: Config, is_first: bool) -> None:
+    configs = [cheap, dear] if is_first else [dear, cheap]
+    assert cost(cheap, examples.BASELINE) < cost(dear, examples.BASELINE)
+    assert forecast_with(configs, [120.0, 120.0]).proposal() == cheap
+
+
+def test_among_near_equals_what_needs_no_new_process_is_proposed() -> None:
+    here, elsewhere = Config(batch_size=64, num_workers=4), Config(batch_size=32, num_workers=1)
+    last = Config(batch_size=64, num_workers=8)
+    assert forecast_with([elsewhere, here], [120.0, 119.0], last=last).proposal() == here
+    assert forecast_with([elsewhere, here], [120.0, 119.0]).proposal() == elsewhere
+    for other in (Config(batch_size=16), Config(batch_size=64, amp="bf16"), Config(batch_size=64, intra_op_threads=1)):
+        assert forecast_with([elsewhere, here], [120.0, 119.0], last=other).proposal() == elsewhere
+
+
+@pytest.mark.parametrize(("share", "is_near"), [(NEARLY + 0.02, True), (NEARLY - 0.02, False)])
+def test_what_is_likely_to_win_clearly_more_is_proposed_whatever_it_costs(share: float, is_near: bool) -> None:
+    cheap, dear = Config(num_workers=1), Config(num_workers=8)
+    gain = 0.5  # so far above the best that the expected gain is the difference
+    forecast = forecast_with([dear, cheap], [100 * math.exp(gain), 100 * math.exp(share * gain)], errors=0.01)
+    assert forecast.proposal() == (cheap if is_near else dear)
+
+
+def test_only_what_is_open_is_proposed() -> None:
+    configs = [Config(num_workers=count) for count in range(1, 5)]
+    forecast = forecast_with(configs, [400.0, 300.0, 200.0, 100.0], is_open=[False, False, True, True])
+    assert forecast.proposal() == configs[2]
+    assert forecast_with(configs, [400.0] * 4, is_open=[False] * 4).proposal() is None
+
+
+def test_nothing_open_has_no_upside() -> None:
+    assert forecast_with([Config()], [500.0], is_open=[False]).upside == 0.0
+
+
+def test_the_upside_is_that_of_the_most_hopeful_and_no_more_than_its_ceiling() -> None:
+    configs = [Config(num_workers=count) for count in range(1, 4)]
+    forecast = forecast_with(configs, [90.0, 110.0, 300.0], errors=[1.0, 0.1, 0.1], is_open=[True, True, False])
+    assert forecast.upside == pytest.approx(0.9 * math.exp(HOPE * 1.0) - 1)
+    assert replace(forecast, is_open=np.array([False, True, False])).upside == pytest.approx(
+        1.1 * math.exp(HOPE * 0.1) - 1
+    )
+    assert forecast_with(configs, [90.0] * 3, errors=2.0, ceiling=104.0).upside == pytest.approx(0.04)
+
+
+def test_what_is_most_promising_is_the_fastest_that_may_fit_and_need_not_win() -> None:
+    slow, slower, refused = (Config(batch_size=size) for size in (16, 8, 4))
+    forecast = forecast_with([Config(), slow, slower, refused], [100.0, 50.0, 40.0, 60.0], is_open=[False] * 4)
+    forecast = replace(
+        forecast,
+        is_untried=np.array([False, True, True, True]),
+        prediction=replace(forecast.prediction, refusals=(None, None, None, "too large")),
+    )
+    assert forecast.proposal() is None
+    assert forecast.most_promising() == slow
+    assert replace(forecast, is_untried=np.full(4, fill_value=False)).most_promising() is None
+
+
+def test_what_remains_is_the_upside_and_no_more_than_the_limit() -> None:
+    configs = [Config(), Config(batch_size=64)]
+    hopeful = forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, True])
+    assert hopeful.remaining == pytest.approx(0.1)
+    assert forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, True], ceiling=104.0).remaining == (
+        pytest.approx(0.04)
+    )
+    assert forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, False]).remaining == 0.0

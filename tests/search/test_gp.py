@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from autotune.config import Config
+from autotune.limits import MemoryLimit
+from autotune.records import Outcome, Probe
+from autotune.search.gp import Loss, Posterior, expected_gain, posterior
+from autotune.search.observations import Observations
+from autotune.search.predict import Prediction, predict
+from tests import examples
+from tests.simulated import host, space_of
+
+Floats = NDArray[np.float64]
+
+SPACE = space_of(examples.facts(), batch_size="16..1024", num_workers="0..6", threads="1,2")
+CONFIGS = SPACE.configs
+KNOWLEDGE = Observations(
+    facts=examples.facts(),
+    host=host(4),
+    memory_limit=MemoryLimit(headroom=0.1),
+    trials=(examples.trial(),),
+    probes=(
+        Probe(part="loader", config=Config(), outcome=Outcome.OK, loader=examples.loader_trace()),
+        Probe(part="compute", config=Config(), outcome=Outcome.OK, compute=examples.compute_probe()),
+    ),
+)
+PREDICTION = predict(CONFIGS, KNOWLEDGE)
+PRIOR = np.log(PREDICTION.rates)
+POSITION = {config: index for index, config in enumerate(CONFIGS)}
+
+
+def after(measured: Sequence[int], rates: Floats, prediction: Prediction = PREDICTION) -> Posterior:
+    return posterior(CONFIGS, prediction, measured, rates, 2)
+
+
+def after_factor(measured: Sequence[int], factor: float) -> Posterior:
+    """What is known when every rate measured is so many times the predicted one."""
+    return after(measured, PREDICTION.rates[list(measured)] * factor)
+
+
+def some(count: int, seed: int = 0) -> list[int]:
+    """Some configurations, each once."""
+    return [int(index) for index in np.random.default_rng(seed).choice(len(CONFIGS), count, replace=False)]
+
+
+def at(**knobs: object) -> int:
+    return POSITION[replace(examples.BASELINE, persistent_workers=True, **knobs)]  # type: ignore[arg-type]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sets(st.integers(0, len(CONFIGS) - 1), min_size=1, max_size=20), st.integers(0, 1000))
+def test_everything_known_is_finite_and_nothing_is_certain(measured: set[int], seed: int) -> None:
+    index = sorted(measured)
+    noise = np.random.default_rng(seed).normal(0, 0.3, len(index))
+    found = after(index, PREDICTION.rates[index] * np.exp(noise))
+    assert found.means.shape == found.errors.shape == (len(CONFIGS),)
+    assert np.isfinite(found.means).all()
+    assert (found.errors > 0).all()
+    assert 0.005 < found.noise < 0.5
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 25])
+def test_a_measurement_without_noise_is_nearly_interpolated(count: int) -> None:
+    index = some(count)
+    truth = PRIOR[index] + 0.4 * np.sin([math.log2(CONFIGS[i].batch_size) for i in index])
+    found = after(index, np.exp(truth))
+    assert found.means[index] == pytest.approx(truth, abs=0.05)
+    assert (found.errors[index] <= found.noise).all()
+
+
+def test_measurements_that_agree_with_the_prediction_leave_it_as_it_is() -> None:
+    found = after_factor(some(8), 1.0)
+    assert found.means == pytest.approx(PRIOR, abs=1e-6)
+
+
+def test_what_is_measured_is_known_better_than_what_is_not() -> None:
+    index = some(8)
+    found = after_factor(index, 1.1)
+    others = np.setdiff1d(np.arange(len(CONFIGS)), index)
+    assert found.errors[index].max() < found.errors[others].mean()
+
+
+def test_a_slow_measurement_says_more_of_its_like_than_of_what_is_far_away() -> None:
+    here = at(batch_size=16, num_workers=1, prefetch_factor=2)
+    near = at(batch_size=16, num_workers=1, prefetch_factor=4)
+    far = at(batch_size=1024, num_workers=6, prefetch_factor=8, amp="bf16", intra_op_threads=1)
+    found = after_factor([here], 0.7)
+    change = found.means - PRIOR
+    assert change[here] == pytest.approx(math.log(0.7), abs=0.05)
+    assert change[near] < 0.5 * math.log(0.7)
+    assert abs(change[far]) < 0.1 * abs(math.log(0.7))
+    assert found.errors[here] < found.errors[near] < found.errors[far]
+
+
+def test_far_away_the_prior_keeps_its_error() -> None:
+    far = at(batch_size=1024, num_workers=6, prefetch_factor=8, amp="bf16", intra_op_threads=1)
+    near = at(batch_size=16, num_workers=1, prefetch_factor=2)
+    one, two = (
+        after_factor([near, other], 1.0) for other in (far, at(batch_size=16, num_workers=2, prefetch_factor=2))
+    )
+    least = math.hypot(PREDICTION.step_errors[far], PREDICTION.loader_errors[far])
+    assert one.errors[far] < 0.05
+    assert two.errors[far] > 0.5 * least  # the smallest candidate scale is a half
+
+
+@pytest.mark.parametrize("factor", [20.0, 1 / 20])
+@pytest.mark.parametrize("count", [4, 8, 16])
+def test_a_prediction_that_is_wrong_by_a_factor_of_twenty_everywhere_is_unlearnt(factor: float, count: int) -> None:
+    index = some(count)
+    truth = PREDICTION.rates * factor
+    found = after(index, truth[index])
+    assert found.means[index] == pytest.approx(np.log(truth[index]), abs=0.1)
+    before = np.abs(PRIOR - np.log(truth)).mean()
+    assert np.abs(found.means - np.log(truth)).mean() < 0.85 * before
+    assert found.errors.mean() > 3 * after_factor(index, 1.0).errors.mean()  # and what is left is very unsure
+
+
+@pytest.mark.parametrize("count", [5, 10, 20])
+def test_where_the_prediction_is_wrong_the_truth_lies_within_what_is_left_open(count: int) -> None:
+    truth = PRIOR + [0.5 - 0.1 * math.log2(config.batch_size) for config in CONFIGS]
+    inside = []
+    for seed in range(8):
+        index = some(count, seed)
+        found = after(index, np.exp(truth[index]))
+        inside.append((np.abs(found.means - truth) < 2 * found.errors).mean())
+    assert np.mean(inside) > 0.9
+    assert min(inside) > 0.9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noisy_measurements_are_taken_as_noisy(seed: int) -> None:
+    index = some(40, seed)
+    generator = np.random.default_rng(seed)
+    quiet, noisy = (
+        after(index, PREDICTION.rates[index] * np.exp(generator.normal(0, deviation, 40))) for deviation in (0.01, 0.3)
+    )
+    assert quiet.noise <= 0.04 < noisy.noise
+    assert quiet.errors[index].mean() < noisy.errors[index].mean()
+
+
+def test_the_order_of_the_measurements_does_not_matter() -> None:
+    index = some(9)
+    rates = PREDICTION.rates[index] * np.linspace(0.6, 1.3, 9)
+    forth, back = after(index, rates), after(index[::-1], rates[::-1])
+    assert forth.means == pytest.approx(back.means, abs=1e-9)
+    assert forth.errors == pytest.approx(back.errors, abs=1e-9)
+
+
+def test_torchs_own_number_of_threads_counts_as_that_number() -> None:
+    configs = [Config(intra_op_threads=threads) for threads in (None, 2, 8)]
+    prediction = predict(configs, KNOWLEDGE)
+    found = posterior(configs, prediction, [0], prediction.rates[:1] * 0.8, 2)
+    change = found.means - np.log(prediction.rates)
+    assert change[1] == pytest.approx(change[0], abs=0.03)
+    assert abs(change[2]) < abs(change[1])
+
+
+def test_a_measurement_promises_more_where_the_rate_may_be_higher() -> None:
+    index = some(6)
+    found = after_factor(index, 1.0)
+    best = float(found.means[index].max())
+    gains = expected_gain(found.means, found.errors, best)
+    promising, hopeless = found.means + found.errors > best, found.means + 5 * found.errors < best
+    assert promising.any()
+    assert hopeless.any()
+    assert gains[promising].min() > 1000 * gains[hopeless].max()
+
+
+MEANS = st.floats(-3, 3)
+ERRORS = st.floats(1e-3, 3)
+
+
+@given(MEANS, ERRORS, MEANS)
+def test_the_expected_gain_is_the_integral_over_what_exceeds_the_best(mean: float, error: float, best: float) -> None:
+    grid = np.linspace(-9, 9, 20_001)
+    density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
+    expected = float(np.trapezoid(np.maximum(mean + error * grid - best, 0) * density, grid))
+    gain = expected_gain(np.array([mean]), np.array([error]), best)
+    assert gain[0] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+@given(MEANS, ERRORS, st.floats(-6, 50))
+def test_the_expected_gain_is_never_negative_nor_below_the_difference(
+    best: float, error: float, deviations: float
+) -> None:
+    mean = best + deviations * error
+    gain = float(expected_gain(np.array([mean]), np.array([error]), best)[0])
+    assert gain >= 0
+    assert gain >= (mean - best) * (1 - 1e-9)
+
+
+def test_the_expected_gain_grows_with_the_mean_and_with_the_error() -> None:
+    means = np.linspace(-1, 1, 41)
+    assert (np.diff(expected_gain(means, np.full(41, 0.3), 0.0)) > 0).all()
+    assert (np.diff(expected_gain(np.full(41, -0.2), np.linspace(0.05, 1, 41), 0.0)) > 0).all()
+
+
+# --- what others take ---
+
+
+def beside(index: Sequence[int], rates: Floats, taken: Sequence[float], expected: float = 2.0) -> Posterior:
+    loss = Loss(np.array(taken), expected=expected, error=0.7)
+    return posterior(CONFIGS, PREDICTION, index, rates, 2, loss)
+
+
+def test_where_others_take_nothing_all_is_as_without_them() -> None:
+    index = some(8)
+    rates = PREDICTION.rates[index] * 1.2
+    assert (beside(index, rates, [0.0] * 8).means == after(index, rates).means).all()
+
+
+def test_of_two_that_were_as_fast_that_which_had_less_of_the_machine_is_the_faster() -> None:
+    free, beset = at(batch_size=16, num_workers=1, prefetch_factor=2), at(batch_size=1024, num_workers=6, amp="bf16")
+    found = beside([free, beset], PREDICTION.rates[[free, beset]], [0.0, 0.4])
+    change = found.means - PRIOR
+    assert change[beset] - change[free] > 0.2
+    assert (found.errors[[free, beset]] > after_factor([free, beset], 1.0).errors[[free, beset]]).all()
+
+
+@pytest.mark.parametrize("lost", [0.0, 1.0, 3.0])
+def test_what_others_cost_is_learnt_from_the_measurements(lost: float) -> None:
+    index = some(20)
+    taken = np.random.default_rng(0).choice([0.0, 0.5], len(index))
+    found = beside(index, PREDICTION.rates[index] * np.exp(-lost * taken), taken.tolist())
+    change = found.means - PRIOR
+    assert np.ptp(change[index]) < 0.3
+    assert change.mean() == pytest.approx(-lost * taken.mean(), abs=0.15)

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import NothingFeasibleError, UserCodeError
+from autotune.limits import Budget
+from autotune.messages import Messages, Progress
+from autotune.records import Attempt, Outcome, Part, Request, WorkloadFacts
+from autotune.search import loop as stages
+from autotune.search.forecast import Forecast
+from autotune.search.loop import MAX_DOUBTS, PROBE_SHARE, Search
+from autotune.search.space import Space
+from autotune.search.stopping import Ending
+from autotune.search.study import TuningStudy, open_study
+from autotune.storage.keeper import Keeper
+from tests import examples
+from tests.simulated import (
+    WHOLE,
+    SimulatedMachine,
+    StepCost,
+    equal_everywhere,
+    few_of,
+    four_shared_cores,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+)
+
+CPU, GPU = examples.facts(dataset_length=None), gpu_facts(dataset_length=None)
+DEVICES = pytest.mark.parametrize("facts", [CPU, GPU], ids=["cpu", "gpu"])
+
+
+class Run:
+    """A search on a simulated machine, and all that was told of it."""
+
+    def __init__(
+        self,
+        machine: SimulatedMachine,
+        facts: WorkloadFacts = GPU,
+        *,
+        budget: float = 600.0,
+        storage: Path | None = None,
+        max_trials: int | None = None,
+        **bounds: Any,
+    ) -> None:
+        self.machine = machine
+        self.told: list[Progress] = []
+        self.space: Space = few_of(facts, **bounds)
+        keeper = Keeper(storage)
+        self.study: TuningStudy = open_study(self.space, facts, host(), keeper=keeper)
+        self.clock = Budget(budget, machine.now)
+        search = Search(
+            runner=machine,
+            study=self.study,
+            space=self.space,
+            budget=self.clock,
+            messages=Messages(self.clock, self.told.append),
+            max_trials=max_trials,
+        )
+        stop = search.run()
+        self.reason, self.ending = stop.text, stop.ending
+        keeper.close()
+
+
+def step_of_ten_loadings(config: Config) -> StepCost:
+    """A batch takes a tenth of the step to load; a worker does it meanwhile."""
+    compute = 1e-3 * config.batch_size
+    return StepCost(wait=0.0 if config.num_workers else 0.1 * compute, compute=compute)
+
+
+@DEVICES
+def test_the_looks_come_after_the_baseline_and_before_any_other_trial(facts: WorkloadFacts) -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), facts, max_trials=2)
+    phases = [told.phase for told in run.told if told.running]
+    looks = len(run.machine.looks)
+    assert phases == ["baseline"] + looks * ["probe"] + ["search"]
+    assert looks > 3
+    assert run.machine.looks[0][1].part == "loader"
+    assert len(run.study.probes) == len([told for told in run.told if told.looked]) == looks
+
+
+@pytest.mark.parametrize("budget", [20.0, 40.0])
+def test_no_look_begins_once_their_share_of_the_budget_is_spent(budget: float) -> None:
+    machine = SimulatedMachine(cost=loader_bound, seconds=8.0)
+    began: list[float] = []
+    measure = machine.measure
+
+    def noting(config: Config, request: Request) -> Attempt:
+        if request.part != "training":
+            began.append(machine.now())
+        return measure(config, request)
+
+    machine.measure = noting  # type: ignore[method-assign]
+    run = Run(machine, budget=budget)
+    assert all(moment <= 8.0 + PROBE_SHARE * (budget - 8.0) for moment in began)
+    assert (len(began) > 0) == (budget > 30)
+    assert run.study.trials
+
+
+def test_with_time_enough_looks_come_first_and_only_doubts_come_back() -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), budget=10_000.0, max_trials=10)
+    assert 0 < len(run.machine.looks) < 30
+    phases = [told.phase for told in run.told if told.running]
+    first = phases.index("search")
+    assert phases[:first] == ["baseline"] + (first - 1) * ["probe"]
+    assert phases[first:].count("probe") <= MAX_DOUBTS  # before it ends at the ceiling
+
+
+@DEVICES
+def test_where_the_step_takes_ten_times_the_loading_few_trials_reach_the_ceiling(facts: WorkloadFacts) -> None:
+    run = Run(SimulatedMachine(cost=step_of_ten_loadings), facts)
+    assert len(run.machine.calls) <= 6
+    assert run.study.best is not None
+    assert run.study.best.rate == pytest.approx(1000.0)
+    assert "of the ceiling" in run.reason
+    assert run.clock.left > 500
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_trials_run_than_were_asked_for(most: int) -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), max_trials=most)
+    assert len(run.machine.calls) == len(run.study.trials) == most
+    assert run.reason == f"{most} trials were asked for"
+
+
+@pytest.mark.parametrize("budget", [20.0, 30.0])
+def test_the_search_leaves_time_for_confirmation(budget: float) -> None:
+    def never_enough(config: Config) -> StepCost:
+        return StepCost(wait=10.0 / config.batch_size / (1 + config.num_workers), compute=1e-5 * config.batch_size)
+
+    run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
+    assert run.reason == "the budget is spent"
+    assert run.clock.left >= 0.4 * budget - 2.0 - 1e-9
+    assert run.clock.spent > 0.4 * budget
+
+
+def test_a_baseline_that_takes_long_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.messages.REPEAT_SECONDS", 0.01)
+    machine, is_told = SimulatedMachine(cost=loader_bound), threading.Event()
+    measure = machine.measure
+
+    def slow(config: Config, request: Request) -> Attempt:
+        if not machine.calls:
+            assert is_told.wait(30)
+        return measure(config, request)
+
+    machine.measure = slow  # type: ignore[method-assign]
+    said: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        said.append(progress)
+        if progress.message:
+            is_told.set()
+
+    space = few_of(GPU)
+    study = open_study(space, GPU, host(), keeper=Keeper())
+    time = Budget(60.0, machine.now)
+    messages = Messages(time, tell)
+    Search(runner=machine, study=study, space=space, budget=time, messages=messages, max_trials=1).run()
+    texts = [progress.message for progress in said if progress.message]
+    assert texts[0] == "measuring the baseline has taken 0 s"
+    assert {progress.phase for progress in said if progress.message} == {"baseline"}
+
+
+def only_the_baseline_is_fast(config: Config) -> StepCost:
+    return StepCost(compute=(1e-3 if config == examples.BASELINE else 2e-3) * config.batch_size)
+
+
+@DEVICES
+def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to_win(facts: WorkloadFacts) -> None:
+    run = Run(SimulatedMachine(cost=only_the_baseline_is_fast), facts)
+    assert len(run.study.trials) >= 2
+    assert run.study.finalists(1)
+    assert run.ending is Ending.COMPLETE
+
+
+def test_where_nothing_else_is_allowed_nothing_else_is_measured() -> None:
+    fixed = {"batch_size": 32, "num_workers": 0, "pin_memory": False, "amp": "off", "threads": 2, "prefetch_factor": 2}
+    run = Run(SimulatedMachine(cost=loader_bound), CPU, **fixed)
+    assert len(run.machine.calls) == 1
+    assert run.ending is Ending.COMPLETE
+
+
+@pytest.mark.parametrize("budget", [30.0, 40.0, 60.0])
+def test_the_shortest_budgets_leave_time_for_an_alternative_and_a_round(budget: float) -> None:
+    run = Run(SimulatedMachine(cost=four_shared_cores, noise=0.05, seconds=4.0), CPU, budget=budget)
+    assert run.study.finalists(1)
+    assert run.clock.left >= 2 * 4.0
+
+
+@DEVICES
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DEVICE_OOM, Outcome.USER_ERROR])
+def test_looks_that_fail_do_not_end_the_search(facts: WorkloadFacts, outcome: Outcome) -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    measure = machine.measure
+
+    def failing(config: Config, request: Request) -> Attempt:
+        if request.part == "training":
+            return measure(config, request)
+        machine.looks.append((config, request))
+        machine.time += 0.5
+        return Attempt(outcome=outcome, message="it fails", seconds=0.5)
+
+    machine.measure = failing  # type: ignore[method-assign]
+    run = Run(machine, facts, max_trials=8)
+    assert 0 < len(machine.looks) < 20
+    assert len(machine.calls) > 1 or run.reason.startswith("every configuration")
+    assert run.reason
+
+
+def test_a_resumed_study_looks_no_further_and_measures_no_baseline_again(tmp_path: Path) -> None:
+    journal = tmp_path / "study.journal"
+    first = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=1)
+    again = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=3)
+    assert first.machine.looks
+    assert again.machine.looks == []
+    assert len(again.machine.calls) == 2
+    assert again.study.trials[0].config == first.space.base == first.machine.calls[0][0]
+    assert len(again.study.trials) == 3
+    done = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=3)
+    assert done.machine.looks == done.machine.calls == []
+
+
+def test_looks_that_the_budget_cut_short_go_on_in_a_resumed_study(tmp_path: Path) -> None:
+    whole = Run(SimulatedMachine(cost=loader_bound), max_trials=1).machine.looks
+    journal = tmp_path / "study.journal"
+    first = Run(SimulatedMachine(cost=loader_bound), storage=journal, budget=16.0, max_trials=1)
+    again = Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=1)
+    assert 0 < len(first.machine.looks) < len(whole)
+    parts = [(config, request.part) for config, request in first.machine.looks + again.machine.looks]
+    assert parts == [(config, request.part) for config, request in whole]
+
+
+@pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])
+@DEVICES
+def test_the_search_comes_within_five_percent_of_the_best_there_is(
+    cost: Callable[[Config], StepCost], facts: WorkloadFacts
+) -> None:
+    run = Run(SimulatedMachine(cost=cost), facts, budget=200.0)
+    assert run.study.best is not None
+    assert run.machine.rate(run.study.best.config) >= 0.95 * run.machine.best(run.space)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Outcome.USER_ERROR, UserCodeError),
+        (Outcome.CRASHED, UserCodeError),
+        (Outcome.NUMERICS, UserCodeError),
+        (Outcome.DEVICE_OOM, NothingFeasibleError),
+        (Outcome.TIMEOUT, NothingFeasibleError),
+    ],
+)
+def test_a_baseline_without_numbers_ends_it_all(outcome: Outcome, error: type[Exception]) -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
+    with pytest.raises(error, match="the baseline configuration"):
+        Run(machine)
+    assert machine.looks == []
+    assert len(machine.calls) == 1
+
+
+def test_a_trial_below_the_best_may_end_early_and_the_baseline_may_not() -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), max_trials=3)
+    baseline, second, _ = (request for _, request in run.machine.calls)
+    assert baseline.least_rate is None
+    measured = run.study.trials[0].measurement
+    assert measured is not None
+    assert measured.ci95 is not None
+    assert second.least_rate == measured.ci95[0]
+
+
+@pytest.mark.parametrize(("budget", "longest"), [(30.0, 1.5), (180.0, 3.0), (3600.0, 5.0)])
+def test_windows_are_as_long_as_the_budget_allows_within_bounds(budget: float, longest: float) -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), budget=budget, max_trials=2)
+    assert {request.seconds for _, request in run.machine.calls} == {longest}
+
+
+def test_a_trial_that_hangs_does_not_take_all_the_time_there_is() -> None:
+    run = Run(SimulatedMachine(cost=loader_bound), budget=3600.0, max_trials=3)
+    limits = [request.time_limit for _, request in run.machine.calls]
+    assert limits[0] > 3000
+    assert limits[1:] == [30.0, 30.0]
+    slow = Run(SimulatedMachine(cost=loader_bound, seconds=20.0), budget=3600.0, max_trials=3)
+    assert [request.time_limit for _, request in slow.machine.calls][1:] == [200.0, 200.0]
+
+
+class HangingOnce(SimulatedMachine):
+    """The first trial after the baseline hangs until its time is up."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        attempt = super().measure(config, request)
+        if request.part != "training" or len(self.calls) != 2:
+            return attempt
+        self.time += request.time_limit
+        return Attempt(outcome=Outcome.TIMEOUT, message="no answer", seconds=request.time_limit)
+
+
+def test_the_search_goes_on_after_a_trial_that_hung_while_there_is_time_for_another() -> None:
+    run = Run(HangingOnce(cost=loader_bound), budget=90.0, **WHOLE)
+    assert run.study.trials[1].outcome is Outcome.TIMEOUT
+    assert run.reason.startswith("within 3% of the ceiling")
+    assert run.clock.spent <= 90.0
+
+
+def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
+    run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=45.0)
+    assert len(run.machine.calls) == 2
+    assert run.machine.calls[1][1].time_limit < 30.0
+    assert [trial.outcome for trial in run.study.trials if trial.kind != "skipped"] == [Outcome.OK]
+    assert run.reason == "the budget is spent"
+
+
+def test_a_doubt_that_waits_for_another_host_is_not_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    doubtful, asked = Config(batch_size=16), list[Config]()
+    monkeypatch.setattr(stages, "POLL", 0.0)
+    monkeypatch.setattr(stages, "next_probe", lambda observations, space: None)
+    monkeypatch.setattr(stages, "reason_to_stop", lambda forecast: "the ceiling is reached")
+    monkeypatch.setattr(stages, "at_ceiling", lambda forecast: True)
+    monkeypatch.setattr(Forecast, "doubtful_step", lambda forecast, observations: doubtful)
+
+    def claim_look(keeper: Keeper, part: Part, config: Config) -> bool:
+        asked.append(config)
+        return len(asked) > 2 * MAX_DOUBTS  # until then another has it
+
+    monkeypatch.setattr(Keeper, "claim_look", claim_look)
+    machine = SimulatedMachine(cost=loader_bound)
+    Run(machine)
+    assert [config for config, _ in machine.looks] == [doubtful] * MAX_DOUBTS
+    assert len(asked) == 3 * MAX_DOUBTS
+
+
+def windows_of(machine: SimulatedMachine, storage: Path | None = None) -> list[float]:
+    run = Run(machine, storage=storage)
+    assert len(run.machine.calls) > stages.LATEST
+    return [request.seconds for _, request in run.machine.calls]
+
+
+def test_windows_are_short_while_others_take_the_cpus_and_long_again_when_they_are_gone() -> None:
+    quiet = windows_of(SimulatedMachine(cost=four_shared_cores))
+    assert set(quiet) == {stages.LARGEST_CAP}
+    busy = SimulatedMachine(
+        cost=four_shared_cores,
+        fails=lambda config: Outcome.SUSPECT if len(busy.calls) <= 2 else None,
+        suspect_has_numbers=True,
+    )
+    windows = windows_of(busy)
+    assert windows[0] == stages.LARGEST_CAP
+    assert windows[1] == stages.CROWDED_CAP
+    assert windows[-1] == stages.LARGEST_CAP

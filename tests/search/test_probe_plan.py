@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.config import Config
+from autotune.limits import MemoryLimit
+from autotune.records import Outcome, Part, Probe, WorkloadFacts
+from autotune.search.observations import Observations
+from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung
+from autotune.search.space import Space
+from autotune.search.step_model import LARGEST_STEP
+from tests import examples
+from tests.simulated import gpu_facts, host, space_of
+
+GIB = 2**30
+DOUBLING = tuple(2**k for k in range(11))
+BATCHES = st.sets(st.integers(1, 4096), min_size=1, max_size=40).map(sorted)
+
+
+def climb(
+    allowed: Sequence[int], start: int, limit: int, memory: Callable[[int], int]
+) -> tuple[dict[int, int], list[int], list[int]]:
+    """Climb to the top: peaks of what ran, what did not fit, and everything tried in order."""
+    peaks: dict[int, int] = {}
+    failed: list[int] = []
+    tried: list[int] = []
+    while (rung := next_rung(peaks, failed, allowed, start, limit)) is not None:
+        assert rung in allowed
+        assert rung not in tried
+        assert rung < min(failed, default=rung + 1)
+        tried.append(rung)
+        if memory(rung) <= limit:
+            peaks[rung] = memory(rung)
+        else:
+            failed.append(rung)
+    return peaks, failed, tried
+
+
+@settings(deadline=None, max_examples=300)
+@given(BATCHES, st.data(), st.integers(0, GIB), st.integers(0, 2**24), st.floats(0.5, 40))
+def test_where_memory_is_a_line_no_rung_after_the_first_exceeds_the_limit(
+    allowed: list[int], data: st.DataObject, fixed: int, slope: int, memory_limit: float
+) -> None:
+    start = data.draw(st.integers(allowed[0], 5000))
+    first = max(batch for batch in allowed if batch <= start)
+
+    def memory(batch: int) -> int:
+        return fixed + slope * batch
+
+    limit = int(memory_limit * memory(first))
+    _, failed, tried = climb(allowed, start, limit, memory)
+    assert tried[0] == first
+    if memory(first) <= limit:
+        assert failed == []
+        assert len(tried) <= MAX_RUNGS
+        assert all(rung <= LARGEST_STEP * max(tried[:count]) for count, rung in enumerate(tried) if count)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(DOUBLING[1:6]), st.integers(0, GIB), st.integers(1, 2**24), st.floats(1, 100))
+def test_on_a_line_the_top_is_the_largest_that_fits_with_the_margin_of_the_slope(
+    start: int, fixed: int, slope: int, memory_limit: float
+) -> None:
+    limit = int(memory_limit * (fixed + slope * start))
+    peaks, _, tried = climb(DOUBLING, start, limit, lambda batch: fixed + slope * batch)
+    top = max(peaks)
+    with_margin = top + (limit - peaks[top]) / (slope * (1 + AGREEMENT))
+    if len(tried) < MAX_RUNGS:
+        assert top == DOUBLING[-1] or 2 * top > with_margin
+    else:
+        assert top >= min(16 * start, DOUBLING[-1])  # a look below, then doublings
+
+
+@pytest.mark.parametrize(
+    ("fixed", "slope", "limit", "tried"),
+    [
+        (0, 1, 10**6, [32, 128, 512, 1024]),  # four times as large at most
+        (0, 1, 300, [32, 128, 256]),
+        (100, 1, 1000, [32, 128, 512]),
+        (1000, 1, 1100, [32, 16, 64]),  # a small slope: one look below, then to the double batch
+        (320, 10, 970, [32, 16]),  # 64 samples would fit, but by less than the margin
+        (320, 10, 1000, [32, 16, 64]),
+    ],
+)
+def test_the_rungs_of_some_lines(fixed: int, slope: int, limit: int, tried: list[int]) -> None:
+    assert climb(DOUBLING, 32, limit, lambda batch: fixed + slope * batch)[2] == tried
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from(DOUBLING),
+    st.integers(1, GIB),
+    st.integers(0, GIB),
+    st.integers(1, 2**24),
+    st.floats(1, 40),
+)
+def test_where_memory_is_flat_and_then_a_line_a_rung_overshoots_once_at_most_and_by_less_than_twice(
+    start: int, floor: int, fixed: int, slope: int, memory_limit: float
+) -> None:
+    def memory(batch: int) -> int:
+        return max(floor, fixed + slope * batch)
+
+    limit = int(memory_limit * memory(start))
+    _, failed, tried = climb(DOUBLING, start, limit, memory)
+    assert len(failed) <= 1
+    assert all(memory(batch) <= 2 * limit for batch in failed)
+    assert len(tried) <= MAX_RUNGS
+
+
+@settings(deadline=None, max_examples=200)
+@given(BATCHES, st.data())
+def test_whatever_memory_does_the_climb_ends_and_nothing_above_a_failure_is_tried(
+    allowed: list[int], data: st.DataObject
+) -> None:
+    start = data.draw(st.sampled_from(allowed))
+    peaks = dict(zip(allowed, data.draw(st.lists(st.integers(1, 100), min_size=40, max_size=40)), strict=False))
+    limit = data.draw(st.integers(peaks[start], 200))
+    found, _, tried = climb(allowed, start, limit, lambda batch: peaks[batch])
+    assert len(tried) <= MAX_RUNGS
+    assert start in found
+
+
+@pytest.mark.parametrize("fits", [0, 2, 4, 16, 32])
+def test_from_a_start_that_does_not_fit_the_way_leads_down_to_the_largest_that_does(fits: int) -> None:
+    peaks, failed, tried = climb(DOUBLING, 64, 1000, lambda batch: 1 if batch <= fits else 1001)
+    assert tried[0] == 64
+    assert tried == sorted(tried, reverse=True)
+    assert max(peaks, default=0) == fits
+    assert not fits or min(failed) == 2 * fits
+    assert len(tried) <= MAX_RUNGS
+
+
+@pytest.mark.parametrize(("start", "first"), [(8, 8), (47, 8), (50, 48), (10**6, 512)])
+def test_the_first_rung_is_the_start_or_what_is_allowed_below_it(start: int, first: int) -> None:
+    assert next_rung({}, [], (8, 48, 512), start, 0.0) == first
+
+
+def rate_of(config: Config) -> float:
+    """Larger batches, bf16 and a single thread pay; samples per second."""
+    seconds = 0.010 + 2e-4 * config.batch_size
+    return config.batch_size / seconds * (2.0 if config.amp == "bf16" else 1.0) / (config.intra_op_threads or 2)
+
+
+class Answerer:
+    """Answers looks by formulas and keeps what is known."""
+
+    def __init__(
+        self,
+        space: Space,
+        facts: WorkloadFacts,
+        *,
+        rate: Callable[[Config], float] = rate_of,
+        memory: Callable[[Config], int] = lambda config: GIB,
+        fails: Callable[[Part, Config], Outcome | None] = lambda part, config: None,
+        build: float = 1e-3,
+        rejects: Sequence[str] = (),
+    ) -> None:
+        self.space = space
+        self.rejects = rejects
+        self.rate, self.memory, self.fails, self.build = rate, memory, fails, build
+        baseline = examples.trial(config=space.base)
+        self.start = Observations(facts=facts, host=host(), memory_limit=MemoryLimit(headroom=0.1), trials=(baseline,))
+
+    def answer(self, part: Part, config: Config) -> Probe:
+        outcome = self.fails(part, config)
+        if self.memory(config) > 8 * GIB:
+            outcome = Outcome.DEVICE_OOM
+        if outcome is not None:
+            return Probe(part=part, config=config, outcome=outcome)
+        if part == "numerics":
+            message = "it overflows" if config.amp in self.rejects else ""
+            check = examples.numerics_check()
+            return Probe(part=part, config=config, outcome=Outcome.OK, numerics=check, message=message)
+        if part == "loader":
+            builds = (self.build * config.batch_size,) * 10
+            trace = examples.loader_trace(batch_size=config.batch_size, build_seconds=builds)
+            return Probe(part=part, config=config, outcome=Outcome.OK, loader=trace)
+        compute = examples.compute_probe(
+            samples_per_second=self.rate(config), peak_memory_bytes=self.memory(config), memory_limit_bytes=8 * GIB
+        )
+        return Probe(part=part, config=config, outcome=Outcome.OK, compute=compute)
+
+    def run(self, most: int = 60) -> list[Probe]:
+        """Look until nothing more is wanted."""
+        probes: list[Probe] = []
+        for _ in range(most):
+            planned = next_probe(replace(self.start, probes=tuple(probes)), self.space)
+            if planned is None:
+                return probes
+            probes.append(self.answer(*planned))
+        raise AssertionError("it does not end")
+
+
+def on_cpu(**options: Any) -> Answerer:
+    given = options.pop("bounds", {})
+    baseline = options.pop("baseline", examples.BASELINE)
+    facts = examples.facts(dataset_length=None)
+    return Answerer(space_of(facts, 4, baseline, **given), facts, **options)
+
+
+def on_gpu(**options: Any) -> Answerer:
+    given = options.pop("bounds", {})
+    baseline = options.pop("baseline", examples.BASELINE)
+    facts = gpu_facts(dataset_length=None)
+    return Answerer(space_of(facts, 4, baseline, **given), facts, **options)
+
+
+def steps(probes: Sequence[Probe]) -> list[Config]:
+    return [probe.config for probe in probes if probe.part == "compute"]
+
+
+CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
+    "larger batches pay": (on_cpu, {}),
+    "a GPU": (on_gpu, {}),
+    "nothing pays": (on_cpu, {"rate": lambda config: 100.0}),
+    "smaller batches pay": (on_gpu, {"rate": lambda config: 1e5 / config.batch_size}),
+    "memory is short": (on_gpu, {"memory": lambda config: GIB + config.batch_size * 2**25}),
+    "memory jumps": (on_gpu, {"memory": lambda config: GIB * (9 if config.batch_size > 64 else 1)}),
+    "nothing fits": (on_gpu, {"memory": lambda config: 9 * GIB}),
+    "no look works": (on_cpu, {"fails": lambda part, config: Outcome.CRASHED}),
+    "only the loader's look works": (on_cpu, {"fails": lambda p, c: Outcome.TIMEOUT if p == "compute" else None}),
+    "baseline below": (on_cpu, {"bounds": {"batch_size": "64..256", "amp": "bf16", "threads": "1,4"}}),
+    "baseline above": (
+        on_gpu,
+        {"bounds": {"batch_size": "16,24", "amp": "bf16,off"}, "baseline": Config(batch_size=512, amp="fp16")},
+    ),
+    "baseline between": (on_cpu, {"bounds": {"batch_size": "8,48,1000"}, "baseline": Config(batch_size=300)}),
+    "one configuration": (on_gpu, {"bounds": {"batch_size": "32", "amp": "off", "num_workers": "0"}}),
+    "bf16 is rejected": (on_gpu, {"rejects": ["bf16"]}),
+    "every precision is rejected": (on_gpu, {"rejects": ["bf16", "fp16"], "bounds": {"amp": "bf16,fp16"}}),
+    "every batch size": (on_cpu, {"bounds": {"batch_size": range(1, 600)}}),
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def answerer(request: pytest.FixtureRequest) -> Answerer:
+    make, options = request.param
+    return make(**{**options, "bounds": dict(options.get("bounds", {}))})
+
+
+def test_the_looks_come_to_an_end_and_none_is_taken_twice(answerer: Answerer) -> None:
+    probes = answerer.run()
+    assert (probes[0].part, probes[0].config.num_workers) == ("loader", 0)
+    assert len([probe for probe in probes if probe.part == "loader"]) <= 2
+    looks = Counter((probe.part, answerer.start.step_key(probe.config)) for probe in probes)
+    assert set(looks.values()) == {1}
+
+
+def test_every_look_keeps_to_the_bounds_and_a_ladder_to_its_rungs(answerer: Answerer) -> None:
+    probes = answerer.run()
+    allowed = answerer.space.allowed
+    for config in (probe.config for probe in probes):
+        assert config.batch_size in allowed["batch_size"]
+        assert config.amp in allowed["amp"]
+        assert config.intra_op_threads in allowed["threads"]
+        assert config.num_workers == 0
+    groups = Counter((config.amp, answerer.start.threads(config)) for config in steps(probes))
+    assert max(groups.values(), default=0) <= MAX_RUNGS == 6
+
+
+def test_what_is_looked_at_next_follows_from_what_is_known_alone(answerer: Answerer) -> None:
+    probes = answerer.run()
+    for count, probe in enumerate(probes):
+        resumed = Answerer(answerer.space, answerer.start.facts).start
+        known = replace(resumed, probes=tuple(replace(each) for each in probes[:count]))
+        assert next_probe(known, answerer.space) == (probe.part, probe.config)
+
+
+@pytest.mark.parametrize("make", [on_cpu, on_gpu])
+def test_no_look_is_taken_at_a_batch_that_the_looks_before_show_not_to_fit(make: Callable[..., Answerer]) -> None:
+    for fixed in (0, 1, 3, 5):
+        for slope in (2**20, 2**23, 2**25):
+            answerer = make(memory=lambda config, a=fixed, c=slope: a * GIB + c * config.batch_size)
+            assert all(answerer.memory(config) <= 0.9 * 8 * GIB for config in steps(answerer.run()))
+
+
+@pytest.mark.parametrize("make", [on_cpu, on_gpu])
+def test_every_precision_is_looked_at_and_the_fastest_step_has_its_neighbours(make: Callable[..., Answerer]) -> None:
+    answerer = make()
+    configs = steps(answerer.run())
+    assert {config.amp for config in configs} == set(answerer.space.allowed["amp"])
+    fastest = max(configs, key=answerer.rate)
+    batches = answerer.space.allowed["batch_size"]
+    here = batches.index(fastest.batch_size)
+    like = {c.batch_size for c in configs if (c.amp, c.intra_op_threads) == (fastest.amp, fastest.intra_op_threads)}
+    assert set(batches[max(0, here - 1) : here + 2]) <= like
+
+
+def test_on_a_cpu_every_number_of_threads_is_looked_at_and_the_best_with_the_best_precision() -> None:
+    answerer = on_cpu()
+    configs = steps(answerer.run())
+    assert {config.intra_op_threads for config in configs} == set(answerer.space.allowed["threads"]) == {1, None, 4}
+    fastest = max(configs, key=rate_of)
+    assert (fastest.amp, fastest.intra_op_threads) == ("bf16", 1)
+    assert fastest.batch_size == max(answerer.space.allowed["batch_size"])
+
+
+def test_on_an_accelerator_no_number_of_threads_is_looked_at() -> None:
+    answerer = on_gpu()
+    assert len(answerer.space.allowed["threads"]) > 1
+    assert {config.intra_op_threads for config in steps(answerer.run())} == {None}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NUMERICS, Outcome.CRASHED, Outcome.USER_ERROR, Outcome.TIMEOUT])
+@pytest.mark.parametrize("fails_from", [1, 128])
+def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(outcome: Outcome, fails_from: int) -> None:
+    answerer = on_gpu(
+        fails=lambda part, config: (
+            outcome if part == "compute" and config.amp == "bf16" and config.batch_size >= fails_from else None
+        )
+    )
+    probes = answerer.run()
+    of_bf16 = [probe.outcome for probe in probes if probe.config.amp == "bf16" and probe.part == "compute"]
+    assert of_bf16.count(outcome) == 1
+    assert {config.amp for config in steps(probes)} == {"off", "bf16", "fp16"}
+    if fails_from == 1:
+        assert len(of_bf16) == 1
+
+
+def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before_its_first_step() -> None:
+    for baseline, compared in ((Config(), ["bf16", "fp16"]), (Config(amp="bf16"), ["fp16"])):
+        probes = on_gpu(baseline=baseline).run()
+        assert [probe.config.amp for probe in probes if probe.part == "numerics"] == compared
+        for amp in compared:
+            parts = [probe.part for probe in probes if probe.config.amp == amp and probe.part != "loader"]
+            assert parts[0] == "numerics"
+            assert "compute" in parts
+        assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
+
+
+@pytest.mark.parametrize("allowed", ["off,bf16,fp16", "bf16,fp16"])
+def test_a_precision_that_is_rejected_is_not_looked_at_and_others_are(allowed: str) -> None:
+    probes = on_gpu(rejects=["bf16"], bounds={"amp": allowed}).run()
+    assert {config.amp for config in steps(probes)} == set(allowed.split(",")) - {"bf16"}
+
+
+def test_where_every_precision_is_rejected_no_step_is_looked_at() -> None:
+    assert steps(on_gpu(rejects=["bf16", "fp16"], bounds={"amp": "bf16,fp16"}).run()) == []
+
+
+def test_a_comparison_that_failed_is_not_tried_again_and_its_precision_not_used() -> None:
+    probes = on_gpu(fails=lambda part, config: Outcome.DEVICE_OOM if part == "numerics" else None).run()
+    assert [probe.config.amp for probe in probes if probe.part == "numerics"] == ["bf16", "fp16"]
+    assert {config.amp for config in steps(probes)} == {"off"}
+
+
+def test_where_larger_batches_do_not_pay_the_ladder_ends_with_a_look_at_the_smallest() -> None:
+    configs = steps(on_gpu(rate=lambda config: 100.0, bounds={"amp": "off"}).run())
+    assert [config.batch_size for config in configs][:3] == [32, 128, 8]
+
+
+@pytest.mark.parametrize(("build", "looks"), [(1e-6, [32]), (1e-3, [32, 128])])
+def test_the_loader_is_looked_at_again_with_another_batch_where_loading_matters(build: float, looks: list[int]) -> None:
+    probes = on_gpu(build=build).run()
+    assert [probe.config.batch_size for probe in probes if probe.part == "loader"] == looks

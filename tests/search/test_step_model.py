@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from autotune.search.step_model import ComputeModel, MemoryModel, StepPoint
+
+BATCHES = st.integers(1, 8192)
+GROUPS = st.tuples(st.sampled_from(["off", "bf16", "fp16"]), st.sampled_from([1, 2, 4]))
+CURVES = st.dictionaries(BATCHES, st.floats(1e-4, 10), min_size=1, max_size=6)
+LADDER = (32, 64, 128, 256)
+MIB = 2**20
+
+
+def model(curve: dict[int, float], amp: str = "off", threads: int = 2) -> ComputeModel:
+    """A model of one precision and number of threads."""
+    return ComputeModel(StepPoint(batch, amp, threads, seconds) for batch, seconds in curve.items())
+
+
+def separable(amp: str, threads: int, batch: int) -> float:
+    """Seconds of a step whose precision and threads are factors of their own."""
+    return {"off": 3.0, "bf16": 1.0}[amp] * {1: 4.0, 4: 1.0}[threads] * (0.004 + 1e-4 * batch)
+
+
+def test_a_model_needs_a_measured_step() -> None:
+    with pytest.raises(ValueError, match="no step was measured"):
+        ComputeModel([])
+
+
+@given(st.dictionaries(GROUPS, CURVES, min_size=1, max_size=4))
+def test_measured_steps_are_returned_as_they_were_measured(
+    curves: dict[tuple[str, int], dict[int, float]],
+) -> None:
+    points = [StepPoint(batch, *group, seconds) for group, curve in curves.items() for batch, seconds in curve.items()]
+    found = ComputeModel(points)
+    for batch, amp, threads, seconds in points:
+        assert found.estimate(batch, amp, threads).seconds == pytest.approx(seconds, rel=1e-9)
+
+
+def test_repeated_measurements_count_by_their_geometric_mean() -> None:
+    found = ComputeModel([StepPoint(32, "off", 2, 0.01), StepPoint(32, "off", 2, 0.04)])
+    assert found.estimate(32, "off", 2).seconds == pytest.approx(0.02)
+
+
+@given(CURVES, BATCHES)
+def test_between_two_neighbours_a_step_takes_a_time_between_theirs(curve: dict[int, float], batch: int) -> None:
+    assume(min(curve) <= batch <= max(curve))
+    below, above = max(known for known in curve if known <= batch), min(known for known in curve if known >= batch)
+    seconds = model(curve).estimate(batch, "off", 2).seconds
+    ends = sorted((curve[below], curve[above]))
+    assert ends[0] * (1 - 1e-9) <= seconds <= ends[1] * (1 + 1e-9)
+
+
+@given(st.floats(0, 1), st.floats(1e-5, 0.1), st.sets(st.integers(16, 1024), min_size=2, max_size=5), BATCHES)
+def test_steps_on_a_line_are_predicted_everywhere(fixed: float, each: float, measured: set[int], batch: int) -> None:
+    found = model({known: fixed + each * known for known in measured}).estimate(batch, "off", 2)
+    assert found.seconds == pytest.approx(fixed + each * batch, rel=1e-6)
+
+
+@given(st.integers(1, 1024), st.floats(1e-4, 1), BATCHES)
+def test_a_single_step_is_carried_on_in_proportion(measured: int, seconds: float, batch: int) -> None:
+    found = model({measured: seconds}).estimate(batch, "off", 2)
+    assert found.seconds == pytest.approx(seconds * batch / measured)
+
+
+@given(CURVES, st.integers(1, 6), st.sampled_from([2, -2]))
+def test_beyond_what_was_measured_a_larger_batch_never_takes_less_time(
+    curve: dict[int, float], doublings: int, base: int
+) -> None:
+    found = model(curve)
+    start = max(curve) if base > 0 else min(curve)
+    batches = [max(1, round(start * 2.0 ** (index if base > 0 else -index))) for index in range(doublings + 1)]
+    times = [found.estimate(batch, "off", 2).seconds for batch in sorted(batches)]
+    assert all(small <= large * (1 + 1e-9) for small, large in pairwise(times))
+    assert min(times) > 0
+
+
+def test_a_smaller_batch_is_never_better_per_sample_than_the_smallest_measured() -> None:
+    steeper_and_steeper = model({64: 0.010, 128: 0.040})
+    assert steeper_and_steeper.estimate(32, "off", 2).seconds == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("curve", [{64: 0.01}, {64: 0.01, 128: 0.015}, {16: 0.01, 64: 0.02, 256: 0.06}])
+def test_errors_grow_with_the_distance_from_what_was_measured(curve: dict[int, float]) -> None:
+    found = model(curve)
+    up = [found.estimate(max(curve) * 2**doublings, "off", 2).error for doublings in range(6)]
+    down = [found.estimate(min(curve) / 2**doublings, "off", 2).error for doublings in range(4)]
+    assert all(near < far for errors in (up, down) for near, far in pairwise(errors))
+
+
+def test_between_two_measured_batches_less_is_unknown_than_as_far_beyond_them() -> None:
+    found = model({64: 0.01, 256: 0.03})
+    measured, between, beyond = (found.estimate(batch, "off", 2).error for batch in (256, 128, 512))
+    assert measured < between < beyond
+
+
+def test_one_measured_step_moves_the_best_known_curve() -> None:
+    known = [StepPoint(batch, "off", 4, separable("off", 4, batch)) for batch in LADDER]
+    found = ComputeModel([*known, StepPoint(64, "bf16", 4, separable("bf16", 4, 64))])
+    for batch in (16, 32, 100, 256, 1024):
+        estimate = found.estimate(batch, "bf16", 4)
+        assert estimate.seconds == pytest.approx(found.estimate(batch, "off", 4).seconds / 3)
+        assert batch == 64 or estimate.error > found.estimate(batch, "off", 4).error
+
+
+def test_precision_and_threads_that_were_each_measured_alone_are_composed() -> None:
+    known = [StepPoint(batch, "off", 4, separable("off", 4, batch)) for batch in LADDER]
+    bf16, one_thread = (
+        StepPoint(64, "bf16", 4, separable("bf16", 4, 64)),
+        StepPoint(128, "off", 1, separable("off", 1, 128)),
+    )
+    found = ComputeModel([*known, bf16, one_thread])
+    for batch in LADDER:
+        composed = found.estimate(batch, "bf16", 1)
+        assert composed.seconds == pytest.approx(separable("bf16", 1, batch))
+        assert composed.error > found.estimate(batch, "bf16", 4).error
+
+
+def test_what_was_never_measured_is_taken_as_the_best_known_and_very_unsure() -> None:
+    known = [StepPoint(batch, "off", 4, separable("off", 4, batch)) for batch in LADDER]
+    found = ComputeModel([*known, StepPoint(64, "bf16", 4, separable("bf16", 4, 64))])
+    unknown = found.estimate(64, "fp16", 4)
+    assert unknown.seconds == pytest.approx(separable("off", 4, 64))
+    assert unknown.error > 2 * max(found.estimate(64, amp, 4).error for amp in ("off", "bf16"))
+    assert found.estimate(64, "bf16", 2).seconds == pytest.approx(separable("bf16", 4, 64))
+
+
+def test_two_steps_of_its_own_are_worth_more_than_a_borrowed_curve() -> None:
+    known = [StepPoint(batch, "off", 4, 1e-3 * batch) for batch in LADDER]
+    found = ComputeModel([*known, StepPoint(64, "bf16", 4, 0.02), StepPoint(128, "bf16", 4, 0.02)])
+    assert found.estimate(96, "bf16", 4).seconds == pytest.approx(0.02)
+
+
+@given(GROUPS, GROUPS, CURVES, CURVES, BATCHES, GROUPS)
+def test_every_estimate_is_a_time_with_an_error(
+    one: tuple[str, int],
+    other: tuple[str, int],
+    curve: dict[int, float],
+    second: dict[int, float],
+    batch: int,
+    asked: tuple[str, int],
+) -> None:
+    points = [StepPoint(b, *one, s) for b, s in curve.items()] + [StepPoint(b, *other, s) for b, s in second.items()]
+    estimate = ComputeModel(points).estimate(batch, *asked)
+    assert estimate.seconds > 0
+    assert math.isfinite(estimate.seconds)
+    assert 0 < estimate.error < 5
+
+
+@given(
+    st.integers(0, 10_000 * MIB),
+    st.integers(0, 10 * MIB),
+    st.sets(st.integers(1, 1024), min_size=2, max_size=6),
+    BATCHES,
+)
+def test_memory_on_a_line_is_predicted_exactly_from_two_points_on(
+    fixed: int, each: int, measured: set[int], batch: int
+) -> None:
+    peaks = {known: fixed + each * known for known in sorted(measured)}
+    expected = fixed + each * max(batch, min(measured))
+    assert MemoryModel(peaks).at(batch) == pytest.approx(expected, rel=1e-9)
+    assert MemoryModel(peaks).slope == pytest.approx(each)
+
+
+@given(st.integers(1, 1024), st.integers(1, 2**40), st.integers(1, 8192))
+def test_from_one_peak_larger_batches_need_memory_in_proportion_and_smaller_ones_as_much(
+    measured: int, peak: int, batch: int
+) -> None:
+    found = MemoryModel({measured: peak})
+    assert found.slope is None
+    assert found.at(batch) == pytest.approx(peak * max(1.0, batch / measured))
+
+
+@given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6))
+def test_measured_peaks_are_returned_as_they_were_measured(peaks: dict[int, int]) -> None:
+    found = MemoryModel(dict(sorted(peaks.items())))
+    assert [found.at(batch) for batch in peaks] == pytest.approx(list(peaks.values()), abs=1)
+
+
+@given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6), st.integers(1, 4096))
+def test_beyond_the_largest_measured_batch_memory_never_shrinks(peaks: dict[int, int], batch: int) -> None:
+    found = MemoryModel(dict(sorted(peaks.items())))
+    assert found.at(max(peaks) + batch) >= peaks[max(peaks)]
+
+
+def test_one_jump_of_the_curve_does_not_set_the_slope() -> None:
+    workspace = 500 * MIB
+    for jump in (32, 64, 128):
+        peaks = {batch: MIB * batch + (workspace if batch >= jump else 0) for batch in (16, 32, 64, 128)}
+        assert MemoryModel(peaks).slope == pytest.approx(MIB)
+        assert MemoryModel(peaks).at(256) == pytest.approx(256 * MIB + workspace)
+
+
+def test_of_two_slopes_the_larger_counts() -> None:
+    assert MemoryModel({16: 16 * MIB, 32: 64 * MIB, 64: 96 * MIB}).slope == pytest.approx(3 * MIB)
+    assert MemoryModel({16: 16 * MIB, 32: 32 * MIB, 64: 128 * MIB}).slope == pytest.approx(3 * MIB)
+
+
+def test_a_flat_start_of_the_curve_is_left_behind() -> None:
+    peaks = {batch: max(64, 2 * batch) * MIB for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+    assert MemoryModel(peaks).at(1024) == pytest.approx(2048 * MIB)
+
+
+def test_a_peak_between_two_measured_ones_lies_on_the_line_through_them() -> None:
+    found = MemoryModel({16: 100 * MIB, 32: 300 * MIB, 64: 320 * MIB})
+    assert found.at(24) == pytest.approx(200 * MIB)
+    assert found.at(48) == pytest.approx(310 * MIB)

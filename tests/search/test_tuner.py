@@ -1,0 +1,701 @@
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from autotune.api import tune
+from autotune.config import Config, load_config
+from autotune.configfile import read_document
+from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
+from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
+from autotune.messages import Progress
+from autotune.probes import NumericsCheck
+from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.report.text import verdict_sentence
+from autotune.result import Result, Verdict, verdict_text
+from autotune.search.space import as_baseline, build_space
+from autotune.search.tuner import Tuner
+from autotune.storage.keeper import Keeper
+from tests import examples
+from tests.simulated import (
+    WHOLE,
+    SimulatedMachine,
+    StepCost,
+    equal_everywhere,
+    few_of,
+    four_shared_cores,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+    tuner_of,
+)
+
+GPU = gpu_facts()
+CPU = examples.facts(intra_op_threads=4)
+
+
+def run_of(
+    machine: SimulatedMachine,
+    facts: WorkloadFacts = GPU,
+    *,
+    cpus: int = 8,
+    budget: float = 180.0,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    baseline: Config = examples.BASELINE,
+    trials: int | None = None,
+    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
+    **given: Any,
+) -> Tuner:
+    space = few_of(facts, cpus, baseline, **given)
+    plan = {"max_trials": trials, "memory_limit": memory_limit}
+    return tuner_of(machine, space, facts, host(cpus), budget, tell, **plan)
+
+
+def tuned(
+    machine: SimulatedMachine,
+    facts: WorkloadFacts = GPU,
+    *,
+    storage: Path | None = None,
+    **options: Any,
+) -> Result:
+    with closing(Keeper(storage)) as keeper:
+        return run_of(machine, facts, **options).result(keeper)
+
+
+def in_the_loader(config: Config) -> tuple[object, ...]:
+    return (*config.dataloader_kwargs().items(), config.amp)
+
+
+def searched(result: Result) -> list[Any]:
+    return [trial for trial in result.history if trial.kind not in ("confirm", "skipped")]
+
+
+FAMILIES = {
+    "loader-bound": (loader_bound, GPU, 8),
+    "compute-bound, larger batches pay": (larger_batches_pay, GPU, 8),
+    "workers and threads share four cores": (four_shared_cores, CPU, 4),
+}
+
+
+@pytest.mark.parametrize(("cost", "facts", "cpus"), FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_best_of_a_known_machine_is_found_within_twenty_trials(
+    cost: Callable[[Config], StepCost], facts: WorkloadFacts, cpus: int, seed: int
+) -> None:
+    machine = SimulatedMachine(cost=cost, noise=0.005, seed=seed)
+    result = tuned(machine, facts, cpus=cpus, trials=20)
+    assert len(searched(result)) <= 20
+    assert machine.rate(result.config) >= 0.95 * machine.best(few_of(facts, cpus))
+    assert result.verdict is Verdict.FASTER
+
+
+def test_the_best_that_fits_in_memory_is_found() -> None:
+    def fails(config: Config) -> Outcome | None:
+        return Outcome.DEVICE_OOM if config.batch_size > 200 else None
+
+    machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
+    result = tuned(machine, trials=20)
+    assert result.config.batch_size == 128
+    assert result.verdict is Verdict.FASTER
+
+
+@pytest.mark.parametrize(("budget", "baselines"), [(120.0, 1), (600.0, 2)])
+def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, baselines: int) -> None:
+    machine = SimulatedMachine(cost=loader_bound, noise=0.02)
+    result = tuned(machine, budget=budget)
+    confirmed = [t for t in result.history if t.kind == "confirm"]
+    after = [t.rate for t in confirmed if in_the_loader(t.config) == in_the_loader(result.config)]
+    before = [t.rate for t in confirmed if t.config == examples.BASELINE]
+    assert len(after) == result.rounds
+    assert len(before) == baselines * result.rounds
+    assert result.verdict is Verdict.FASTER
+    assert result.samples_per_second == pytest.approx(statistics.fmean(after))
+    assert result.baseline_samples_per_second == pytest.approx(statistics.fmean(before))
+    assert result.samples_per_second not in [t.rate for t in searched(result)]
+    assert result.measurement.samples_per_second == sorted(after)[len(after) // 2]
+    assert result.speedup_ci95 is not None
+    assert 1 < result.speedup_ci95[0] <= result.speedup <= result.speedup_ci95[1]
+
+
+def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
+    few = {"batch_size": "32,64", "num_workers": "0..2", "amp": "off,bf16", "threads": 1}
+    results = [
+        tuned(SimulatedMachine(cost=equal_everywhere, noise=0.05, seed=seed), budget=300.0, trials=15, **few)
+        for seed in range(60)
+    ]
+    lucky = [result for result in results if max(t.rate for t in searched(result)) > searched(result)[0].rate]
+    assert len(lucky) >= 10  # so many searches had a winner
+    assert sum(result.verdict is Verdict.FASTER for result in results) <= 3
+
+
+def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:
+    result = tuned(SimulatedMachine(cost=equal_everywhere))
+    assert result.verdict is Verdict.NO_GAIN
+    assert 0 < (result.most_gain or 0) <= 0.05
+    assert result.likeliest is not None
+    assert result.likeliest.speedup == pytest.approx(1.0)
+    assert result.config == result.baseline
+    assert result.config.batch_size == examples.BASELINE.batch_size
+    assert (result.speedup, result.speedup_ci95) == (1.0, None)
+    assert result.samples_per_second == result.baseline_samples_per_second == pytest.approx(1000)
+
+
+def test_the_answer_names_torchs_own_thread_counts() -> None:
+    result = tuned(SimulatedMachine(cost=equal_everywhere), CPU, cpus=4)
+    assert (result.config.intra_op_threads, result.config.inter_op_threads) == (4, 2)
+
+
+def test_a_failing_candidate_gives_the_baseline_and_a_note() -> None:
+    machine = SimulatedMachine(
+        cost=loader_bound, fails_fresh=lambda config: Outcome.SHM if config.num_workers else None
+    )
+    result = tuned(machine)
+    assert result.verdict is Verdict.UNDECIDED
+    assert result.config.num_workers == 0
+    assert result.rounds == 0
+    assert result.likeliest is None
+    assert any("nothing could be compared with what you have in fresh processes (shm" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.USER_ERROR, Outcome.NUMERICS, Outcome.WORKER_DIED, Outcome.CRASHED])
+def test_a_baseline_on_which_the_users_code_fails_is_their_error(outcome: Outcome) -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
+    with pytest.raises(UserCodeError, match="baseline") as caught:
+        tuned(machine)
+    assert caught.value.user_traceback == "its traceback"
+    assert len(machine.calls) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM, Outcome.TIMEOUT])
+def test_a_baseline_that_does_not_fit_is_nothing_feasible(outcome: Outcome) -> None:
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
+    with pytest.raises(NothingFeasibleError, match=str(outcome)):
+        tuned(machine)
+    assert len(machine.calls) == 1
+
+
+def test_an_interrupted_search_confirms_what_it_has() -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=0.001, interrupt_at=6)
+    result = tuned(machine, CPU, cpus=4)
+    assert "interrupted" in result.stop_reason
+    assert len(searched(result)) == 5
+    assert result.rounds >= 2
+    assert result.verdict is Verdict.FASTER
+    assert machine.closed == 1
+
+
+def test_the_trial_that_was_interrupted_is_not_left_running(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    tuned(SimulatedMachine(cost=loader_bound, interrupt_at=3), storage=storage)
+    backend = optuna.storages.journal.JournalFileBackend(str(storage))
+    (study,) = optuna.get_all_study_summaries(optuna.storages.JournalStorage(backend))
+    stored = optuna.load_study(study_name=study.study_name, storage=optuna.storages.JournalStorage(backend))
+    states = [trial.state.name for trial in stored.get_trials()]
+    assert states == ["COMPLETE", "COMPLETE"]
+
+
+def test_confirmation_after_an_interrupt_is_short() -> None:
+    machine = SimulatedMachine(cost=loader_bound, noise=0.05, interrupt_at=6)
+    tuned(machine, budget=3600.0)
+    assert machine.time <= 5 * machine.seconds + 15.0
+
+
+def test_an_interrupt_before_the_baseline_is_measured_is_an_error() -> None:
+    machine = SimulatedMachine(cost=loader_bound, interrupt_at=1)
+    with pytest.raises(InterruptedRunError):
+        tuned(machine)
+
+
+def test_an_interrupted_confirmation_claims_nothing() -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, interrupt_at=10)
+    result = tuned(machine, CPU, cpus=4, trials=6)
+    assert result.verdict is Verdict.UNDECIDED
+    assert result.stop_reason == "interrupted by the user"
+    assert result.likeliest is not None
+    assert len(result.likeliest.ratios) == 1
+    assert result.config != result.baseline  # a single round tells so much of a gain like this one
+    assert result.speedup_ci95 is None
+    ran = [trial for trial in result.history if trial.kind != "skipped"]
+    assert len(ran) == 9  # the trials, and the round that was complete
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7])
+def test_the_number_of_trials_limits_the_search(trials: int) -> None:
+    result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
+    assert len(searched(result)) == trials
+    assert result.stop_reason == f"{trials} trials were asked for"
+
+
+@pytest.mark.parametrize("budget", [20.0, 180.0, 1000.0])
+@pytest.mark.parametrize("noise", [0.001, 0.1])
+def test_the_budget_holds(budget: float, noise: float) -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=3.0)
+    result = tuned(machine, CPU, cpus=4, budget=budget)
+    assert machine.time <= budget + 2 * machine.seconds
+    assert result.seconds == machine.time
+
+
+def test_the_budget_leaves_room_for_three_rounds_of_confirmation() -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=0.1, seconds=9.0)
+    result = tuned(machine, CPU, cpus=4, budget=180.0)
+    assert "--budget 5m" in result.stop_reason
+    assert result.seconds > 150
+    assert result.rounds >= 3
+
+
+def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    result = tuned(machine, budget=100_000.0, num_workers="0,4,8,12")
+    assert result.stop_reason.startswith("within 3% of the ceiling")
+    assert len(searched(result)) <= 6
+    assert result.remaining_gain == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_could_still_be_gained_is_measured_to_the_ceiling() -> None:
+    result = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2")
+    assert result.config.num_workers == 2
+    assert result.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
+
+
+def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
+    def fails(config: Config) -> Outcome | None:
+        return Outcome.SUSPECT if config.batch_size > 64 else None
+
+    machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
+    result = tuned(machine)
+    suspect = [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT]
+    assert suspect
+    asked = [config for config, request in machine.calls if not request.fresh]
+    assert all(asked.count(trial.config) == 1 for trial in suspect)
+    assert result.verdict is Verdict.FASTER
+    assert result.config.batch_size > 64
+
+
+def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_is_told() -> None:
+    busy = SimulatedMachine(cost=loader_bound, noise=0.1, fails=lambda config: Outcome.SUSPECT)
+    result = tuned(busy)
+    assert {trial.outcome for trial in result.history if trial.kind != "skipped"} == {Outcome.SUSPECT}
+    assert result.verdict is Verdict.FASTER
+    confirming = sum(trial.kind == "confirm" for trial in result.history)
+    assert any(
+        f"disturbed during {confirming} of {confirming} confirming measurements" in note for note in result.notes
+    )
+
+
+def test_what_is_undecided_says_what_would_decide_it() -> None:
+    def hardly(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1040 if config.num_workers else 1000))
+
+    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+    machine = SimulatedMachine(cost=hardly, noise=0.1, fails=lambda config: Outcome.SUSPECT, seed=3)
+    undecided = tuned(machine, budget=60.0, **few)
+    assert undecided.verdict is Verdict.UNDECIDED
+    assert undecided.missing[0] == "more time (--budget 2m)"
+    assert undecided.missing[1].startswith("a quieter machine (")
+    assert "What would decide it: more time (--budget 2m); a quieter machine" in verdict_sentence(undecided)
+
+
+@pytest.mark.parametrize("budget", [30.0, 40.0, 60.0, 75.0])
+@pytest.mark.parametrize("noise", [0.01, 0.2])
+def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_to_stop_is_true(
+    budget: float, noise: float
+) -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=4.0)
+    result = tuned(machine, CPU, cpus=4, budget=budget)
+    assert result.likeliest is not None
+    assert result.rounds >= 1
+    left = budget - machine.time
+    if result.stop_reason == "the budget is spent":
+        assert left < 4.0
+    elif "left are not enough for another trial and its confirmation" in result.stop_reason:
+        assert left < 4.0 + 3 * 2 * 7.0
+    assert machine.time <= budget + 2 * machine.seconds
+
+
+def test_what_confirmation_leaves_of_its_time_goes_to_the_search() -> None:
+    machine = SimulatedMachine(cost=four_shared_cores, noise=0.02, seconds=6.0)
+    result = tuned(machine, CPU, cpus=4, budget=400.0, **WHOLE)
+    fresh = [request.fresh for _, request in machine.calls]
+    again = fresh[fresh.index(True) :]
+    assert False in again  # trials after the first round
+    assert result.verdict is Verdict.FASTER
+
+
+ROUNDS = "more rounds than 16: with --storage FILE, those of several runs add up"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"trials": 2}, "more trials than 2 (--trials)"),
+        ({"budget": 60.0}, "more time (--budget 2m)"),
+        ({"budget": 3600.0}, ROUNDS),
+    ],
+)
+def test_what_would_decide_it_is_what_ended_it(options: dict[str, Any], wanted: str) -> None:
+    def hardly(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1030 if config.num_workers else 1000))
+
+    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+    results = [tuned(SimulatedMachine(cost=hardly, noise=0.1, seed=seed), **few, **options) for seed in range(4)]
+    missing = {result.missing[0] for result in results if result.verdict is Verdict.UNDECIDED}
+    assert wanted in missing
+    assert missing <= {wanted, ROUNDS}
+
+
+def test_a_study_that_goes_on_counts_its_earlier_rounds(tmp_path: Path) -> None:
+    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+
+    def some(config: Config) -> StepCost:
+        return StepCost(compute=config.batch_size / (1060 if config.num_workers else 1000))
+
+    storage, rounds = tmp_path / "study.journal", []
+    for seed in range(2):
+        machine = SimulatedMachine(cost=some, noise=0.06, seed=seed, seconds=8.0)
+        result = tuned(machine, storage=storage, **few)
+        assert result.likeliest is not None
+        rounds.append(len(result.likeliest.ratios))
+        assert sum(request.fresh for _, request in machine.calls) > 0
+    assert rounds[1] > rounds[0] >= 3
+
+
+def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    result = tuned(machine)
+    fresh = [request.fresh for _, request in machine.calls]
+    assert fresh == sorted(fresh)
+    assert sum(fresh) == len([trial for trial in result.history if trial.kind == "confirm"]) > 0
+
+
+@pytest.mark.parametrize(("gain", "keeps"), [(0.002, False), (0.05, True)])
+def test_workers_live_on_in_the_answer_where_that_pays_and_the_answer_was_measured(gain: float, keeps: bool) -> None:
+    machine = SimulatedMachine(cost=loader_bound, persistence_gain=gain)
+    result = tuned(machine)
+    assert result.config.num_workers > 0
+    assert result.config.persistent_workers is keeps
+    confirmed = [trial.config.dataloader_kwargs() for trial in result.history if trial.kind == "confirm"]
+    assert result.config.dataloader_kwargs() in confirmed
+
+
+def test_the_baseline_is_not_improved_upon_by_what_was_not_allowed() -> None:
+    baseline = Config(num_workers=2)
+    machine = SimulatedMachine(cost=equal_everywhere, persistence_gain=0.05)
+    result = tuned(machine, baseline=baseline, num_workers="4..8")
+    assert result.config.to_document()["dataloader"] == baseline.to_document()["dataloader"]
+
+
+def test_a_study_of_older_records_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = tmp_path / "study.journal"
+    monkeypatch.setattr("autotune.storage.study_records.SCHEMA", 1)
+    tuned(SimulatedMachine(cost=loader_bound), trials=4, storage=storage)
+    monkeypatch.undo()
+    machine = SimulatedMachine(cost=loader_bound)
+    result = tuned(machine, trials=4, storage=storage)
+    assert machine.calls[0][0].num_workers == 0
+    assert [note for note in result.notes if "another version of autotune: it is not continued" in note]
+
+
+def overflowing(amp: str) -> NumericsCheck:
+    return examples.numerics_check(settles=amp != "fp16")
+
+
+def bf16_is_fast_and_fp16_faster(config: Config) -> StepCost:
+    gain = {"off": 1.0, "bf16": 1.5, "fp16": 3.0}[config.amp]
+    return StepCost(compute=config.batch_size / (1000 * gain))
+
+
+def test_a_precision_in_which_the_model_does_not_train_is_left_out_and_named() -> None:
+    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001, numerics=overflowing)
+    result = tuned(machine, batch_size=32)
+    assert {config.amp for config, _ in machine.calls} == {"off", "bf16"}
+    assert result.config.amp == "bf16"
+    assert [note for note in result.notes if "fp16" in note] == [
+        "in fp16 gradients overflow at every scale of the loss: left out"
+    ]
+    sound = tuned(SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001), batch_size=32)
+    assert sound.config.amp == "fp16"
+
+
+def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() -> None:
+    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, numerics=overflowing)
+    result = tuned(machine, amp="fp16")
+    assert {config.amp for config, _ in machine.calls} == {"off"}
+    assert (result.verdict, result.config.amp) == (Verdict.UNDECIDED, "off")
+    assert result.missing == ("something to compare: nothing else is allowed, or nothing else could run",)
+    assert any("fp16" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("budget", [1.0, 10.0, 40.0])
+def test_without_time_to_compare_a_precision_with_fp32_it_is_not_used(budget: float) -> None:
+    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, seconds=3.0)
+    tuned(machine, budget=budget)
+    compared = {config.amp for config, request in machine.looks if request.part == "numerics"}
+    assert {config.amp for config, _ in machine.calls} <= compared | {"off"}
+
+
+def test_a_precision_that_the_user_trains_in_is_theirs() -> None:
+    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001, numerics=overflowing)
+    result = tuned(machine, baseline=Config(amp="fp16"), batch_size=32)
+    assert result.config.amp == "fp16"
+    assert not [config for config, request in machine.looks if request.part == "numerics" and config.amp == "fp16"]
+
+
+@pytest.mark.parametrize(
+    ("given", "whole", "expected"),
+    [
+        (None, 256, (32, 8)),
+        (None, 100, (25, 4)),
+        (None, 7, (7, 1)),
+        ({"num_workers": 2}, 48, (24, 2)),
+        ({"accumulation_steps": 4}, 256, (64, 4)),
+        ({"batch_size": 64}, 256, (64, 4)),
+        (Config(batch_size=64, accumulation_steps=4), 256, (64, 4)),
+        ({"batch_size": 64}, None, (64, 1)),
+    ],
+)
+def test_the_baseline_accumulates_what_a_step_takes(given: Any, whole: int | None, expected: tuple[int, int]) -> None:
+    baseline = as_baseline(given, whole)
+    assert (baseline.batch_size, baseline.accumulation_steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ({"batch_size": 64}, 100),
+        (Config(batch_size=64, accumulation_steps=2), 256),
+        (None, 0),
+        (None, True),
+        (None, 1.5),
+    ],
+)
+def test_a_baseline_that_does_not_divide_the_samples_of_a_step_is_refused(given: Any, whole: Any) -> None:
+    with pytest.raises(UsageError, match="--global-batch-size"):
+        as_baseline(given, whole)
+
+
+@pytest.mark.parametrize("has_batch_norm", [False, True])
+def test_the_samples_of_a_step_stay_the_same_in_every_trial_and_look(has_batch_norm: bool) -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay)
+    facts = gpu_facts(dataset_length=None, has_batch_norm=has_batch_norm)
+    baseline = as_baseline(None, 256)
+    space = build_space(facts, 8, baseline, {}, 256)
+    result = tuner_of(machine, space, facts, host(8)).result()
+    asked = [config for config, _ in (*machine.calls, *machine.looks)]
+    assert {config.batch_size * config.accumulation_steps for config in asked} == {256}
+    assert (result.config.batch_size, result.config.accumulation_steps) == (256, 1)
+    assert not any("learning rate" in note for note in result.notes)
+    assert any("batch normalisation" in note for note in result.notes) is has_batch_norm
+
+
+def test_a_larger_batch_comes_with_advice() -> None:
+    result = tuned(SimulatedMachine(cost=larger_batches_pay))
+    assert result.config.batch_size > examples.BASELINE.batch_size
+    assert any("learning rate" in note for note in result.notes)
+    fixed = tuned(SimulatedMachine(cost=loader_bound), batch_size=32)
+    assert fixed.verdict is Verdict.FASTER
+    assert not any("learning rate" in note for note in fixed.notes)
+
+
+def test_training_takes_no_more_memory_than_it_may() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
+    result = tuned(machine, CPU, memory_limit=MemoryLimit(most=2**31))
+    assert result.config.batch_size == 128
+    assert result.measurement.peak_memory_bytes == 2**31
+    tried = [config.batch_size for config, _ in (*machine.calls, *machine.looks)]
+    assert max(tried) == 128
+
+
+def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> None:
+    class Growing(SimulatedMachine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            found = super().measure(config, request)
+            if request.fresh and config.batch_size > 32 and found.measurement:
+                found = replace(found, measurement=replace(found.measurement, peak_memory_bytes=3 * 2**30))
+            return found
+
+    result = tuned(Growing(cost=larger_batches_pay), CPU, memory_limit=MemoryLimit(most=2**31))
+    assert result.verdict is Verdict.UNDECIDED
+    assert result.config.batch_size == 32
+    assert any("more memory than it may" in note for note in result.notes)
+
+
+def test_a_baseline_in_a_study_that_goes_on_is_held_to_the_memory_too(tmp_path: Path) -> None:
+    storage = str(tmp_path / "study.journal")
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31)
+    tuned(machine, CPU, trials=3, storage=storage)
+    with pytest.raises(UsageError, match="--max-memory"):
+        tuned(machine, CPU, trials=3, storage=storage, memory_limit=MemoryLimit(most=2**30))
+
+
+def test_what_an_epoch_would_need_by_its_end_counts(tmp_path: Path) -> None:
+    class Leaking(SimulatedMachine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            found = super().measure(config, request)
+            if config.num_workers and found.measurement:
+                found = replace(found, measurement=replace(found.measurement, epoch_host_memory_bytes=3 * 2**30))
+            return found
+
+    result = tuned(Leaking(cost=loader_bound), CPU, trials=8, memory_limit=MemoryLimit(most=2**31))
+    assert result.config.num_workers == 0
+
+
+def test_a_study_goes_on_with_narrower_bounds(tmp_path: Path) -> None:
+    storage = str(tmp_path / "study.journal")
+    wide = {"batch_size": "64,128,256", "amp": "off,bf16", "threads": "1,4"}
+    tuned(
+        SimulatedMachine(cost=larger_batches_pay),
+        CPU,
+        baseline=Config(batch_size=256),
+        trials=5,
+        storage=storage,
+        **wide,
+    )
+    for narrow in ({"batch_size": "64,128"}, {"amp": "off"}, {"threads": 1}):
+        machine = SimulatedMachine(cost=larger_batches_pay)
+        bounds = {**wide, **narrow}
+        result = tuned(machine, CPU, baseline=Config(batch_size=256), trials=8, storage=storage, **bounds)
+        assert result.config.batch_size in (64, 128, 256)
+
+
+def test_a_baseline_that_takes_more_memory_than_training_may_is_refused() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31)
+    with pytest.raises(UsageError, match=r"--max-memory 1\.0 GiB: the baseline takes 2\.0 GiB"):
+        tuned(machine, memory_limit=MemoryLimit(most=2**30))
+
+
+def test_more_headroom_leaves_more_memory_free() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
+    largest = {}
+    for headroom in (0.1, 0.6):
+        result = tuned(machine, batch_size="32..512", memory_limit=MemoryLimit(headroom=headroom))
+        peaks = [trial.measurement.peak_memory_bytes for trial in searched(result) if trial.measurement]
+        assert max(peaks) <= (1 - headroom) * 8 * 2**30
+        largest[headroom] = result.config.batch_size
+    assert largest == {0.1: 256, 0.6: 128}
+
+
+def test_progress_goes_through_the_phases_in_order() -> None:
+    seen: list[Progress] = []
+    result = tuned(SimulatedMachine(cost=loader_bound), tell=seen.append)
+    phases = [progress.phase for progress in seen]
+    assert list(dict.fromkeys(phases)) == ["baseline", "search", "probe", "confirm"]  # a trial ends in the search
+    assert [progress.finished for progress in seen if progress.finished] == [
+        trial for trial in result.history if trial.kind != "skipped"
+    ]
+    assert [p.looked.config for p in seen if p.looked] == [p.running for p in seen if p.running and p.phase == "probe"]
+    left = [progress.seconds_left for progress in seen]
+    assert left == sorted(left, reverse=True)
+
+
+def test_a_stored_study_is_continued(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    first = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=6, storage=storage)
+    machine = SimulatedMachine(cost=four_shared_cores)
+    second = tuned(machine, CPU, cpus=4, trials=10, storage=storage)
+    assert searched(second)[:6] == searched(first)
+    assert len([1 for _, request in machine.calls if not request.fresh]) == 4
+    assert second.verdict == "faster"
+
+
+def test_a_stored_study_whose_baseline_failed_starts_again(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    with pytest.raises(UserCodeError):
+        tuned(SimulatedMachine(cost=loader_bound, fails=lambda config: Outcome.USER_ERROR), storage=storage)
+    result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
+    assert result.verdict is Verdict.FASTER
+    assert searched(result)[0].config == examples.BASELINE
+
+
+def test_a_stored_study_that_was_interrupted_at_once_starts_again(tmp_path: Path) -> None:
+    storage = tmp_path / "study.journal"
+    with pytest.raises(InterruptedRunError):
+        tuned(SimulatedMachine(cost=loader_bound, interrupt_at=1), storage=storage)
+    result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
+    assert [trial.number for trial in result.history] == list(range(len(result.history)))
+
+
+DOCUMENTED = {
+    "dataloader": {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"},
+    "training": {"amp", "accumulation_steps"},
+    "threads": {"intra_op", "inter_op"},
+    "measured": {
+        "samples_per_second",
+        "ci95",
+        "peak_memory_bytes",
+        "memory_limit_bytes",
+        "ceiling_samples_per_second",
+        "bottleneck",
+        "baseline",
+        "speedup",
+        "speedup_ci95",
+        "verdict",
+    },
+    "made_on": {"device", "cpus", "torch", "driver", "workload", "date", "autotune"},
+}
+
+
+@pytest.mark.parametrize("cost", [loader_bound, equal_everywhere])
+def test_the_file_holds_every_documented_key(cost: Callable[[Config], StepCost]) -> None:
+    document = tuned(SimulatedMachine(cost=cost, noise=0.001)).config.to_document()
+    assert document["autotune"] == 1
+    for section, keys in DOCUMENTED.items():
+        of_workers = set() if document["dataloader"]["num_workers"] else {"prefetch_factor", "persistent_workers"}
+        assert keys - of_workers <= set(document[section])
+    assert "samples_per_second" in document["measured"]["baseline"]
+
+
+@pytest.mark.parametrize("name", ["autotune.yaml", "autotune.json"])
+@pytest.mark.parametrize("cost", [loader_bound, equal_everywhere])
+def test_the_file_gives_the_answer_back(tmp_path: Path, name: str, cost: Callable[[Config], StepCost]) -> None:
+    result = tuned(SimulatedMachine(cost=cost, noise=0.02))
+    result.config.save(tmp_path / name)
+    assert read_document(tmp_path / name) == result.config.to_document()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it was made on a machine that does not exist
+        loaded = load_config(tmp_path / name)
+    assert loaded == result.config
+    assert loaded.measured == result.config.measured
+    assert loaded.measured is not None
+    assert loaded.measured["verdict"] == verdict_text(result.verdict, result.most_gain)
+    assert loaded.measured["samples_per_second"] == pytest.approx(result.samples_per_second, rel=1e-5)
+
+
+def test_a_baseline_of_the_users_is_the_baseline() -> None:
+    baseline = Config(batch_size=48, num_workers=5, prefetch_factor=3, persistent_workers=True, amp="bf16")
+    result = tuned(SimulatedMachine(cost=equal_everywhere), baseline=baseline)
+    assert searched(result)[0].config == baseline
+    assert replace(result.baseline, intra_op_threads=None, inter_op_threads=None) == baseline
+
+
+def test_fields_of_a_baseline_may_be_given_by_name() -> None:
+    assert as_baseline(None) == Config()
+    assert as_baseline({"batch_size": 8, "threads": 2}) == Config(batch_size=8, intra_op_threads=2)
+    assert as_baseline(examples.ANSWER) is examples.ANSWER
+    with pytest.raises(UsageError, match="--baseline batchsize: unknown"):
+        as_baseline({"batchsize": 8})
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"batch_size": "0"}, "--batch-size"),
+        ({"amp": "fp8"}, "--amp"),
+        ({"trials": 0}, "--trials"),
+        ({"budget": "soon"}, "--budget"),
+        ({"baseline": {"amp": "fp8"}}, "amp"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any], flag: str) -> None:
+    seen: list[Progress] = []
+    with pytest.raises(UsageError, match=flag):
+        tune("no_such_module:build", on_progress=seen.append, **options)
+    assert seen == []

@@ -1,0 +1,97 @@
+"""What Optuna's dashboard shows of a study: names, values, outcomes and notes that make sense there."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import optuna_dashboard
+import pytest
+
+from autotune.result import Result
+from tests.report.results import kept_study
+
+KNOBS = {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads"}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Any]:
+    path = tmp_path_factory.mktemp("kept") / "a.study"
+    result = kept_study(path)
+    return result, optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def answered(storage: Any, path: str) -> dict[str, Any]:
+    """Ask the dashboard's own server, without a port."""
+    status: list[str] = []
+    environment = {
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": path,
+        "QUERY_STRING": "",
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(),
+        "wsgi.errors": io.StringIO(),
+    }
+    body = optuna_dashboard.wsgi(storage)(environment, lambda code, headers, error=None: status.append(code))
+    assert status == ["200 OK"]
+    return dict(json.loads(b"".join(body)))
+
+
+def test_trials_have_the_values_of_the_knobs_and_their_outcomes_in_words(kept: tuple[Result, Any]) -> None:
+    result, storage = kept
+    shown = answered(storage, "/api/studies/0")
+    assert shown["objective_names"] == ["samples/s"]
+    searched = [trial for trial in result.history if trial.kind != "confirm"]
+    assert len(shown["trials"]) == len(searched)
+    for trial, record in zip(shown["trials"], searched, strict=True):
+        params = {each["name"]: each["param_external_value"] for each in trial["params"]}
+        words = {each["key"]: each["value"] for each in trial["user_attrs"]}
+        assert set(params) <= KNOBS
+        assert params["batch_size"] == str(record.config.batch_size)
+        assert params["num_workers"] == str(record.config.num_workers)
+        assert params["amp"] == record.config.amp
+        assert ("prefetch_factor" in params) == bool(record.config.num_workers)
+        assert words["outcome"].strip('"') == record.outcome
+        assert not [word for word in words.values() if len(word) > 300]
+
+
+def test_the_study_says_what_came_of_it(kept: tuple[Result, Any]) -> None:
+    result, storage = kept
+    shown = answered(storage, "/api/studies/0")
+    words = {each["key"]: each["value"] for each in shown["user_attrs"]}
+    assert words["verdict"].strip('"') == result.verdict
+    assert float(words["times faster"]) == pytest.approx(result.speedup, rel=1e-3)
+    assert "ResNet on FolderOfJpegs" in words["tuned"]
+    assert "times faster" in shown["note"]["body"]
+
+
+def test_what_went_wrong_has_a_note(kept: tuple[Result, Any]) -> None:
+    result, storage = kept
+    study = optuna.load_study(study_name=storage.get_all_studies()[0].study_name, storage=storage)
+    failed = [trial for trial in result.history if trial.rate is None and trial.kind == "search"]
+    assert failed
+    shown = answered(storage, "/api/studies/0")["trials"]
+    for record in failed:
+        body = shown[record.number]["note"]["body"]
+        assert record.outcome in body
+        assert record.message in body
+    assert optuna_dashboard.get_note(study)
+
+
+def test_every_study_that_is_kept_elsewhere_is_shown_too(tmp_path: Path) -> None:
+    from autotune.storage.keeper import Keeper
+    from tests.storage.test_keeper import HERE, frozen, trial
+
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    keeper = Keeper(url)
+    keeper.open(HERE)
+    keeper.trial(frozen(trial(0)), "a note " * 1000)  # longer than what one attribute holds
+    keeper.close()
+    shown = answered(optuna.storages.RDBStorage(url), "/api/studies/1")
+    assert shown["trials"][0]["note"]["body"] == "a note " * 1000

@@ -1,0 +1,485 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import IntDistribution
+from optuna.trial import FrozenTrial
+
+from autotune.config import Config
+from autotune.errors import StorageError
+from autotune.messages import Messages, Progress
+from autotune.records import SCHEMA, Outcome, Probe, Trial
+from autotune.storage.keeper import Keeper
+from autotune.storage.study_records import RECORD, Identity, Kept, frozen_trial, identify
+from tests import examples
+from tests.simulated import gpu_facts, host, space_of
+
+PARTS = {"records": str(SCHEMA), "workload": "abc", "torch": "2.13.0", "CPU": "a CPU"}
+HERE = Identity(parts=PARTS)
+PROBE = Probe(part="compute", config=Config(), outcome=Outcome.OK, compute=examples.compute_probe())
+
+
+def trial(number: int, **changes: Any) -> Trial:
+    kind = "search" if number else "baseline"
+    return examples.trial(number=number, kind=kind, config=Config(batch_size=32 + number), **changes)
+
+
+def frozen(record: Trial) -> FrozenTrial:
+    settings = {"batch_size": record.config.batch_size}
+    return frozen_trial(record, settings, {"batch_size": IntDistribution(1, 1024)}, -0.5)
+
+
+@contextmanager
+def opened(
+    location: Path | str, identity: Identity = HERE, messages: Messages | None = None, **options: Any
+) -> Iterator[tuple[Keeper, Kept]]:
+    keeper = Keeper(location, **options)
+    try:
+        yield keeper, keeper.open(identity, messages)
+    finally:
+        keeper.close()
+
+
+def kept_at(location: Path | str, **options: Any) -> Kept:
+    with opened(location, **options) as (_, kept):
+        return kept
+
+
+def keep(location: Path | str, *numbers: int, finish: bool = False, **options: Any) -> None:
+    with opened(location, **options) as (keeper, _):
+        for number in numbers:
+            keeper.trial(frozen(trial(number)))
+        if finish:
+            keeper.finish()
+        assert keeper.failure is None
+
+
+@pytest.fixture(params=["file", "database"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    return tmp_path / "a.study" if request.param == "file" else f"sqlite:///{tmp_path / 'a.db'}"
+
+
+def test_everything_that_was_kept_is_there_again(location: Path | str) -> None:
+    confirmation = examples.trial(number=2, kind="confirm")
+    told: list[Progress] = []
+    for _ in range(2):
+        with opened(location, messages=Messages(on_progress=told.append)) as (keeper, kept):
+            pass
+        assert kept == Kept() or len(kept.trials) == 2
+        if not kept.trials:
+            with opened(location) as (keeper, _):
+                keeper.trial(frozen(trial(0)))
+                keeper.look(PROBE)
+                keeper.trial(frozen(trial(1)))
+                keeper.confirmation(confirmation)
+                keeper.search_ended("the budget is spent")
+    assert kept == Kept(trials=(trial(0), trial(1)), probes=(PROBE,), confirmations=(confirmation,))
+    (said,) = [progress.message for progress in told]
+    assert said
+    assert "2 trials, the last of 20" in said
+
+
+def test_looks_go_on_where_they_ended(location: Path | str) -> None:
+    for _ in range(3):
+        with opened(location) as (keeper, _):
+            keeper.trial(frozen(trial(0)))
+            keeper.look(PROBE)
+            keeper.look(PROBE)
+    assert len(kept_at(location).probes) == 6
+
+
+def test_optuna_reads_the_constraints_and_values(location: Path | str) -> None:
+    keep(location, 0)
+    storage: Any = location
+    if isinstance(location, Path):
+        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(location)))
+    (name,) = optuna.get_all_study_names(storage)
+    (stored,) = optuna.load_study(study_name=name, storage=storage).trials
+    assert (stored.value, stored.constraints) == (1234.5, {"feasible": -0.5})
+
+
+# --- whose study it is ---
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"torch": "2.12.0"}, "made with torch 2.12.0, here is 2.13.0: it is not continued, a new study begins"),
+        ({"workload": "other"}, "made with another model, dataset or training code: it is not"),
+        ({"CPU": "x", "torch": "1"}, "made with torch 1, here is 2.13.0; CPU x, here is a CPU: it is not"),
+    ],
+)
+def test_a_study_of_something_else_is_not_continued_and_the_difference_is_said(
+    location: Path | str, change: dict[str, str], said: str
+) -> None:
+    keep(location, 0, 1, identity=Identity(parts=PARTS | change))
+    told: list[Progress] = []
+    messages = Messages(on_progress=told.append)
+    with opened(location, messages=messages) as (keeper, kept):
+        assert kept == Kept()
+        assert messages.notes == tuple(progress.message for progress in told)
+        assert len(messages.notes) == 1
+        assert said in messages.notes[0]
+        keeper.trial(frozen(trial(0)))
+    assert len(kept_at(location).trials) == 1
+    assert len(kept_at(location, identity=Identity(parts=PARTS | change)).trials) == 2  # nothing is lost
+
+
+@pytest.mark.parametrize(
+    ("facts", "cpus", "part"),
+    [
+        (gpu_facts(fingerprint="f" * 16), 8, "workload"),
+        (gpu_facts(device_name="another"), 8, "device"),
+        (gpu_facts(versions={"python": "3.11.9", "torch": "2.12.0"}), 8, "torch"),
+        (gpu_facts(versions={"python": "3.12.1", "torch": "2.13.0"}), 8, "Python"),
+    ],
+)
+def test_an_identity_tells_apart_what_must_not_be_mixed(facts: Any, cpus: int, part: str) -> None:
+    here = identify(gpu_facts(), host(8), space_of(gpu_facts()).fingerprint)
+    there = identify(facts, host(cpus), space_of(gpu_facts()).fingerprint)
+    assert here.name != there.name
+    assert [name for name in here.parts if here.parts[name] != there.parts[name]] == [part]
+
+
+def test_other_bounds_are_another_study() -> None:
+    here = identify(gpu_facts(), host(8), space_of(gpu_facts()).fingerprint)
+    there = identify(gpu_facts(), host(8), space_of(gpu_facts(), batch_size="8..16").fingerprint)
+    assert here.differences(there.parts) == ["another baseline or other values to search"]
+
+
+# --- the file of one command ---
+
+
+def test_the_file_of_one_command_begins_with_its_first_trial(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    with opened(path, for_one_run=True) as (keeper, kept):
+        assert kept == Kept()
+        assert not path.exists()
+        keeper.finish()
+        assert not path.exists()
+        keeper.trial(frozen(trial(0)))
+        assert path.exists()
+
+
+def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    keep(path, 0, 1, for_one_run=True)
+    assert len(kept_at(path, for_one_run=True).trials) == 2
+    keep(path, 2, for_one_run=True, finish=True)
+    with opened(path, for_one_run=True) as (keeper, kept):
+        assert kept == Kept()
+        assert len(optuna_studies(path)) == 1  # still readable
+        keeper.trial(frozen(trial(0)))
+    assert len(kept_at(path, for_one_run=True).trials) == 1
+    assert len(optuna_studies(path)) == 1  # the finished one was replaced
+
+
+def optuna_studies(path: Path) -> list[str]:
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    return optuna.get_all_study_names(optuna.storages.JournalStorage(backend))
+
+
+def test_a_file_that_the_user_named_goes_on_for_ever(location: Path | str) -> None:
+    keep(location, 0, 1, finish=True)
+    assert len(kept_at(location).trials) == 2
+
+
+def test_an_unfinished_study_of_another_workload_stays_in_the_file(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.study", Identity(parts=PARTS | {"workload": "other"})
+    keep(path, 0, 1, identity=other, for_one_run=True)
+    keep(path, 0, for_one_run=True, finish=True)
+    keep(path, 0, for_one_run=True)
+    assert len(kept_at(path, identity=other, for_one_run=True).trials) == 2
+    assert len(kept_at(path, for_one_run=True).trials) == 1
+
+
+# --- damage ---
+
+
+def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    keep(path, 0, 1)
+    whole = path.stat().st_size
+    keep(path, 2)
+    content = path.read_bytes()
+    cuts = {*range(whole, len(content), 97), whole + 1, len(content) - 2, len(content) - 1}
+    for cut in sorted(cuts):
+        path.write_bytes(content[:cut])
+        keep(path, 3)
+        assert [each.number for each in kept_at(path).trials] == [0, 1, 3]
+    assert [each.name for each in tmp_path.iterdir()] == ["a.study"]  # a torn line needs no copy
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"op_c', b"\0" * 4096], ids=["empty", "one", "torn", "zeros"])
+def test_a_file_whose_first_line_was_cut_off_is_a_new_one(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.study"
+    path.write_bytes(content)
+    keep(path, 0)
+    assert len(kept_at(path).trials) == 1
+
+
+def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    keep(path, 0, 1, 2)
+    lines = path.read_bytes().splitlines(keepends=True)
+    (damaged,) = [index for index, line in enumerate(lines) if b'"batch_size":33' in line]
+    lines[damaged] = lines[damaged][:100] + b"\xff\0" + lines[damaged][102:]
+    path.write_bytes(b"".join(lines))
+    messages = Messages()
+    with opened(path, messages=messages) as (keeper, kept):
+        assert [each.number for each in kept.trials] == [0, 2]
+        assert messages.notes == (f"{path}: 1 damaged line was left out; as it was: {path}.bak",)
+        keeper.trial(frozen(trial(3)))
+        assert keeper.failure is None
+    assert Path(f"{path}.bak").read_bytes() == b"".join(lines)
+    assert [each.number for each in kept_at(path).trials] == [0, 2, 3]
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the record of the first trial in a journal file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    record = next(line["system_attrs"][RECORD] for line in lines if RECORD in line.get("system_attrs", {}))
+    change(record)
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda record: record.update(measurement=3), "trial.measurement: is 3; allowed: an object"),
+        (lambda record: record["measurement"].update(samples_per_second="x"), "samples_per_second: is 'x'"),
+        (lambda record: record["measurement"].update(samples_per_second=-1), "-1.0 was never measured"),
+        (lambda record: record["measurement"].update(samples_per_second=float("nan")), "nan was never measured"),
+        (lambda record: record["measurement"].update(memory_limit_bytes=10**400), "memory_limit_bytes: is 1000"),
+        (lambda record: record["measurement"].pop("steps"), "lacks one of steps"),
+        (lambda record: record.update(config={"dataloader": {"batch_size": -1}}), "allowed: a configuration"),
+        (lambda record: record.update(config=[]), "allowed: a configuration"),
+        (lambda record: record.update(outcome="!"), "trial.outcome: is '!'"),
+        (lambda record: record.update(kind="search"), "the baseline's trial is missing"),
+        (lambda record: record.update(number=True), "trial.number: is True; allowed: int"),
+        (lambda record: record.update(surprise=1), "unknown field 'surprise'"),
+        (lambda record: record.update(planned=0), "0 was never measured"),
+        (lambda record: record.clear(), "lacks one of"),
+    ],
+)
+def test_a_record_that_is_none_is_a_clear_error(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    path = tmp_path / "a.study"
+    keep(path, 0, 1)
+    changed(path, change)
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="cannot be opened") as caught, opened(path):
+        pass
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"op_code":99}',
+        b'{"op_code":4}',
+        b'{"op_code":8,"trial_id":77,"user_attr":{}}',
+        b'{"op_code":0,"study_name":["a"],"directions":5,"worker_id":"w"}',
+        b'{"op_code":"x","worker_id":{}}',
+        b'{"op_code":null}',
+    ],
+)
+def test_an_operation_that_is_none_is_a_clear_error(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "a.study"
+    keep(path, 0)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(StorageError, match="cannot be opened"), opened(path):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"these are my notes\n", b"SQLite format 3\0", b"notes"])
+@pytest.mark.parametrize("for_one_run", [False, True])
+def test_a_file_that_is_no_study_is_refused_and_left_alone(tmp_path: Path, content: bytes, for_one_run: bool) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=r"the file exists and is not a study.*another file"):
+        kept_at(path, for_one_run=for_one_run)
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_is_far_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.storage.study_file.MAX_BYTES", 100)
+    (tmp_path / "a.study").write_bytes(b'{"op_code":0}\n' * 100)
+    with pytest.raises(StorageError, match="larger than 100 bytes"):
+        kept_at(tmp_path / "a.study")
+
+
+@pytest.mark.parametrize(
+    "location", ["missing/folder/a.study", ".", "nosuch://host/db", "sqlite:////no/folder/s.db", "/dev/null"]
+)
+def test_a_storage_that_cannot_be_opened_is_named(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StorageError, match=f"--storage {location}: cannot be opened: "):
+        kept_at(location)
+
+
+def test_a_password_is_not_shown() -> None:
+    keeper = Keeper("nosuch://me:secret@host/db")
+    with pytest.raises(StorageError, match=r"nosuch://me:\*\*\*@host/db") as caught:
+        keeper.open(HERE)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_damaged_database_is_a_clear_error(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    keep(url, 0)
+    path = tmp_path / "a.db"
+    path.write_bytes(path.read_bytes()[:5000] + b"\xff" * 20_000)
+    with pytest.raises(StorageError, match="cannot be opened"):
+        kept_at(url)
+
+
+# --- what fails while the search goes on ---
+
+
+@contextmanager
+def full_disk(largest: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        size = path.stat().st_size
+        with full_disk(size + 500):
+            keeper.trial(frozen(trial(1)))
+        assert keeper.failure == f"the study could not be kept: {path}: {os.strerror(errno.EFBIG)}"
+        keeper.trial(frozen(trial(2)))
+        assert not keeper.is_kept
+    assert path.stat().st_size == size
+    assert len(kept_at(path).trials) == 1
+
+
+@pytest.mark.parametrize("vanish", [Path.unlink, lambda path: path.rename(f"{path}.moved")])
+def test_a_file_that_is_taken_away_is_said_and_not_made_again(tmp_path: Path, vanish: Callable[[Path], object]) -> None:
+    path = tmp_path / "a.study"
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        vanish(path)
+        keeper.trial(frozen(trial(1)))
+        assert keeper.failure is not None
+        assert "was removed or replaced meanwhile" in keeper.failure
+    assert not path.exists()
+
+
+def test_a_database_that_is_gone_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with opened(f"sqlite:///{folder / 'a.db'}") as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        (folder / "a.db").write_bytes(b"\xff" * 9000)
+        keeper.trial(frozen(trial(1)))
+        assert keeper.failure is not None
+        assert "the study could not be kept: sqlite:///" in keeper.failure
+
+
+@pytest.mark.parametrize("for_one_run", [False, True])
+def test_what_cannot_be_created_is_an_error_where_it_was_named_and_a_note_where_not(
+    tmp_path: Path, for_one_run: bool
+) -> None:
+    keeper = Keeper(tmp_path / "missing" / "a.study", for_one_run=for_one_run)
+    if not for_one_run:
+        with pytest.raises(StorageError, match="No such file"):
+            keeper.open(HERE)
+        return
+    keeper.open(HERE)
+    keeper.trial(frozen(trial(0)))
+    assert keeper.failure == f"the study could not be kept: {tmp_path}/missing/a.study: No such file or directory"
+
+
+# --- other processes ---
+
+
+def test_a_second_run_is_told_who_holds_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    with opened(path) as (keeper, _):
+        with pytest.raises(StorageError, match=f"process {os.getpid()} is writing it; wait until that has ended"):
+            kept_at(path)
+        keeper.trial(frozen(trial(0)))
+    assert len(kept_at(path).trials) == 1
+
+
+HOLDING = textwrap.dedent(
+    """
+    import sys, time
+    from pathlib import Path
+    from autotune.storage.study_file import StudyFile
+    file = StudyFile(Path(sys.argv[1]))
+    Path(sys.argv[1] + ".lock").symlink_to(sys.argv[1])  # as Optuna locks
+    print("locked", flush=True)
+    time.sleep(600)
+    """
+)
+
+
+def test_a_run_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.study"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HOLDING, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(StorageError, match=f"process {process.pid} is writing it"):
+            kept_at(path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        keep(path, 0)  # at once, in spite of the lock that Optuna would wait half a minute for
+    assert len(kept_at(path).trials) == 1
+
+
+def test_a_study_that_was_closed_is_free_although_a_forked_process_lives_on(tmp_path: Path) -> None:
+    path = tmp_path / "my.study"
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        child = os.fork()
+        if not child:
+            signal.pause()
+    try:
+        assert len(kept_at(path).trials) == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_keeps_studies_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    path = tmp_path / "my.study"
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+    assert len(kept_at(path).trials) == 1

@@ -1,0 +1,542 @@
+"""Tuners of one study on a real server, here in one process: what each knows of the others."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from sqlalchemy import text
+
+from autotune.cli import main
+from autotune.errors import NothingFeasibleError, StorageError, UsageError
+from autotune.limits import Budget
+from autotune.messages import Messages, Progress
+from autotune.records import Outcome, Request
+from autotune.search.loop import POLL, Search
+from autotune.search.study import TuningStudy, open_study
+from autotune.storage import study_records as stored
+from autotune.storage.keeper import Keeper
+from autotune.storage.read import read_study
+from autotune.storage.server import LIMITS, Limits, open_database
+from autotune.storage.shared_keeper import SharedKeeper, open_keeper
+from autotune.storage.study_records import Identity
+from tests.server import PASSWORD, Server, free_port
+from tests.simulated import SimulatedMachine, host, larger_batches_pay, tuner_of
+from tests.storage.test_keeper import HERE
+from tests.tuner import FACTS, SPACE, keeper_of, rough
+
+pytestmark = pytest.mark.server
+
+REQUEST = Request(seconds=1.0)
+
+
+class Tuner:
+    """A study, its keeper and a machine of its own."""
+
+    def __init__(self, url: str, folder: Path, limits: Limits = LIMITS, **options: Any) -> None:
+        self.keeper = keeper_of(url, folder, limits=limits)
+        self.machine = SimulatedMachine(**{"cost": rough, **options})
+        self.told: list[Progress] = []
+        self.budget = Budget(10_000.0, self.machine.now)
+        self.messages = Messages(self.budget, self.told.append)
+        self.study: TuningStudy = open_study(SPACE, FACTS, host(), keeper=self.keeper, messages=self.messages)
+
+    def search(self, trials: int, **options: Any) -> str:
+        search = Search(
+            runner=self.machine,
+            study=self.study,
+            space=SPACE,
+            budget=self.budget,
+            messages=self.messages,
+            max_trials=trials,
+            **options,
+        )
+        return search.run().text
+
+    def measure(self) -> None:
+        asked = self.study.ask()
+        assert asked
+        self.study.tell(self.machine.measure(asked[0], REQUEST), *asked)
+
+    @property
+    def said(self) -> list[str]:
+        return [told.message for told in self.told if told.message]
+
+
+Join = Callable[..., Tuner]
+
+
+@pytest.fixture
+def join(database: str, tmp_path: Path) -> Iterator[Join]:
+    """Opens the study once more, as another tuner."""
+    joined: list[Tuner] = []
+
+    def join(**options: Any) -> Tuner:
+        joined.append(Tuner(database, tmp_path, **options))
+        return joined[-1]
+
+    yield join
+    for tuner in joined:
+        tuner.keeper.close()
+        assert tuner.keeper.failure is None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_tuners_in_any_order_measure_nothing_twice_and_know_the_same(join: Join, seed: int) -> None:
+    tuners, order = [join(seed=number) for number in range(3)], random.Random(seed)
+    tuners[0].measure()
+    asked: dict[int, Any] = {}
+    done = [SPACE.base]
+    for _ in range(60):
+        index = order.randrange(3)
+        study = tuners[index].study
+        if index in asked:
+            config, kind = asked.pop(index)
+            study.tell(tuners[index].machine.measure(config, REQUEST), config, kind)
+            done.append(config)
+        else:
+            study.refresh()
+            if found := study.ask():
+                asked[index] = found
+    for tuner in tuners:
+        tuner.study.abandon()
+    for tuner in tuners:
+        tuner.study.refresh()
+    assert len(done) > 20
+    assert [config for config, count in Counter(done).items() if count > 1] == []
+    histories = {tuple(trial for trial in tuner.study.trials) for tuner in tuners}
+    assert len(histories) == 1
+    (history,) = histories
+    assert sorted(trial.config.batch_size for trial in history) == sorted(config.batch_size for config in done)
+    numbers = [trial.number for trial in history]
+    assert numbers == sorted(set(numbers))
+
+
+def test_what_another_measures_is_left_out_and_what_is_like_it_is_worth_less(join: Join) -> None:
+    one, other = join(), join()
+    one.search(6)
+    other.study.refresh()
+    before = other.study.forecast
+    asked = one.study.ask()
+    assert asked
+    config, _ = asked
+    other.study.refresh()
+    forecast = other.study.forecast
+    position = forecast.position[config]
+    assert [claim.config for claim in other.study.claims] == [config]
+    assert (before.is_open[position], forecast.is_open[position]) == (True, False)
+    assert forecast.proposal() != config
+    assert (forecast.posterior.means == before.posterior.means).all()  # nobody counts on it
+    assert forecast.promised
+    assert (forecast.promised.errors <= forecast.posterior.errors + 1e-12).mean() > 0.9
+    assert forecast.promised.errors[position] < forecast.posterior.errors[position]
+    one.study.abandon()
+    other.study.refresh()
+    assert other.study.claims == ()
+    assert other.study.forecast.promised is None
+
+
+def test_two_that_want_the_same_get_different_ones(join: Join) -> None:
+    one, other = join(), join()
+    one.search(4)
+    other.study.refresh()
+    wanted = other.study.forecast.proposal()
+    asked = one.study.ask()
+    assert asked
+    assert asked[0] == wanted
+    assert other.study.ask() is None  # it still wants the same
+    other.study.refresh()
+    second = other.study.ask()
+    assert second
+    assert second[0] != wanted
+
+
+def test_looks_are_shared(join: Join) -> None:
+    one, other = join(), join()
+    one.search(3)
+    assert one.machine.looks
+    other.search(6)
+    assert other.machine.looks == []
+    assert other.study.probes == one.study.probes
+
+
+def test_looks_at_the_same_by_two_tuners_count_once(join: Join) -> None:
+    one, other = join(), join()
+    one.measure()
+    other.study.refresh()
+    for tuner in (one, other):
+        tuner.study.looked("loader", SPACE.base, tuner.machine.measure(SPACE.base, replace(REQUEST, part="loader")))
+    one.study.refresh()
+    assert len(one.study.probes) == 1
+    assert len(read_looks(one)) == 2  # neither has overwritten the other
+
+
+def read_looks(tuner: Tuner) -> tuple[Any, ...]:
+    kept = tuner.keeper.refresh()
+    assert kept
+    return kept.probes
+
+
+def test_the_baseline_is_waited_for_and_that_is_said_once(join: Join) -> None:
+    one, other = join(), join()
+    asked = one.study.ask()
+    assert asked
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            one.study.tell(one.machine.measure(asked[0], REQUEST), *asked)
+
+    assert other.search(1, sleep=sleep) == "1 trials were asked for"
+    assert len(slept) == 3
+    (said,) = [told.message for told in other.told if told.message]
+    assert "measuring the baseline; waiting for it" in said
+    assert other.machine.calls == []
+
+
+def test_no_baseline_is_waited_for_longer_than_the_budget(join: Join) -> None:
+    one, other = join(), join()
+    assert one.study.ask()
+
+    def sleep(seconds: float) -> None:
+        other.machine.time += 4000.0
+
+    with pytest.raises(NothingFeasibleError, match=rf"by .*, process {os.getpid()}; pass a larger --budget"):
+        other.search(1, sleep=sleep)
+    assert other.machine.time == 12_000.0
+
+
+def test_a_tuner_that_comes_too_late_again_and_again_does_not_ask_all_the_time(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = join()
+    one.measure()
+    answers = [False, False, False]
+    claim = one.keeper.claim
+
+    def refuse(*arguments: Any, **options: Any) -> bool:
+        return answers.pop() if answers else claim(*arguments, **options)
+
+    monkeypatch.setattr(one.keeper, "claim", refuse)
+    slept: list[float] = []
+    assert one.search(2, sleep=slept.append) == "2 trials were asked for"
+    assert slept == [POLL, POLL]
+
+
+def test_no_search_ends_while_others_may_still_find_something(join: Join) -> None:
+    """The last configurations that could win are being measured: what comes of them is waited for."""
+    one, other = join(cost=larger_batches_pay), join(cost=larger_batches_pay)
+    one.search(2)
+    asked = one.study.ask()
+    assert asked
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        one.study.tell(one.machine.measure(asked[0], REQUEST), *asked)
+
+    other.search(50, sleep=sleep)
+    assert slept
+    assert asked[0] in [trial.config for trial in other.study.trials]
+
+
+def test_the_results_of_all_are_kept_and_the_latest_is_shown(database: str, tmp_path: Path) -> None:
+    results = []
+    for seed in range(2):
+        machine = SimulatedMachine(cost=rough, noise=0.05, seed=seed)
+        keeper = keeper_of(database, tmp_path)
+        results.append(tuner_of(machine, SPACE, FACTS, host(), max_trials=6 + 3 * seed).result(keeper))
+        keeper.delivered(tmp_path / f"{seed}.yaml")
+        keeper.close()
+        study = read_study(database)
+        assert study.result is not None
+        assert study.result.seconds == results[-1].seconds
+        assert study.path == str(tmp_path / f"{seed}.yaml")
+        numbers = [trial.number for trial in study.history]
+        assert len(numbers) == len(set(numbers))
+    assert results[0].seconds != results[1].seconds
+    assert [trial.config for trial in study.history] == [trial.config for trial in results[1].history]
+
+
+def test_an_interrupt_while_the_result_is_kept_costs_no_answer(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SimulatedMachine(cost=rough)
+    keeper = keeper_of(database, tmp_path)
+    write = stored.write_result
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        write(*arguments)
+
+    monkeypatch.setattr(stored, "write_result", interrupted)
+    result = tuner_of(machine, SPACE, FACTS, host(), max_trials=4).result(keeper)
+    keeper.close()
+    study = read_study(database)
+    assert study.result is not None
+    assert study.result.samples_per_second == result.samples_per_second
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_goes_away_during_confirmation_is_told_then(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    class Machine(SimulatedMachine):
+        def measure(self, config: Any, request: Request) -> Any:
+            if request.fresh and server.is_running:
+                server.stop()
+            return super().measure(config, request)
+
+    told: list[Progress] = []
+    machine = Machine(cost=rough)
+    keeper = keeper_of(database, tmp_path)
+    result = tuner_of(machine, SPACE, FACTS, host(), tell=told.append, max_trials=4).result(keeper)
+    keeper.close()
+    said = [(progress.phase, progress.message) for progress in told if progress.message]
+    assert [phase for phase, _ in said] == ["confirm", "confirm"]
+    assert "the run goes on without it" in str(said[0][1])
+    (path,) = tmp_path.glob("*.study")
+    assert f"--storage {path} continues it" in str(said[1][1])
+    assert any(progress.finished for progress in told[told.index(said_of(told, "without it")) :])
+    assert len(read_study(path).history) == len(result.history)
+    assert keeper.failure in result.notes
+
+
+def said_of(told: list[Progress], part: str) -> Progress:
+    (found,) = [progress for progress in told if progress.message and part in progress.message]
+    return found
+
+
+def test_a_server_that_goes_away_before_the_file_is_written_is_told(
+    server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def tune(storage: Keeper, **arguments: Any) -> Any:
+        machine = SimulatedMachine(cost=rough)
+        result = tuner_of(machine, SPACE, FACTS, host(), max_trials=4).result(storage)
+        server.stop()
+        return result
+
+    monkeypatch.setattr("autotune.api.tune", tune)
+    assert main(["--model", "m:b", "--storage", database]) == 0
+    (path,) = tmp_path.glob("*.study")
+    errors = capsys.readouterr().err
+    assert "what was measured since could not be written there" in errors
+    assert f"autotune report {path.name} shows it" in errors
+    assert "autotune report postgresql" not in " ".join(errors.split())
+    assert len(read_study(path).history) > 4
+
+
+def test_a_baseline_that_failed_elsewhere_is_measured_here(join: Join) -> None:
+    one, other = join(), join()
+    asked = one.study.ask()
+    assert asked
+    failing = SimulatedMachine(cost=rough, fails=lambda config: Outcome.TIMEOUT)
+    one.study.tell(failing.measure(asked[0], REQUEST), *asked)
+    other.study.refresh()
+    assert other.said == []
+    again = other.study.ask()
+    assert again == asked
+    other.study.tell(other.machine.measure(again[0], REQUEST), *again)
+    one.study.refresh()
+    assert [trial.kind for trial in one.study.trials] == ["baseline"]
+    assert one.study.trials[0].rate
+    one.measure()
+
+
+def test_tuners_that_find_an_empty_database_at_the_same_time_make_one_study(database: str, tmp_path: Path) -> None:
+    keepers = [keeper_of(database, tmp_path) for _ in range(4)]
+    threads = [threading.Thread(target=keeper.open, args=(HERE,)) for keeper in keepers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {(keeper.is_kept, keeper.name) for keeper in keepers} == {(True, f"{HERE.name}-1")}
+    assert len(keepers[0]._studies()) == 1
+    for keeper in keepers:
+        keeper.close()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_one_tuner_gets_the_baseline_whatever_the_databases_own_isolation_is(
+    database: str, tmp_path: Path, isolation: str
+) -> None:
+    option = quote("-c default_transaction_isolation=" + isolation.replace(" ", "\\ "))
+    tuners = [Tuner(f"{database}?options={option}", tmp_path) for _ in range(5)]
+    start, found = threading.Barrier(len(tuners)), []
+
+    def ask(tuner: Tuner) -> None:
+        start.wait()
+        found.append(tuner.study.ask())
+
+    threads = [threading.Thread(target=ask, args=(tuner,)) for tuner in tuners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(asked is not None for asked in found) == 1
+    assert tuners[0].keeper._database
+    trials = tuners[0].keeper._database.get_all_trials(tuners[0].keeper._study_id)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    for tuner in tuners:
+        assert tuner.said == []
+        tuner.keeper.close()
+
+
+def test_in_a_common_database_only_studies_of_the_same_workload_are_compared(database: str, tmp_path: Path) -> None:
+    def notes(**change: str) -> tuple[str, ...]:
+        keeper, messages = keeper_of(database, tmp_path), Messages()
+        keeper.open(Identity(parts={**HERE.parts, **change}), messages)
+        keeper.close()
+        return messages.notes
+
+    assert notes() == ()
+    assert notes(workload="another") == ()
+    (note,) = notes(torch="1.0")
+    assert f"was made with torch {HERE.parts['torch']}, here is 1.0" in note
+
+
+# --- what keeps from the server ---
+
+
+def test_a_tuner_that_disappears_in_the_middle_of_a_transaction_holds_no_one_up(database: str, tmp_path: Path) -> None:
+    gone = open_database(database, limits=Limits(idle=1.0))
+    tuner = Tuner(database, tmp_path)
+    with gone.engine.connect() as connection:
+        connection.execute(text("SELECT * FROM studies FOR UPDATE"))
+        assert tuner.study.ask()
+        connection.invalidate()
+    assert tuner.said == []
+    assert tuner.keeper.number == 0
+    tuner.keeper.close()
+    gone.engine.dispose()
+
+
+def test_what_others_have_locked_for_long_is_gone_without(database: str, tmp_path: Path) -> None:
+    tuner = Tuner(database, tmp_path, limits=Limits(lock=1.0))
+    import psycopg
+
+    with psycopg.connect(database) as holder:
+        holder.execute("SELECT * FROM studies FOR UPDATE")
+        begin = time.monotonic()
+        asked = tuner.study.ask()
+        assert time.monotonic() - begin < 5
+        assert asked
+        assert "canceling statement due to lock timeout" in tuner.said[0]
+        tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+    tuner.keeper.close()
+    (path,) = tmp_path.iterdir()
+    assert [trial.number for trial in read_study(path).history] == [0]
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgres"])
+def test_urls_of_every_form_are_understood(database: str, scheme: str) -> None:
+    keeper = open_keeper(database.replace("postgresql", scheme, 1))
+    assert isinstance(keeper, SharedKeeper)
+    keeper.open(HERE)
+    assert keeper.is_kept
+    keeper.close()
+
+
+def test_of_the_drivers_of_postgresql_only_psycopg_shares_a_study() -> None:
+    with pytest.raises(UsageError, match=r"postgresql\+psycopg2.* write postgresql://"):
+        open_keeper(f"postgresql+psycopg2://u:{PASSWORD}@h/db")
+
+
+@pytest.mark.parametrize(
+    "location", [None, "a.study", "sqlite:///a.db", Path("a.study"), "a:b@c.study", "mysql://u@h/db", "mariadb://h/db"]
+)
+def test_what_is_no_server_is_kept_as_ever(location: Any) -> None:
+    assert type(open_keeper(location)) is Keeper
+
+
+def test_a_wrong_password_is_said_and_not_shown(server: Server) -> None:
+    said = refused(server.url("postgres", password="another-s3cret%21"))
+    assert 'FATAL: password authentication failed for user "tuner"' in said
+    assert "s3cret" not in said
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"), [("role", "permission denied for table trials"), ("replica", "in a read-only transaction")]
+)
+def test_a_study_that_may_only_be_read_is_not_opened(
+    server: Server, database: str, tmp_path: Path, problem: str, said: str
+) -> None:
+    import psycopg
+
+    Tuner(database, tmp_path).keeper.close()
+    url = f"{database}?options={quote('-c default_transaction_read_only=on')}"
+    if problem == "role":
+        role = f"r{database[-8:]}"
+        with psycopg.connect(database) as connection:
+            connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'".encode())
+            connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}".encode())
+        url = server.url(database.rpartition("/")[2], user=role)
+    begin = time.monotonic()
+    with pytest.raises(StorageError, match=said):
+        Tuner(url, tmp_path)
+    assert time.monotonic() - begin < 3
+    assert read_study_of_nothing(url) == "holds no measurement yet"
+
+
+def read_study_of_nothing(url: str) -> str:
+    with pytest.raises(StorageError) as caught:
+        read_study(url)
+    return str(caught.value).rpartition(": ")[2]
+
+
+def test_rights_that_are_lost_on_the_way_are_not_waited_for(database: str, tmp_path: Path) -> None:
+    import psycopg
+
+    tuner = Tuner(database, tmp_path)
+    tuner.measure()
+    with psycopg.connect(database) as connection:
+        connection.execute("ALTER TABLE trials RENAME TO other")
+    begin = time.monotonic()
+    tuner.search(4)
+    tuner.keeper.close()
+    assert time.monotonic() - begin < 5
+    assert tuner.keeper.failure
+    assert 'relation "trials" does not exist' in tuner.keeper.failure
+    (path,) = tmp_path.iterdir()
+    assert len(read_study(path).history) == 4
+
+
+def test_a_server_that_is_not_there_is_named(server: Server) -> None:
+    port = free_port()
+    assert f"port {port} failed: Connection refused" in refused(f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d")
+
+
+def test_a_driver_that_is_missing_is_said_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    said = refused(f"postgresql://u:{PASSWORD}@127.0.0.1:{free_port()}/d")
+    assert said.endswith("cannot be opened: its driver is missing: pip install 'torch-autotune[postgresql]'")
+
+
+def refused(url: str) -> str:
+    with pytest.raises(StorageError, match="cannot be opened: ") as caught:
+        open_keeper(url).open(HERE)
+    with pytest.raises(StorageError, match="cannot be read: "):
+        read_study(url)
+    assert "\n" not in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_database_without_studies_holds_none(database: str) -> None:
+    with pytest.raises(StorageError, match="holds no study of autotune"):
+        read_study(database)
