@@ -54,6 +54,7 @@ class Messages:
         self._budget = budget
         self._on_progress = on_progress
         self._lock = threading.RLock()
+        self._rates: tuple[float | None, float | None] = (None, None)
         self.phase: Phase = "inspect"
         """What the run is doing now."""
         self.notes: tuple[str, ...] = ()
@@ -76,7 +77,7 @@ class Messages:
         message: str | None = None,
     ) -> None:
         """Show a moment of the run."""
-        self.phase = phase
+        self.phase, self._rates = phase, (best_rate, baseline_rate)
         with self._lock:
             self._on_progress(
                 Progress(
@@ -93,7 +94,8 @@ class Messages:
 
     def say(self, message: str) -> None:
         """Say what the user should know now."""
-        self.show(self.phase, message=message)
+        best_rate, baseline_rate = self._rates
+        self.show(self.phase, best_rate=best_rate, baseline_rate=baseline_rate, message=message)
 
     def note(self, message: str) -> None:
         """Say something that the result says again."""

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial
 
 from autotune.config import Config
 from autotune.errors import StorageError
-from autotune.messages import Messages
+from autotune.messages import Messages, Progress
 from autotune.records import Kind, Part, Probe, Trial
 from autotune.result import RecordedStudy, Result
 from autotune.signals import shielded
@@ -66,18 +66,26 @@ class Keeper:
 
         Raises ``StorageError`` when it cannot be opened, is damaged, or is being written by another run.
         """
-        self._identity, self._messages = identity, messages or Messages()
+        messages = messages or Messages()
+        self._identity, self._messages = identity, messages
         if self._location is None or (self._for_one_run and not Path(self._location).exists()):
             return Kept()
+        said: list[Progress] = []
+        found = self._messages = Messages(on_progress=said.append)  # whoever hears them may raise anything
         try:
             with quiet_optuna():
-                return self._open()
+                kept = self._open()
         except Exception as error:
             self.close()
             if self._for_one_run and isinstance(error, OSError):
                 self._give_up(error)
                 return Kept()
             raise StorageError(f"{self._named}: cannot be opened: {self._reason(error)}{self._way_out}") from error
+        self._messages = messages
+        messages.notes += found.notes
+        for progress in said:
+            messages.say(str(progress.message))
+        return kept
 
     def refresh(self) -> Kept | None:
         """Return what the study knows now; ``None`` where no other tuner can have added anything."""

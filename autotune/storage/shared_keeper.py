@@ -120,6 +120,7 @@ class SharedKeeper(Keeper):
             lambda storage, study_id: stored.write_trial(storage, study_id, frozen, note),
             lambda server: server.complete(claim, frozen, note),
         )
+        claim.is_over.set()  # also where the server did not take it: nobody need wait for this tuner
 
     def look(self, probe: Probe) -> None:
         """Keep a short look."""
@@ -193,14 +194,15 @@ class SharedKeeper(Keeper):
             on_server(server)
             return True
 
-        self._since.append(write)
-        if self._ask(keep_there, otherwise=False):
-            return
-        if self._local is None:
-            self._local = self._begin_file()
-        else:
-            self._local.keep(write)
-        self.failure = self._where_it_is_kept(self._local)
+        with shielded():  # what is kept is on the server or in the file, and said to be
+            self._since.append(write)
+            if self._ask(keep_there, otherwise=False):
+                return
+            if self._local is None:
+                self._local = self._begin_file()
+            else:
+                self._local.keep(write)
+            self.failure = self._where_it_is_kept(self._local)
 
     def _ask(self, question: Callable[[Claims], Answer], otherwise: Answer) -> Answer:
         """Return what the server answers, or something else where it fails, or has failed."""
@@ -211,25 +213,25 @@ class SharedKeeper(Keeper):
                 return question(self._server)
         except Exception as error:
             self._lost = self._reason(error)
+            self._claim.is_over.set()
             self._messages.say(f"{self.location}: {self._lost}; the run goes on without it and without other tuners")
             return otherwise
 
     def _begin_file(self) -> Keeper:
         """Put into the file what the server had when it was read last, and what was to be kept since."""
         local = Keeper(self._local_path)
-        with shielded():  # the file is whole, or not there
-            try:
-                local.open(self._identity)
-            except StorageError as error:
-                local.failure = str(error)
-            for frozen in self._ended:
-                local.trial(frozen)
-            for probe in self._known.probes:
-                local.look(probe)
-            for confirmation in self._known.confirmations:
-                local.confirmation(confirmation)
-            for write in self._since:
-                local.keep(write)
+        try:
+            local.open(self._identity)
+        except StorageError as error:
+            local.failure = str(error)
+        for frozen in self._ended:
+            local.trial(frozen)
+        for probe in self._known.probes:
+            local.look(probe)
+        for confirmation in self._known.confirmations:
+            local.confirmation(confirmation)
+        for write in self._since:
+            local.keep(write)
         self._messages.say(self._where_it_is_kept(local))
         return local
 

@@ -114,6 +114,17 @@ def test_optuna_reads_the_constraints_and_values(location: Path | str) -> None:
 # --- whose study it is ---
 
 
+def test_what_hears_of_a_study_may_fail_and_is_not_taken_for_the_storage(location: Path | str) -> None:
+    keep(location, 0, 1)
+
+    def broken(progress: Progress) -> None:
+        raise ValueError("a callback of the user's")
+
+    with pytest.raises(ValueError, match="a callback"), opened(location, messages=Messages(on_progress=broken)):
+        pass
+    assert len(kept_at(location).trials) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -410,6 +410,45 @@ def test_in_a_common_database_only_studies_of_the_same_workload_are_compared(dat
     assert f"was made with torch {HERE.parts['torch']}, here is 1.0" in note
 
 
+def test_nobody_waits_for_a_tuner_that_goes_on_alone(server: Server, database: str, tmp_path: Path) -> None:
+    tuner = Tuner(database, tmp_path)
+    asked = tuner.study.ask()
+    assert asked
+    claim = tuner.keeper._claim
+    server.stop()
+    tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+    assert claim.is_over.is_set()  # its heartbeat does not go on once the server is back
+    server.start()
+    tuner.keeper.close()
+
+
+@pytest.mark.parametrize("when", ["server", "file"])
+def test_an_interrupt_while_a_server_fails_loses_nothing(
+    server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    tuner = Tuner(database, tmp_path)
+    tuner.measure()
+    asked = tuner.study.ask()
+    assert asked
+    server.stop()
+    name = "complete" if when == "server" else "_begin_file"
+    owner = tuner.keeper._server if when == "server" else tuner.keeper
+    work = getattr(owner, name)
+
+    def interrupted(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return work(*arguments)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+    tuner.keeper.close()
+    (path,) = tmp_path.iterdir()
+    assert tuner.keeper.failure
+    assert f"--storage {path} continues it" in tuner.keeper.failure
+    assert len(read_study(path).history) == 2
+
+
 # --- what keeps from the server ---
 
 
