@@ -80,7 +80,7 @@ class Export:
     values: Mapping[str, Mapping[str, Any]]
     """Arguments by what takes them, such as ``{"Trainer": {"precision": "bf16-mixed"}}``."""
     text: str
-    """They as a file: Python, YAML, JSON or shell."""
+    """The same arguments as a file: Python, YAML, JSON or shell."""
     gaps: tuple[Gap, ...]
     """What the tool has no argument for."""
     notes: tuple[str, ...]
