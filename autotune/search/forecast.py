@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.records import Outcome, Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds
-from autotune.search.gp import Loss, Posterior, expected_gain, posterior
+from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import Observations
 from autotune.search.predict import Prediction, predict
 from autotune.search.space import KNOBS, Space, without_loader
@@ -28,9 +28,8 @@ HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
 LOOK_PREFETCH = 4
 """Batches that a look at the loader asks its worker for ahead."""
-ON_CPU, ON_ACCELERATOR = (2.0, 0.7), (1.0, 1.0)
-"""What the logarithm of a rate loses where others have all CPUs, and the standard deviation of that. Where a neighbour
-took 0.67 of 2 CPUs, the digits of studies/busy lost 0.4 to 1.0; how much an accelerator waits for CPUs varies more."""
+DISTURBANCE = 0.5
+"""Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -240,16 +239,15 @@ def _posteriors(
 ) -> tuple[Posterior, Posterior | None]:
     """Return what is expected now, and if what others are measuring gives what is expected of it."""
     rates = np.array([trial.rate for trial in counted], dtype=float)
-    taken = np.array([_taken(trial) for trial in counted], dtype=float)
-    loss = ON_CPU if observations.on_cpu else ON_ACCELERATOR
+    errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
     own_threads = observations.facts.intra_op_threads
-    after = posterior(configs, prediction, index, rates, own_threads, Loss(taken, *loss))
+    after = posterior(configs, prediction, index, rates, own_threads, errors)
     if not claimed:
         return after, None
     # "kriging believer": others look elsewhere, and nobody counts on it
     expected = np.append(rates, np.exp(after.means[claimed]))
-    taken = np.append(taken, np.full(len(claimed), taken.mean()))
-    return after, posterior(configs, prediction, index + claimed, expected, own_threads, Loss(taken, *loss))
+    errors = np.append(errors, np.zeros(len(claimed)))
+    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:
@@ -271,7 +269,7 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
 def feasible(observations: Observations) -> list[Trial]:
     """Return the trials that gave a number and left enough memory free; the baseline always counts.
 
-    What was measured while others used the machine counts too: what it has lost is estimated.
+    What was measured while others used the machine counts too, with a larger error.
     """
     return [
         trial
@@ -281,12 +279,15 @@ def feasible(observations: Observations) -> list[Trial]:
     ]
 
 
-def _taken(trial: Trial) -> float:
-    """Return the share of the CPUs that others had during a trial, where it could have used them."""
+def _disturbance(trial: Trial) -> float:
+    """Return the standard deviation that others' use of the CPUs adds to the logarithm of a trial's rate.
+
+    They took a share of the CPUs; the rate may have lost as much, or nothing.
+    """
     if trial.measurement is None or not trial.measurement.conditions.is_crowded:
         return 0.0
     conditions = trial.measurement.conditions
-    return min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
+    return DISTURBANCE * min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
 
 
 def _of_loader(config: Config, part: str) -> Config:

@@ -40,21 +40,6 @@ JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""
-OWN_LOSS = 0.3
-"""Standard deviation of what each measurement loses otherwise than the others where others have all CPUs, in
-logarithms."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """What a measurement loses to others that use the CPUs meanwhile."""
-
-    taken: Floats
-    """Share of the CPUs that they had during each measurement."""
-    expected: float
-    """What the logarithm of a rate is expected to lose where they have all of them; in proportion where less."""
-    error: float
-    """Standard deviation of that: what the measurements say of it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +68,12 @@ def posterior(
     measured: Sequence[int],
     rates: Floats,
     own_threads: int,
-    loss: Loss | None = None,
+    disturbances: Floats | None = None,
 ) -> Posterior:
     """Return what is known of every configuration after those at the indices ``measured`` gave ``rates``.
 
-    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads. With a
-    ``loss`` what is returned is for as much of it as the measurements had on average.
+    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads;
+    ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.
     """
     prior = np.log(prediction.rates)
     points = _points(configs, prediction, own_threads)
@@ -96,10 +81,8 @@ def posterior(
     residuals = np.log(rates) - prior[index]
     seen = _subset(points, index)
     same = OWN**2 * (index[:, None] == index[None, :])
-    if loss is not None:
-        beyond = loss.taken - loss.taken.mean()
-        residuals = residuals + loss.expected * beyond
-        same = same + loss.error**2 * np.outer(beyond, beyond) + np.diag((OWN_LOSS * loss.taken) ** 2)
+    if disturbances is not None:
+        same = same + np.diag(disturbances**2)
     scale, noise = max(
         ((scale, noise) for scale in SCALES for noise in NOISES),
         key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),

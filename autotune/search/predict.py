@@ -5,7 +5,6 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -31,9 +30,6 @@ TRACED, GUESSED = 0.2, 0.4
 """Standard deviation of the logarithm of a rate that the loader limits: from a trace, and from the baseline alone."""
 CROWDING = 4.0
 """How sharply the rate bends where the CPUs are used up: processes wait for each other before that."""
-DISTURBED = 0.4
-"""Standard deviation of the logarithm of a look's rate, of a step or a loader, where others take the CPUs all the time:
-a look is short, and they come and go."""
 SHARPNESS = 8.0
 """How fast, in the logarithm of the ratio, the loader's part in the error takes over from the step's."""
 
@@ -73,8 +69,7 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
     estimates = [steps.at(config) for config in configs]
     batch = np.array([config.samples_per_step for config in configs], dtype=float)
     seconds = np.array([estimate.seconds for estimate in estimates])
-    disturbance = DISTURBED * math.sqrt(_crowded_share(observations))
-    errors = np.hypot([estimate.error for estimate in estimates], disturbance)
+    errors = np.array([estimate.error for estimate in estimates])
     capacity = _for_each(
         configs,
         lambda config: (observations.step_key(config), config.num_workers > 0, config.pin_memory),
@@ -96,15 +91,9 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
         limits=np.where(has_workers, batch * np.minimum(1 / seconds, capacity), alone),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
-        loader_errors=shares * math.hypot(TRACED if observations.traces else GUESSED, disturbance),
+        loader_errors=shares * (TRACED if observations.traces else GUESSED),
         refusals=tuple(distrust[config.amp] or fitting.refusal(config) for config in configs),
     )
-
-
-def _crowded_share(observations: Observations) -> float:
-    """Return the share of the trials during which others took the CPUs."""
-    measured = [trial.measurement for trial in observations.trials if trial.measurement]
-    return fmean(each.conditions.is_crowded for each in measured)
 
 
 class _Steps:

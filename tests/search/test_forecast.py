@@ -249,25 +249,6 @@ def test_what_was_measured_on_a_busy_machine_may_be_the_best() -> None:
     assert forecast_of(disturbed, SPACE).best.config == WORKERS
 
 
-def test_the_faster_of_two_is_not_the_one_that_had_more_of_the_machine() -> None:
-    def measured(rate: float, foreign_cpus: float) -> dict[str, Any]:
-        conditions = examples.conditions(is_crowded=foreign_cpus > 0, foreign_cpus=foreign_cpus, cpus=8)
-        return {"samples_per_second": rate, "ceiling_samples_per_second": 10_000.0, "conditions": conditions}
-
-    free, beset = replace(WORKERS, prefetch_factor=2), WORKERS
-    known = with_trial(of_loader_bound(), free, Outcome.OK, **measured(2100.0, 0.0))
-    known = with_trial(known, beset, Outcome.SUSPECT, **measured(2000.0, 4.0))
-    assert forecast_of(known, SPACE).best.config == beset
-
-
-def test_where_others_come_and_go_a_look_excludes_less() -> None:
-    crowded = examples.conditions(is_crowded=True, foreign_cpus=2.0, cpus=8)
-    quiet = forecast_of(with_trial(of_loader_bound(), WORKERS, Outcome.SUSPECT), SPACE).prediction
-    busy = forecast_of(with_trial(of_loader_bound(), WORKERS, Outcome.SUSPECT, conditions=crowded), SPACE).prediction
-    assert (busy.bounds > 1.1 * quiet.bounds).all()
-    assert (np.hypot(busy.step_errors, busy.loader_errors) > np.hypot(quiet.step_errors, quiet.loader_errors)).all()
-
-
 FAILING: dict[str, Callable[[Config], Outcome | None]] = {
     "memory": lambda config: Outcome.DEVICE_OOM if config.batch_size > 32 else None,
     "workers": lambda config: Outcome.WORKER_DIED if config.num_workers > 1 else None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from autotune.config import Config
 from autotune.limits import MemoryLimit
 from autotune.records import Outcome, Probe
-from autotune.search.gp import Loss, Posterior, expected_gain, posterior
+from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import Observations
 from autotune.search.predict import Prediction, predict
 from tests import examples
@@ -202,35 +202,3 @@ def test_the_expected_gain_grows_with_the_mean_and_with_the_error() -> None:
     means = np.linspace(-1, 1, 41)
     assert (np.diff(expected_gain(means, np.full(41, 0.3), 0.0)) > 0).all()
     assert (np.diff(expected_gain(np.full(41, -0.2), np.linspace(0.05, 1, 41), 0.0)) > 0).all()
-
-
-# --- what others take ---
-
-
-def beside(index: Sequence[int], rates: Floats, taken: Sequence[float], expected: float = 2.0) -> Posterior:
-    loss = Loss(np.array(taken), expected=expected, error=0.7)
-    return posterior(CONFIGS, PREDICTION, index, rates, 2, loss)
-
-
-def test_where_others_take_nothing_all_is_as_without_them() -> None:
-    index = some(8)
-    rates = PREDICTION.rates[index] * 1.2
-    assert (beside(index, rates, [0.0] * 8).means == after(index, rates).means).all()
-
-
-def test_of_two_that_were_as_fast_that_which_had_less_of_the_machine_is_the_faster() -> None:
-    free, beset = at(batch_size=16, num_workers=1, prefetch_factor=2), at(batch_size=1024, num_workers=6, amp="bf16")
-    found = beside([free, beset], PREDICTION.rates[[free, beset]], [0.0, 0.4])
-    change = found.means - PRIOR
-    assert change[beset] - change[free] > 0.2
-    assert (found.errors[[free, beset]] > after_factor([free, beset], 1.0).errors[[free, beset]]).all()
-
-
-@pytest.mark.parametrize("lost", [0.0, 1.0, 3.0])
-def test_what_others_cost_is_learnt_from_the_measurements(lost: float) -> None:
-    index = some(20)
-    taken = np.random.default_rng(0).choice([0.0, 0.5], len(index))
-    found = beside(index, PREDICTION.rates[index] * np.exp(-lost * taken), taken.tolist())
-    change = found.means - PRIOR
-    assert np.ptp(change[index]) < 0.3
-    assert change.mean() == pytest.approx(-lost * taken.mean(), abs=0.15)
