@@ -139,6 +139,9 @@ class Conditions:
     """The processes that took most of the CPUs that others took, each with its number and the CPUs it used."""
     named_cpus: float = 0.0
     """What these used together."""
+    foreign_demand: float | None = None
+    """Average number of CPUs that other processes wanted: those they used and those they waited for. That is their own
+    doing, where what they used depends on what a measurement leaves them. ``None`` where it is not known."""
 
     @property
     def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from autotune.config import Config
 from autotune.host import inspect_host
-from autotune.measure.conditions import conditions_between, snapshot
+from autotune.measure.conditions import Demand, conditions_between, foreign_demand, snapshot
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, open_stream
 from autotune.measure.process_memory import (
@@ -53,12 +53,13 @@ def measure(
     try:
         run.advance(1)
         memory, retries = sample_memory(stream.produced, known), device.allocator_retries
+        wanted = foreign_demand(job=group.job)
         before = snapshot(job=group.job)
         run.settle()
         window = run.fill()
         gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
         conditions = replace(
-            conditions_between(before, snapshot(job=group.job), gpu),
+            conditions_between(before, snapshot(job=group.job), gpu, _demand_since(wanted, group.job)),
             allocator_retries=device.allocator_retries - retries,
         )
         after = sample_memory(stream.produced, known, stream.workers)
@@ -116,6 +117,12 @@ def _report(
         stopped_early=run.stopped_early,
         notes=(*window_notes(summary), *loader_notes(stream, run.config, run.in_flight), *machine_notes(conditions)),
     )
+
+
+def _demand_since(begin: Demand | None, job: int | None) -> float | None:
+    """Return the CPUs that others have wanted since then."""
+    end = foreign_demand(job=job) if begin else None
+    return end.cpus_since(begin) if begin and end else None
 
 
 def _summary(run: TimedRun, window: Window) -> WindowSummary:

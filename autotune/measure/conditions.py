@@ -25,6 +25,11 @@ FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
 LEAST_THREAD_SHARE = 0.05
 """Share of the time that a thread must have worked to count; a loader worker has threads that only pass things on."""
+MOST_THREADS = 5000
+"""Threads of others above which they are not asked what they want."""
+SEEN, NOISE = 1.2, 0.1
+"""What others used may exceed what they were seen to want by this factor and so many CPUs; else some are not seen: in
+another container, on another machine, or gone within the window."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 
@@ -79,8 +84,10 @@ def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
     )
 
 
-def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None) -> Conditions:
-    """Return what the machine did between two moments, and what the GPU said at the end."""
+def conditions_between(
+    begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None, demand: float | None = None
+) -> Conditions:
+    """Return what the machine did between two moments; ``demand`` are the CPUs that others were seen to want."""
     seconds = end.clock - begin.clock
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
@@ -101,7 +108,45 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
         gpu_slowdowns=gpu.slowdowns if gpu else (),
         allocator_retries=0,
+        foreign_demand=demand if demand is not None and foreign <= SEEN * demand + NOISE else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What other processes have wanted of the CPUs by one moment: seconds that they used or waited for."""
+
+    clock: float
+    """Seconds."""
+    wanted: dict[str, float]
+    """Of each of their threads."""
+
+    def cpus_since(self, begin: Demand) -> float:
+        """Return the CPUs that they wanted on average; threads that have ended meanwhile are not among them."""
+        wanted = (max(0.0, seconds - begin.wanted.get(thread, 0.0)) for thread, seconds in self.wanted.items())
+        return sum(wanted) / (self.clock - begin.clock)
+
+
+def foreign_demand(root: Path = Path("/"), job: int | None = None) -> Demand | None:
+    """Read what others have wanted of the CPUs; ``None`` where the system does not say, or has too many threads.
+
+    Takes some milliseconds, so outside of a window. On a part of the CPUs nobody knows which ones they wanted.
+    """
+    if len(_cpus()) < (os.cpu_count() or 1):
+        return None
+    own = {process.pid for process in process_tree(job)}
+    begin, wanted = time.perf_counter(), dict[str, float]()
+    for process in os.listdir(root / "proc"):
+        if not process.isdigit() or int(process) in own:
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            for thread in os.listdir(root / "proc" / process / "task"):
+                fields = _first_line(root / "proc" / process / "task" / thread / "schedstat").split()
+                if len(fields) >= 2:
+                    wanted[thread] = (int(fields[0]) + int(fields[1])) / 1e9
+        if len(wanted) > MOST_THREADS:
+            return None
+    return Demand(begin, wanted) if wanted else None
 
 
 def _share(begin: float | None, end: float | None, seconds: float) -> float | None:

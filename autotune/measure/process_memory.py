@@ -136,9 +136,9 @@ def cpu_seconds(pid: int | None = None) -> float:
     return total
 
 
-def process_tree() -> Iterator[psutil.Process]:
-    """Yield this process and everything it has started that still lives."""
-    own = psutil.Process()
+def process_tree(pid: int | None = None) -> Iterator[psutil.Process]:
+    """Yield a process, this one by default, and everything it has started that still lives."""
+    own = psutil.Process(pid)
     yield own
     yield from own.children(recursive=True)
 

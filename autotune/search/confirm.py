@@ -17,6 +17,7 @@ from autotune.result import Control, Finalist
 from autotune.stats import (
     LEAST_ROUNDS,
     MAX_ROUNDS,
+    Covariates,
     Interval,
     alpha_of,
     chance_of_gain,
@@ -51,6 +52,9 @@ UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
+CROWDED_SHARE, LEAST_PLANNED = 0.25, 8
+"""Share of the first rounds' measurements during which others took the CPUs, and the rounds that are planned, from
+which rates are compared for the same demand of others."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
 """Measurements that there must be time for, for so many finalists. In simulations of thirty configurations five
 finalists were no better than three."""
@@ -93,9 +97,14 @@ class Round:
     """Each finalist, in the confirmation's order; ``None`` where it was not measured in this round."""
 
     @property
+    def baselines(self) -> tuple[Measurement, ...]:
+        """The baseline, and the baseline again."""
+        return (self.baseline, self.control) if self.control else (self.baseline,)
+
+    @property
     def baseline_rate(self) -> float:
         """Mean of the baseline's rates, in samples per second."""
-        return fmean(each.samples_per_second for each in (self.baseline, self.control) if each)
+        return fmean(each.samples_per_second for each in self.baselines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +208,7 @@ class Confirmation:
 
         ``None`` below three rounds.
         """
-        return sequential_interval(*self._pairs(index), self.alphas[index], self.planned[index])
+        return sequential_interval(*self._pairs(index), self.alphas[index], self.planned[index], self._demands(index))
 
     def chance(self, index: int) -> float:
         """Return the probability that a finalist is faster than the baseline."""
@@ -209,6 +218,20 @@ class Confirmation:
         """Return a finalist's rates and the baseline's, round by round."""
         both = [(found, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
         return [found.samples_per_second for found, _ in both], [rate for _, rate in both]
+
+    def _demands(self, index: int) -> Covariates | None:
+        """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where that does not matter.
+
+        Whether it does is decided before the first test, by what others did in the first rounds: they took the CPUs
+        in some of the measurements, and it is known what they wanted in all.
+        """
+        both = [(found, one.baselines) for one in self.rounds if (found := one.finalists[index])]
+        first = [each.conditions for found, baselines in both[:LEAST_ROUNDS] for each in (found, *baselines)]
+        is_crowded = sum(each.is_crowded for each in first) >= CROWDED_SHARE * len(first)
+        is_known = all(each.foreign_demand is not None for each in first)
+        if not is_crowded or not is_known or self.planned[index] < LEAST_PLANNED:
+            return None
+        return [_demand(found) for found, _ in both], [_demand(*baselines) for _, baselines in both]
 
     @property
     def found(self) -> tuple[Finalist, ...]:
@@ -510,6 +533,13 @@ class _Rounds:
         finalists = tuple(measured.get(index) for index in range(len(self.record.finalists)))
         control = measured.get(self.CONTROL)
         self.record.rounds.append(Round(baseline=measured[self.BASELINE], control=control, finalists=finalists))
+
+
+def _demand(*measurements: Measurement) -> float | None:
+    """Return the CPUs that others wanted on average meanwhile; ``None`` where that is not known."""
+    demands = [each.conditions.foreign_demand for each in measurements]
+    known = [demand for demand in demands if demand is not None]
+    return fmean(known) if len(known) == len(demands) else None
 
 
 def _standing(config: Config, measurements: Sequence[Measurement | None]) -> Standing:

@@ -605,3 +605,68 @@ def test_what_fails_with_options_may_stand_without_them(failing: tuple[str, ...]
     )
     last = found.rounds[-1].finalists if found else (None, None)
     assert [each is not None for each in last] == measured
+
+
+# --- beside others that come and go ---
+
+
+@dataclass(kw_only=True)
+class Beside(SimulatedMachine):
+    """Others want a CPU of two while this measures, or none, by turns that are drawn; they cost more than half."""
+
+    wanted: Sequence[float] = ()
+    """The CPUs that they want during each measurement; drawn where there are no more."""
+    is_known: bool = True
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        number = len(self.calls)
+        found = super().measure(config, request)
+        assert found.measurement is not None
+        wants = self.wanted[number] if number < len(self.wanted) else float(self._generator.random() < 0.5)
+        conditions = examples.conditions(
+            is_crowded=wants > 0.2, foreign_cpus=0.7 * wants, cpus=2, foreign_demand=wants if self.is_known else None
+        )
+        rate = found.measurement.samples_per_second * (1 - (0.6 if config == BASELINE else 0.5) * wants)
+        return replace(found, measurement=replace(found.measurement, samples_per_second=rate, conditions=conditions))
+
+
+def beside(gain: float, **options: Any) -> Beside:
+    plain = machine(gain, noise=0.1)
+    return Beside(cost=plain.cost, noise=plain.noise, **options)
+
+
+def test_what_others_want_is_taken_out_of_the_rates() -> None:
+    def found_with(is_known: bool) -> list[Confirmation]:
+        runners = (beside(0.5, seed=seed, wanted=(1, 0, 1), is_known=is_known) for seed in range(6))
+        return [confirmed(runner, with_control=False) for runner in runners]
+
+    found, without = found_with(True), found_with(False)
+    assert all(map(proves, found))
+    assert sum(len(one.rounds) for one in found) < 0.8 * sum(len(one.rounds) for one in without)
+    for one in found:
+        interval = one.interval(0)
+        assert interval is not None
+        assert interval[0] < one.speedup(0) < interval[1]
+
+
+def test_nothing_is_claimed_before_a_line_is_known() -> None:
+    found = confirmed(beside(0.5, wanted=(1, 0, 1)), rounds_only(4), with_control=False)
+    assert found.interval(0) is None
+    assert not proves(found)
+
+
+def test_where_others_wanted_nothing_in_the_first_rounds_rates_are_compared_as_they_are() -> None:
+    found = confirmed(beside(0.1, wanted=(0,) * 6), with_control=False)
+    fewer = confirmed(beside(0.1, wanted=(0,) * 6, is_known=False), with_control=False)
+    assert found.interval(0) == fewer.interval(0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_beside_others_no_gain_is_claimed_where_there_is_none(seed: int) -> None:
+    class Alike(Beside):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            return super().measure(BASELINE, request)
+
+    plain = machine(0.0, noise=0.1)
+    runner = Alike(cost=plain.cost, noise=plain.noise, seed=seed, wanted=(1, 0, 1))
+    assert not proves(confirmed(runner, with_control=False))

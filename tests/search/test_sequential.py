@@ -23,6 +23,7 @@ from autotune.stats import (
 )
 
 RATES = st.floats(0.8, 1.2)
+Floats = NDArray[np.float64]
 PAIRS = st.lists(st.tuples(RATES, RATES), min_size=LEAST_ROUNDS, max_size=20)
 RUNS = 20_000
 
@@ -163,3 +164,45 @@ def test_a_single_pair_tells_of_a_large_gain_only(ratio: float, is_likely: bool)
 
 def test_pairs_that_disagree_tell_less_than_pairs_that_agree() -> None:
     assert chance_of_gain([1.3, 0.9, 1.4], [1.0] * 3) < chance_of_gain([1.2] * 3, [1.0] * 3)
+
+
+# --- beside others that come and go ---
+
+
+def excludes(rates: Floats, others: Floats, demands: Floats | None) -> bool:
+    covariates = None
+    if demands is not None:
+        covariates = demands[0].tolist(), demands[1].tolist()
+    found = sequential_interval(rates.tolist(), others.tolist(), alpha_of(0), covariates=covariates)
+    return found is not None and found[0] > 1
+
+
+def beside(gain: float, slope: float, runs: int = 600) -> tuple[float, float, float]:
+    """How often a gain is claimed, after how many rounds, and how often without taking out what others wanted.
+
+    They want one CPU half of the time, which costs the baseline six tenths of its rate and the other ``slope``.
+    """
+    chance, rounds = np.random.default_rng(0), range(LEAST_ROUNDS, MAX_ROUNDS + 1)
+    first, plain = list[int | None](), 0
+    for _ in range(runs):
+        wanted = (chance.random((2, MAX_ROUNDS)) < 0.5) * chance.uniform(0.7, 1.0, (2, MAX_ROUNDS))
+        mean = 0.5 * 0.85
+        noise = chance.lognormal(0, 0.12, (2, MAX_ROUNDS))
+        rates = 800 * (1 + gain) * (1 - 0.6 * mean) / (1 - slope * mean) * (1 - slope * wanted[0]) * noise[0]
+        others = 800 * (1 - 0.6 * wanted[1]) * noise[1]
+        first.append(next((n for n in rounds if excludes(rates[:n], others[:n], wanted[:, :n])), None))
+        plain += any(excludes(rates[:n], others[:n], None) for n in rounds)
+    claims = sum(each is not None for each in first)
+    return claims / runs, fmean(each or MAX_ROUNDS for each in first), plain / runs
+
+
+@pytest.mark.parametrize("slope", [0.6, 0.3])
+def test_what_others_want_makes_no_gain(slope: float) -> None:
+    claims, _, _ = beside(0.0, slope)
+    assert claims <= alpha_of(0) + 2 * math.sqrt(alpha_of(0) / 600)
+
+
+def test_a_gain_beside_others_is_proven_in_far_fewer_rounds() -> None:
+    claims, rounds, without = beside(0.5, 0.4)
+    assert claims > 0.95 > without
+    assert rounds < 9
