@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 from autotune.result import Control, Finalist
 from autotune.stats import (
+    LEAST_ADJUSTED,
     LEAST_ROUNDS,
     MAX_ROUNDS,
     Covariates,
@@ -52,9 +53,9 @@ UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
-CROWDED_SHARE, LEAST_PLANNED = 0.25, 8
-"""Share of the first rounds' measurements during which others took the CPUs, and the rounds that are planned, from
-which rates are compared for the same demand of others."""
+CROWDED_SHARE = 0.25
+"""Share of the first rounds' measurements during which others took the CPUs, from which rates are compared for the same
+demand of others."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
 """Measurements that there must be time for, for so many finalists. In simulations of thirty configurations five
 finalists were no better than three."""
@@ -229,7 +230,7 @@ class Confirmation:
         first = [each.conditions for found, baselines in both[:LEAST_ROUNDS] for each in (found, *baselines)]
         is_crowded = sum(each.is_crowded for each in first) >= CROWDED_SHARE * len(first)
         is_known = all(each.foreign_demand is not None for each in first)
-        if not is_crowded or not is_known or self.planned[index] < LEAST_PLANNED:
+        if not is_crowded or not is_known or self.planned[index] < LEAST_ADJUSTED:
             return None
         return [_demand(found) for found, _ in both], [_demand(*baselines) for _, baselines in both]
 

@@ -27,6 +27,8 @@ CONFIRM_MEASUREMENTS = 24
 """Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
 CONFIRM_SHARE = 0.4
 """Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
+CROWDED_CONFIRM_SHARE = 0.5
+"""That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
 """Share of what the baseline leaves of the budget after which no further look is taken."""
 PAIR = 2
@@ -245,9 +247,14 @@ class Search:
     @property
     def longest_window(self) -> float:
         """Seconds that a window may last, by the budget, and by what others do."""
-        if self._crowded and sum(self._crowded) >= CROWDED_SHARE * len(self._crowded):
+        if self._is_crowded:
             return CROWDED_CAP
         return min(LARGEST_CAP, max(LEAST_CAP, self.budget.seconds / 60))
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether others took the CPUs during most of the latest measurements."""
+        return bool(self._crowded) and sum(self._crowded) >= CROWDED_SHARE * len(self._crowded)
 
     @property
     def left(self) -> float:
@@ -262,7 +269,8 @@ class Search:
             return least
         if self.is_confirmed:
             return LEAST_ROUNDS * least
-        return max(least, min(CONFIRM_SHARE * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost))
+        share = CROWDED_CONFIRM_SHARE if self._is_crowded else CONFIRM_SHARE
+        return max(least, min(share * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost))
 
     @property
     def trial_cost(self) -> float:
