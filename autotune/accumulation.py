@@ -10,8 +10,6 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["GradientAccumulator", "Reduction"]
-
 Reduction = Literal["mean", "sum"]
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from autotune.search.tuner import Tuner
     from autotune.storage.keeper import Keeper
 
-__all__ = ["TuneOptions", "best_config", "tune"]
-
 WAIT_SHARE = 0.25
 """Share of the budget for which an accelerator is waited for that another run of autotune holds."""
 

@@ -26,7 +26,7 @@ from autotune.errors import (
     UserCodeError,
 )
 from autotune.flags import (
-    KNOBS,
+    KNOB_FLAGS,
     build_check_parser,
     build_diagnose_parser,
     build_export_parser,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from autotune.messages import Progress
     from autotune.result import RecordedStudy, Result
     from autotune.storage.keeper import Keeper
-
-__all__ = ["main"]
 
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
 """Exit codes of ``check``."""
@@ -245,7 +243,7 @@ def _report(flags: argparse.Namespace) -> int:
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
     run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
-    names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOBS))
+    names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"] = flags.model
     arguments["budget"] = require_budget(parse_duration(flags.budget))

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from autotune.accumulation import GradientAccumulator, Reduction
 
-__all__ = ["AMP_MODES", "THREAD_VARIABLES", "Amp", "Config", "load_config"]
-
 Amp = Literal["off", "bf16", "fp16"]
 AMP_MODES: tuple[Amp, ...] = get_args(Amp)
 

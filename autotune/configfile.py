@@ -22,19 +22,6 @@ from autotune.errors import ConfigFileError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "allowed",
-    "document_text",
-    "is_valid",
-    "read_document",
-    "reason",
-    "unknown_keys",
-    "without_unknown",
-    "write_document",
-    "write_file",
-]
-
 SCHEMA_VERSION = 1
 MAX_BYTES = 100_000
 """A config file is about one kilobyte; what is a hundred times larger is another file, and takes seconds to parse."""

@@ -17,8 +17,6 @@ from torch.utils.data import Dataset
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CompressedImages", "SmallConvNet", "build"]
-
 NUM_CLASSES = 10
 IMAGES_PER_CLASS = 20
 """Stored images; the dataset goes through them many times and augments each time anew."""

@@ -18,19 +18,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
+from autotune.records import Attempt, Measurement, Outcome, Probe, Trial
 from autotune.result import EARLIER, Result, Verdict
-
-__all__ = [
-    "attempt_from_json",
-    "facts_from_json",
-    "measurement_from_json",
-    "probe_from_json",
-    "result_from_json",
-    "to_json",
-    "trial_from_json",
-    "without_nan",
-]
 
 LARGEST = 2**63
 """No count is as large; a larger one could not be turned into a float."""
@@ -38,11 +28,24 @@ LARGEST = 2**63
 KEPT_APART = ("history",)
 """Fields that are not written with their record."""
 
+PAYLOADS: Mapping[str, type[Any]] = {
+    "measurement": Measurement,
+    "compute": ComputeProbe,
+    "loader": LoaderTrace,
+    "numerics": NumericsCheck,
+    "anatomy": Anatomy,
+    "trace": Trace,
+}
+"""Under which name what an attempt gave is written."""
+
 Record = TypeVar("Record")
 
 
-def to_json(record: Trial | Probe | Result) -> dict[str, Any]:
-    """Return a record as plain values, configurations as documents; the trials of a result are left out."""
+def to_json(record: Trial | Probe | Attempt | Result) -> dict[str, Any]:
+    """Return a record as plain values, configurations as documents; the trials of a result are left out.
+
+    The fields of the attempt of a trial or a look lie among its own.
+    """
     return dict(json.loads(json.dumps(_plain_values(record))))
 
 
@@ -50,8 +53,13 @@ def _plain_values(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_document()
     if is_dataclass(value):
-        names = (field.name for field in fields(value) if field.name not in KEPT_APART)
-        return {name: _plain_values(getattr(value, name)) for name in names}
+        found = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in KEPT_APART}
+        if isinstance(value, Attempt):
+            payload = found.pop("payload")
+            found["measurement"] = None
+            found.update((name, payload) for name, kind in PAYLOADS.items() if isinstance(payload, kind))
+        plain = {name: _plain_values(inner) for name, inner in found.items()}
+        return plain | plain.pop("attempt", {})
     if isinstance(value, Mapping):
         return dict(value)
     return [_plain_values(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -66,14 +74,9 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def trial_from_json(values: object) -> Trial:
-    """Rebuild a trial from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
-    return _record(Trial, _of_today(values), "trial")
-
-
-def probe_from_json(values: object) -> Probe:
-    """Rebuild a look from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
-    return _record(Probe, _of_today(values), "look")
+def from_json(record: type[Record], values: object) -> Record:
+    """Rebuild a record from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
+    return _record(record, values, record.__name__.lower())
 
 
 def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
@@ -84,48 +87,49 @@ def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
     return replace(_record(Result, {**values, "verdict": verdict, "history": ()}, "result"), history=history)
 
 
-def _of_today(values: object) -> object:
-    """Return what a study of before tells of a trial or a look in the words of now: some were lost with their host."""
-    if not isinstance(values, Mapping):
-        return values
-    found = {name: value for name, value in values.items() if name != "host"}
-    return {**found, "outcome": str(Outcome.CRASHED)} if found.get("outcome") == "lost" else found
-
-
-def attempt_from_json(values: object) -> Attempt:
-    """Rebuild an attempt from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
-    return _record(Attempt, values, "attempt")
-
-
-def facts_from_json(values: object) -> WorkloadFacts:
-    """Rebuild the workload's facts from the dictionary that JSON made of them."""
-    return _record(WorkloadFacts, values, "facts")
-
-
-def measurement_from_json(values: object) -> Measurement | None:
-    """Rebuild a measurement from the dictionary that ``dataclasses.asdict`` and JSON made of it."""
-    return None if values is None else _record(Measurement, values, "measurement")
-
-
 def _record(record: type[Record], values: object, where: str) -> Record:
     if not isinstance(values, Mapping):
         raise _wrong(where, values, "an object")
     hints = _hints(record)  # type: ignore[arg-type]  # a class is hashable
+    if record in (Trial, Probe):
+        values = _of_today(values)
     if unknown := [key for key in values if key not in hints]:
         raise ValueError(f"{where}: unknown field {reprlib.repr(unknown[0])}")
     found = {name: _value(hints[name], value, f"{where}.{name}") for name, value in values.items()}
     try:
-        return record(**found)
+        return _built(record, found)
     except TypeError:
         missing = sorted(set(hints) - set(found))
         raise ValueError(f"{where}: lacks one of {', '.join(missing)}") from None
 
 
+def _of_today(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a study of before tells of a trial or a look in the words of now: some were lost with their host."""
+    found = {name: value for name, value in values.items() if name != "host"}
+    return {**found, "outcome": str(Outcome.CRASHED)} if found.get("outcome") == "lost" else found
+
+
 @cache
 def _hints(record: type[Any]) -> dict[str, Any]:
-    """Return the fields of a record and their types."""
-    hints = get_type_hints(record)
-    return {field.name: hints[field.name] for field in fields(record)}
+    """Return the fields that a record is written with, and their types."""
+    types_of = get_type_hints(record)
+    hints = {field.name: types_of[field.name] for field in fields(record)}
+    if hints.pop("payload", None):
+        hints |= {name: kind | None for name, kind in PAYLOADS.items()}
+    if hints.pop("attempt", None):
+        hints |= _hints(Attempt)
+    return hints
+
+
+def _built(record: type[Record], values: dict[str, Any]) -> Record:
+    """Return a record of values that are what their types ask for."""
+    names = [field.name for field in fields(record)]  # type: ignore[arg-type]
+    rest = {name: value for name, value in values.items() if name in names}
+    if "payload" in names:
+        rest["payload"] = next((values[name] for name in PAYLOADS if values.get(name) is not None), None)
+    if "attempt" in names:
+        rest["attempt"] = _built(Attempt, {name: value for name, value in values.items() if name not in names})
+    return record(**rest)
 
 
 def _value(kind: Any, value: object, where: str) -> Any:

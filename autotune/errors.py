@@ -13,16 +13,6 @@ The exit code lives on the class; only ``autotune.cli`` turns it into a process 
 
 from __future__ import annotations
 
-__all__ = [
-    "AutotuneError",
-    "ConfigFileError",
-    "InterruptedRunError",
-    "NothingFeasibleError",
-    "StorageError",
-    "UsageError",
-    "UserCodeError",
-]
-
 
 class AutotuneError(Exception):
     """Base of every error that autotune raises on purpose."""

@@ -12,18 +12,7 @@ from autotune.step_options import OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "EXPORTS",
-    "KNOBS",
-    "build_check_parser",
-    "build_diagnose_parser",
-    "build_export_parser",
-    "build_parser",
-    "build_report_parser",
-    "parse_baseline",
-]
-
-KNOBS = {
+KNOB_FLAGS = {
     "--batch-size": ("SIZES", "samples per step, such as 32..512"),
     "--num-workers": ("COUNTS", "DataLoader workers, such as 0..8; 0 loads in the training process"),
     "--prefetch-factor": ("COUNTS", "batches requested ahead per worker, such as 2,4"),
@@ -88,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_workload_flags(parser)
     _add_run_flags(parser)
     knobs = parser.add_argument_group("what may vary")
-    for flag, (placeholder, text) in KNOBS.items():
+    for flag, (placeholder, text) in KNOB_FLAGS.items():
         knobs.add_argument(flag, metavar=placeholder, help=text)
     knobs.add_argument(
         "--global-batch-size",

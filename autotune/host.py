@@ -16,27 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-__all__ = [
-    "Gpu",
-    "Host",
-    "MemoryMeter",
-    "amount",
-    "cpu_model",
-    "cpu_quota",
-    "find_gpus",
-    "inspect_host",
-    "made_elsewhere",
-    "memory_available",
-    "memory_free",
-    "memory_limit",
-    "memory_limits",
-    "oom_kills",
-    "read_fields",
-    "throttled_seconds",
-    "usable_cpus",
-    "within",
-]
-
 DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotune"}
 """The distribution that each reported version belongs to."""
 
@@ -341,7 +320,7 @@ def within(limits: Sequence[tuple[Path, int]]) -> int | None:
     return min((max(0, limit - _in_use(group)) for group, limit in limits), default=None)
 
 
-def oom_kills(root: Path) -> int | None:
+def oom_kills(root: Path = Path("/")) -> int | None:
     """Return how many processes the kernel has killed for want of memory so far, ``None`` where nobody counts.
 
     Counted are those of this process's own group or, where it does not say, those of the whole machine.

@@ -11,20 +11,6 @@ from typing import Self
 
 from autotune.errors import UsageError
 
-__all__ = [
-    "DEFAULT_MEMORY_LIMIT",
-    "LEAST_BUDGET",
-    "Budget",
-    "MemoryLimit",
-    "format_duration",
-    "format_size",
-    "longer_budget",
-    "parse_duration",
-    "parse_headroom",
-    "parse_size",
-    "require_budget",
-]
-
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SECONDS = re.compile(_NUMBER)
 _UNITS = re.compile(rf"(?:({_NUMBER})h)?\s*(?:({_NUMBER})m)?\s*(?:({_NUMBER})s)?", re.IGNORECASE)
@@ -32,6 +18,8 @@ _UNITS = re.compile(rf"(?:({_NUMBER})h)?\s*(?:({_NUMBER})m)?\s*(?:({_NUMBER})s)?
 
 LEAST_BUDGET = 30.0
 """Seconds in which a baseline and one alternative can be measured and compared, with imports and build."""
+GRACE, SHARE_GRACE = 10.0, 5.0
+"""Seconds after the end of the budget, and after that of the search's share of it, in which what has begun may end."""
 USUAL_BUDGETS = (30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 """Seconds of the budgets that are proposed."""
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)

@@ -13,8 +13,6 @@ from autotune.config import Config
 from autotune.limits import Budget
 from autotune.records import Probe, Trial
 
-__all__ = ["Messages", "Phase", "Progress"]
-
 Phase = Literal["inspect", "baseline", "probe", "search", "explore", "confirm"]
 """What a run is doing: loading the workload, measuring what the user runs, looking at parts, searching, trying options
 of the step, confirming."""

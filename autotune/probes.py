@@ -8,17 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "Anatomy",
-    "CodeShare",
-    "ComputeProbe",
-    "LoaderTrace",
-    "NumericsCheck",
-    "Synchronisation",
-    "Trace",
-    "TracedOperation",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProbe:

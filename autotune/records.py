@@ -14,28 +14,12 @@ from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
-__all__ = [
-    "EARLIEST_SCHEMA",
-    "SCHEMA",
-    "Attempt",
-    "Conditions",
-    "Kind",
-    "Measurement",
-    "Outcome",
-    "Part",
-    "Probe",
-    "RankShare",
-    "Request",
-    "Runner",
-    "StepTime",
-    "Trial",
-    "WorkloadFacts",
-]
-
 SCHEMA = 10
 """Version of these records: a study that was stored with another one is not continued."""
 EARLIEST_SCHEMA = 6
 """The oldest version of which a study can be shown: whatever a record has gained since has a default."""
+THROTTLED = 0.05
+"""Share of the time that a CPU quota may stop processes before it is told."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """What a request is about: training with the loader, the step alone on a resident batch, the loader alone, what a
@@ -149,6 +133,11 @@ class Conditions:
         if self.storage_share is None:
             return None
         return "cold" if self.storage_share > 0.9 else "mixed" if self.storage_share > 0.05 else "warm"
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether a CPU quota stopped the processes for more of the time than hardly matters."""
+        return (self.throttled_share or 0.0) > THROTTLED
 
     @property
     def crowd_text(self) -> str:
@@ -341,24 +330,18 @@ class Request:
     """File that a trace is written to; only for that part."""
 
 
+Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | Anatomy | Trace
+"""What a measurement gives, by the part that it is about."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """What a runner says of one measurement."""
 
     outcome: Outcome
     """What became of it."""
-    measurement: Measurement | None = None
-    """The numbers of training; ``None`` unless the outcome is ok or suspect."""
-    compute: ComputeProbe | None = None
-    """What a look at the step alone gave."""
-    loader: LoaderTrace | None = None
-    """What a look at the loader alone gave."""
-    numerics: NumericsCheck | None = None
-    """The losses in the configuration's precision beside those in fp32."""
-    anatomy: Anatomy | None = None
-    """What is inside the user's code."""
-    trace: Trace | None = None
-    """Where the trace of some steps was written, and what took longest in them."""
+    payload: Payload | None = None
+    """What it gave; ``None`` unless the outcome is ok or suspect."""
     message: str = ""
     """What went wrong, in one line."""
     details: str = ""
@@ -369,7 +352,37 @@ class Attempt:
     @property
     def found(self) -> bool:
         """Whether it gave numbers."""
-        return any((self.measurement, self.compute, self.loader, self.numerics, self.anatomy, self.trace))
+        return self.payload is not None
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The numbers of training."""
+        return self.payload if isinstance(self.payload, Measurement) else None
+
+    @property
+    def compute(self) -> ComputeProbe | None:
+        """What a look at the step alone gave."""
+        return self.payload if isinstance(self.payload, ComputeProbe) else None
+
+    @property
+    def loader(self) -> LoaderTrace | None:
+        """What a look at the loader alone gave."""
+        return self.payload if isinstance(self.payload, LoaderTrace) else None
+
+    @property
+    def numerics(self) -> NumericsCheck | None:
+        """The losses in the configuration's precision beside those in fp32."""
+        return self.payload if isinstance(self.payload, NumericsCheck) else None
+
+    @property
+    def anatomy(self) -> Anatomy | None:
+        """What is inside the user's code."""
+        return self.payload if isinstance(self.payload, Anatomy) else None
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where the trace of some steps was written, and what took longest in them."""
+        return self.payload if isinstance(self.payload, Trace) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,18 +393,8 @@ class Probe:
     """Which one."""
     config: Config
     """Batch size, precision and threads it was made with."""
-    outcome: Outcome
-    """What became of it."""
-    compute: ComputeProbe | None = None
-    """What a look at the step gave."""
-    loader: LoaderTrace | None = None
-    """What a look at the loader gave."""
-    numerics: NumericsCheck | None = None
-    """What a look at a precision's losses gave."""
-    message: str = ""
-    """What went wrong, or why a precision must not be used, in one line."""
-    seconds: float = 0.0
-    """Wall time it cost, process start included."""
+    attempt: Attempt
+    """What became of it; its message may be why a precision must not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,16 +407,8 @@ class Trial:
     """Why it was measured."""
     config: Config
     """What was measured."""
-    outcome: Outcome
+    attempt: Attempt
     """What became of it."""
-    measurement: Measurement | None
-    """The numbers; ``None`` unless the outcome is ok or suspect."""
-    message: str = ""
-    """What went wrong, in one line."""
-    details: str = ""
-    """The user's traceback or the end of the child's output, when something went wrong."""
-    seconds: float = 0.0
-    """Wall time the trial cost, process start included."""
     predicted: float | None = None
     """Samples per second that were expected of it, before it ran."""
     bound: float | None = None
@@ -424,6 +419,16 @@ class Trial:
     """Which of all that a study has compared with the baseline it is, from 0; ``None`` for any other trial."""
     planned: int | None = None
     """Over how many rounds most of its chance of a false claim is spent; ``None`` until that is known, in its third."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of it."""
+        return self.attempt.outcome
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The numbers of training; ``None`` unless the outcome is ok or suspect."""
+        return self.attempt.measurement
 
     @property
     def rate(self) -> float | None:

@@ -21,24 +21,6 @@ from autotune.records import Interval, Measurement, Outcome, Trial, WorkloadFact
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "EARLIER",
-    "Control",
-    "Finalist",
-    "Importance",
-    "Landscape",
-    "LoaderForecast",
-    "RecordedStudy",
-    "Result",
-    "StepForecast",
-    "TriedOption",
-    "Verdict",
-    "pareto_front",
-    "parse_verdict",
-    "percent_above",
-    "verdict_text",
-]
-
 DEFAULT_PATH = "autotune.yaml"
 """Where the command line writes its answer unless it is told otherwise."""
 

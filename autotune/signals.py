@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-__all__ = ["END_AT_ONCE", "EXIT_CODE", "interruptible", "shielded"]
-
 EXIT_CODE = 130
 """What a process ends with that was asked to stop, as shells say it for Ctrl-C."""
 SAME_EVENT = 0.5

@@ -14,31 +14,6 @@ from statistics import NormalDist, fmean, stdev, variance
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ALPHA",
-    "LEAST_ADJUSTED",
-    "LEAST_ROUNDS",
-    "MAX_ROUNDS",
-    "Interval",
-    "adjusted",
-    "adjusted_interval",
-    "alpha_of",
-    "autocorrelated_half_width",
-    "bound",
-    "chance_of_gain",
-    "fieller_interval",
-    "half_width",
-    "mean_interval",
-    "mser_truncation",
-    "next_interval",
-    "ratio_interval",
-    "sequential_interval",
-    "student_cdf",
-    "student_quantile",
-    "trend",
-    "value_at",
-]
-
 Interval = tuple[float, float]
 Covariates = tuple[Sequence[float | None], Sequence[float | None]]
 """What both values of each pair follow; ``None`` where it is not known."""

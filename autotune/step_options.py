@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["OPTIONS", "apply_options", "parse_options"]
-
 OPTIONS = {
     "channels_last": "stores images and convolution weights with the channels last; needs 4-D weights",
     "tf32": "multiplies and convolves fp32 in TF32; CUDA only, for the whole process",

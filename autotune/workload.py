@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
     from autotune.accumulation import Reduction
 
-__all__ = [
-    "ImportedWorkload",
-    "PickledWorkload",
-    "Workload",
-    "WorkloadSource",
-    "describe",
-    "differing_settings",
-    "load",
-    "set_settings",
-    "torch_settings",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from autotune.config import Amp, Config
 from autotune.diagnosis.diagnose import Diagnosis
@@ -19,7 +19,7 @@ from autotune.probes import (
     Trace,
     TracedOperation,
 )
-from autotune.records import Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
+from autotune.records import Attempt, Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
 from autotune.result import Control, Finalist, Result, Verdict
 from autotune.search.check import Check, Promise
 
@@ -33,6 +33,9 @@ ANSWER = Config(
     amp="bf16",
     intra_op_threads=1,
 )
+
+
+Recorded = TypeVar("Recorded", Trial, Probe)
 
 
 def conditions(**changes: Any) -> Conditions:
@@ -195,29 +198,31 @@ def trace(**changes: Any) -> Trace:
 def compared(*amps: Amp) -> tuple[Probe, ...]:
     """Looks that found these precisions to train like fp32."""
     return tuple(
-        Probe(part="numerics", config=Config(amp=amp), outcome=Outcome.OK, numerics=numerics_check()) for amp in amps
+        Probe(part="numerics", config=Config(amp=amp), attempt=Attempt(outcome=Outcome.OK, payload=numerics_check()))
+        for amp in amps
     )
+
+
+def changed(example: Recorded, **changes: Any) -> Recorded:
+    """A trial or a look with other fields, those of its attempt among them; a trial's payload as ``measurement``."""
+    if "measurement" in changes:
+        changes["payload"] = changes.pop("measurement")
+    names = {field.name for field in fields(Attempt)} & set(changes)
+    attempt = replace(changes.get("attempt", example.attempt), **{name: changes.pop(name) for name in names})
+    return replace(example, **{**changes, "attempt": attempt})
 
 
 def trial(**changes: Any) -> Trial:
     """The baseline's trial."""
-    example = Trial(
-        number=0, kind="baseline", config=BASELINE, outcome=Outcome.OK, measurement=measurement(), seconds=6.5
-    )
-    return replace(example, **changes)
+    attempt = Attempt(outcome=Outcome.OK, payload=measurement(), seconds=6.5)
+    return changed(Trial(number=0, kind="baseline", config=BASELINE, attempt=attempt), **changes)
 
 
 def failed_trial(**changes: Any) -> Trial:
     """A trial that ran out of device memory."""
-    example = Trial(
-        number=4,
-        kind="search",
-        config=replace(ANSWER, batch_size=2048),
-        outcome=Outcome.DEVICE_OOM,
-        measurement=None,
-        message="CUDA out of memory.\nTried to allocate 20.00 GiB",
-    )
-    return replace(example, **changes)
+    attempt = Attempt(outcome=Outcome.DEVICE_OOM, message="CUDA out of memory.\nTried to allocate 20.00 GiB")
+    config = replace(ANSWER, batch_size=2048)
+    return changed(Trial(number=4, kind="search", config=config, attempt=attempt), **changes)
 
 
 def facts(**changes: Any) -> WorkloadFacts:

@@ -114,7 +114,7 @@ class SimulatedMachine:
         if not has_numbers:
             return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=self.seconds)
         measured = self._measurement(config, is_disturbed=outcome is Outcome.SUSPECT)
-        return Attempt(outcome=outcome, measurement=measured, seconds=self.seconds)
+        return Attempt(outcome=outcome, payload=measured, seconds=self.seconds)
 
     def _look(self, config: Config, request: Request) -> Attempt:
         self.looks.append((config, request))
@@ -123,7 +123,7 @@ class SimulatedMachine:
         if outcome not in (None, Outcome.SUSPECT):
             return Attempt(outcome=outcome, message=f"{outcome} here", seconds=self.seconds / 4)
         if request.part == "numerics":
-            return Attempt(outcome=Outcome.OK, numerics=self.numerics(config.amp), seconds=self.seconds / 4)
+            return Attempt(outcome=Outcome.OK, payload=self.numerics(config.amp), seconds=self.seconds / 4)
         if request.part == "compute":
             compute = examples.compute_probe(
                 samples_per_second=config.samples_per_step / self.cost(config).compute,
@@ -133,12 +133,12 @@ class SimulatedMachine:
                 peak_memory_bytes=self.peak(config),
                 host_memory_bytes=self.peak(config),
             )
-            return Attempt(outcome=Outcome.OK, compute=compute, seconds=self.seconds / 4)
+            return Attempt(outcome=Outcome.OK, payload=compute, seconds=self.seconds / 4)
         build = self.cost(config).wait
         loader = examples.loader_trace(
             batch_size=config.batch_size, build_seconds=(build,) * 20, inline_seconds=build, cpu_seconds=0.2 * build
         )
-        return Attempt(outcome=Outcome.OK, loader=loader, seconds=self.seconds / 4)
+        return Attempt(outcome=Outcome.OK, payload=loader, seconds=self.seconds / 4)
 
     def _measurement(self, config: Config, *, is_disturbed: bool) -> Measurement:
         drift = self.drift * math.sin(self._phase + 2 * math.pi * len(self.calls) / WAVE)

@@ -9,7 +9,7 @@ import pytest
 
 import autotune
 from autotune.config import Config
-from autotune.encoding import facts_from_json
+from autotune.encoding import from_json
 from autotune.errors import UsageError
 from autotune.records import Outcome, Request
 from autotune.runner.device_lock import DeviceLock
@@ -80,11 +80,12 @@ def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
 
 
 def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_accelerator(values: dict[str, Any]) -> WorkloadFacts:
-        return replace(facts_from_json(values), device="cuda:0", device_uuid="GPU-7")
+    def on_accelerator(record: type[Any], values: object) -> Any:
+        found = from_json(record, values)
+        return replace(found, device="cuda:0", device_uuid="GPU-7") if record is WorkloadFacts else found
 
     monkeypatch.setattr("autotune.runner.device_lock.SHARED_FOLDER", tmp_path)
-    monkeypatch.setattr("autotune.runner.local.facts_from_json", on_accelerator)
+    monkeypatch.setattr("autotune.runner.local.from_json", on_accelerator)
     told: list[str] = []
     with ProcessRunner(describe("tests.workloads:small"), "cpu") as runner:
         runner.inspect(SOUND)

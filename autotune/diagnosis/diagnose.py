@@ -20,11 +20,9 @@ from autotune.runner.local import ProcessRunner
 from autotune.search.space import as_baseline, fitted
 from autotune.workload import Workload, describe
 
-__all__ = ["Diagnosis", "diagnose"]
-
 WINDOW_SECONDS = 5.0
 """Longest window of the measurement."""
-LOOK_SECONDS = 2.0
+PART_SECONDS = 2.0
 """Length of each look at a part."""
 TIME_LIMIT = 120.0
 """Seconds after which a measurement or a look is given up."""
@@ -132,20 +130,13 @@ class _Looks:
 
     def _look(self, part: Part) -> Attempt:
         self.messages.show("probe", running=self.config)
-        return self.runner.measure(self.config, Request(seconds=LOOK_SECONDS, time_limit=TIME_LIMIT, part=part))
+        return self.runner.measure(self.config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part))
 
     def _trace(self, path: Path) -> Attempt:
         request = Request(
-            seconds=LOOK_SECONDS, time_limit=TIME_LIMIT, part="trace", trace_path=str(path.resolve()), fresh=True
+            seconds=PART_SECONDS, time_limit=TIME_LIMIT, part="trace", trace_path=str(path.resolve()), fresh=True
         )
         return self.runner.measure(self.config, request)
 
     def _as_trial(self, attempt: Attempt) -> Trial:
-        return Trial(
-            number=0,
-            kind="baseline",
-            config=self.config,
-            outcome=attempt.outcome,
-            measurement=attempt.measurement,
-            message=attempt.message,
-        )
+        return Trial(number=0, kind="baseline", config=self.config, attempt=attempt)

@@ -11,21 +11,6 @@ from autotune.host import Host
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
 from autotune.records import Measurement, WorkloadFacts
 
-__all__ = [
-    "LEAST_SHARE",
-    "Cause",
-    "Evidence",
-    "Finding",
-    "code_figures",
-    "limit",
-    "loader_figures",
-    "ms",
-    "peak_figure",
-    "percent",
-    "phase_figures",
-]
-
-
 LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as what limits the rate."""
 

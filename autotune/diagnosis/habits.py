@@ -11,8 +11,6 @@ from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.probes import Anatomy
 from autotune.records import Measurement
 
-__all__ = ["habits"]
-
 MANY_TENSORS = 16
 """Tensors in a batch from which sending each by itself is told; one costs some 0.1 ms."""
 LARGE_DATASET = 100 * 2**20

@@ -23,9 +23,7 @@ from autotune.diagnosis.findings import (
     phase_figures,
 )
 from autotune.diagnosis.habits import habits
-from autotune.diagnosis.loader import THROTTLED, late_loader, quota
-
-__all__ = ["find"]
+from autotune.diagnosis.loader import late_loader, quota
 
 LAUNCHING = 0.8
 """Host time of a step, as a share of it, from which an accelerator waits for its host; unless it is as busy as this."""
@@ -124,7 +122,7 @@ def _step_limit(evidence: Evidence) -> Finding:
             ),
             "take a smaller batch, amp, or activation checkpointing",
         )
-    if (conditions.throttled_share or 0.0) > THROTTLED and not evidence.is_asynchronous:
+    if conditions.is_throttled and not evidence.is_asynchronous:
         return quota(evidence, None)
     return _launch_limit(evidence) or _compute_limit(evidence)
 
@@ -205,7 +203,7 @@ def _slow_loop(evidence: Evidence, share: float) -> Finding:
 def _slowed_step(evidence: Evidence, share: float) -> Finding:
     """Return why the step takes longer than on a resident batch: on a CPU, the loader has taken its place."""
     measured, conditions = evidence.measurement, evidence.measurement.conditions
-    if (conditions.throttled_share or 0.0) > THROTTLED:
+    if conditions.is_throttled:
         return quota(evidence, share)
     alone = measured.samples / measured.steps / measured.ceiling_samples_per_second
     split = measured.step_time

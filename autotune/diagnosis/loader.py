@@ -6,8 +6,6 @@ import math
 
 from autotune.diagnosis.findings import Cause, Evidence, Finding, code_figures, limit, loader_figures, ms, percent
 
-__all__ = ["late_loader", "quota"]
-
 FULL_CPUS = 0.9
 """Share of the CPUs in use from which more workers bring nothing."""
 BLOCKED = 0.5
@@ -18,14 +16,12 @@ BELIEVED = 1.5
 """Every step receives a batch, so that it waits for as long at least: a look that says much more met a busy worker."""
 LEAST_BUSY = 0.1
 """Share of a CPU that a worker is taken to use at least, when it is said how many there could be."""
-THROTTLED = 0.05
-"""Share of the time that a CPU quota may stop processes."""
 
 
 def late_loader(evidence: Evidence, share: float) -> Finding:
     """Return why training waits for data."""
     conditions = evidence.measurement.conditions
-    if (conditions.throttled_share or 0.0) > THROTTLED:
+    if conditions.is_throttled:
         return quota(evidence, share)
     used = conditions.own_cpus + conditions.foreign_cpus
     is_full = used >= FULL_CPUS * conditions.cpus

@@ -8,8 +8,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.exports.target import Target, Written, call, headline, on_cpu
 
-__all__ = ["ACCELERATE", "accelerator_arguments", "launch_file"]
-
 PRECISION = {"off": "no", "bf16": "bf16", "fp16": "fp16"}
 TORCHS_THREADS = '$(python -c "import torch; print(torch.get_num_threads())")'
 """What a shell replaces by torch's own choice; without a number ``accelerate launch`` sets one of its own, mostly 1."""

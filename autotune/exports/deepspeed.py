@@ -9,8 +9,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.exports.target import Target, Written
 
-__all__ = ["DEEPSPEED", "deepspeed_config"]
-
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.exports.target import Target, Written, call, headline, on_cpu, preamble
 
-__all__ = ["LIGHTNING", "trainer_arguments"]
-
 PRECISION = {"off": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import KNOBS, Target, Written, call, headline, preamble, settings
-
-__all__ = ["PYTHON", "SHELL", "TORCHRUN"]
+from autotune.exports.target import SETTINGS, Target, Written, call, headline, preamble, settings
 
 ON_MODEL = {
     "channels_last": "model = model.to(memory_format=torch.channels_last)",
@@ -18,7 +16,7 @@ ON_MODEL = {
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
 
-NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in KNOBS}
+NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in SETTINGS}
 
 
 def _notes(config: Config) -> Iterator[str]:
@@ -69,7 +67,7 @@ def _loop(config: Config) -> Iterator[str]:
 PYTHON = Target(
     name="python",
     title="plain Python",
-    knows={knob: "yes" for knob in KNOBS if knob not in ("ranks", "fused_optimizer", "checkpointing")},
+    knows={knob: "yes" for knob in SETTINGS if knob not in ("ranks", "fused_optimizer", "checkpointing")},
     advice={},
     notes=_notes,
     write=_write,
@@ -121,7 +119,7 @@ TORCHRUN = Target(
     name="torchrun",
     title="torchrun",
     knows={"ranks": "`--nproc-per-node`", "intra_op_threads": "`OMP_NUM_THREADS`"},
-    advice=dict.fromkeys(KNOBS, "autotune.load_config(FILE) in the script"),
+    advice=dict.fromkeys(SETTINGS, "autotune.load_config(FILE) in the script"),
     notes=_torchrun_notes,
     write=_write_torchrun,
 )

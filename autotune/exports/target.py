@@ -10,22 +10,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.step_options import OPTIONS
 
-__all__ = [
-    "KNOBS",
-    "PROCESS",
-    "Export",
-    "Gap",
-    "Target",
-    "Written",
-    "call",
-    "headline",
-    "on_cpu",
-    "preamble",
-    "remarks_on",
-    "settings",
-]
-
-KNOBS = (
+SETTINGS = (
     "batch_size",
     "num_workers",
     "prefetch_factor",
@@ -136,7 +121,9 @@ def settings(config: Config) -> dict[str, Any]:
     found |= {"intra_op_threads": config.intra_op_threads, "inter_op_threads": config.inter_op_threads}
     found |= dict.fromkeys(config.options, True)
     unset = {"amp": "off", "accumulation_steps": 1, "ranks": 1, "intra_op_threads": None, "inter_op_threads": None}
-    return {knob: found[knob] for knob in KNOBS if knob in found and not (knob in unset and found[knob] == unset[knob])}
+    return {
+        knob: found[knob] for knob in SETTINGS if knob in found and not (knob in unset and found[knob] == unset[knob])
+    }
 
 
 def headline(config: Config) -> str:

@@ -8,8 +8,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.exports.target import Target, Written, call, headline, on_cpu, preamble
 
-__all__ = ["TRANSFORMERS", "training_arguments"]
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "tf32": {"tf32": True},
     "checkpointing": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},

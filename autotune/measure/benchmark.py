@@ -29,8 +29,6 @@ from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Conditions, Measurement, Request
 from autotune.workload import Workload
 
-__all__ = ["EpochCost", "LoaderFacts", "loader_notes", "machine_notes", "measure", "window_notes"]
-
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that is worth a longer look."""
 LONGER_LOOKS = 2
@@ -38,8 +36,6 @@ LONGER_LOOKS = 2
 
 UNCREDITED = 0.05
 """Share of the batches, built before the window or built in it and not used, from which it is told."""
-THROTTLED = 0.05
-"""Share of the time that a CPU quota may stop processes before it is told."""
 
 
 def measure(
@@ -247,7 +243,7 @@ def loader_notes(loader: LoaderFacts, config: Config, in_flight: int) -> Iterato
 
 def machine_notes(conditions: Conditions) -> Iterator[str]:
     """Yield what there is to say of the machine."""
-    if (conditions.throttled_share or 0.0) > THROTTLED:
+    if conditions.is_throttled:
         yield (
             f"the CPU quota stopped processes for {conditions.throttled_share:.0%} of the time: "
             "fewer workers or threads may be faster"

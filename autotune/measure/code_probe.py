@@ -28,14 +28,6 @@ from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronis
 from autotune.probes import Anatomy, CodeShare, Synchronisation
 from autotune.workload import Workload
 
-__all__ = [
-    "Building",
-    "BuildingTimes",
-    "count_objects",
-    "look_inside",
-    "pickled_bytes",
-]
-
 TIMING_SHARE, PROFILE_SHARE, STEP_SHARE = 0.2, 0.3, 0.3
 """Shares of a look that go to timing batches, to profiling how they are built, and to watching steps."""
 MOST_STEPS = 10

@@ -19,8 +19,6 @@ from autotune.host import throttled_seconds
 from autotune.measure.process_memory import cpu_seconds, process_tree
 from autotune.records import Conditions
 
-__all__ = ["GpuReading", "NvmlGpu", "Snapshot", "conditions_between", "open_gpu", "snapshot"]
-
 FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
 LEAST_THREAD_SHARE = 0.05

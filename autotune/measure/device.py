@@ -13,8 +13,6 @@ from autotune.measure.conditions import NvmlGpu, open_gpu
 from autotune.measure.process_memory import reset_peak
 from autotune.measure.rank_group import ALONE, RankGroup
 
-__all__ = ["AcceleratorDevice", "CpuDevice", "Device", "open_device", "uuid_of"]
-
 Mark = Any
 """A point in a device's time: seconds on CPU, an event on an accelerator."""
 

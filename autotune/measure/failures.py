@@ -15,8 +15,6 @@ from contextlib import suppress
 from autotune.errors import AutotuneError
 from autotune.records import Outcome
 
-__all__ = ["classify", "user_traceback"]
-
 NEARLY_FULL = 0.05
 """Share of the device's memory; with less free, a library's vague error is for want of it."""
 _SHM_SIGNS = ("unable to allocate shared memory", "unable to mmap", "bus error", "insufficient shared memory")

@@ -18,8 +18,6 @@ from autotune.measure.step import tensor_bytes, tensors_in
 from autotune.runner.descendants import note_workers
 from autotune.workload import Workload
 
-__all__ = ["BatchStream", "CountingCollate", "open_loader", "open_stream", "unique_share"]
-
 
 def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
     """Build the loader exactly as a training script would, with counting around its collate function."""

@@ -19,8 +19,6 @@ from autotune.measure.step import move, tensor_bytes, tensors_in
 from autotune.probes import LoaderTrace
 from autotune.workload import Workload
 
-__all__ = ["look_at_loader"]
-
 PREFETCH = 4
 """Batches that the worker is asked for, where shared memory holds them."""
 SHARED_SHARE = 0.9

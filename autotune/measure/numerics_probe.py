@@ -26,8 +26,6 @@ from autotune.measure.step import TrainingStep, tensor_bytes
 from autotune.probes import NumericsCheck
 from autotune.workload import Workload
 
-__all__ = ["check_numerics"]
-
 STEPS = 20
 """Steps of each run, as far as there is time."""
 LEAST_STEPS = 4

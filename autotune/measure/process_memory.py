@@ -11,18 +11,6 @@ from typing import Any
 
 import psutil
 
-__all__ = [
-    "MemoryGrowth",
-    "MemorySample",
-    "cpu_seconds",
-    "growth_between",
-    "open_segments",
-    "peak_host_bytes",
-    "process_tree",
-    "reset_peak",
-    "sample_memory",
-]
-
 _ANONYMOUS = ("[anon]", "[heap]")
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 

@@ -22,8 +22,6 @@ from autotune.probes import Trace, TracedOperation
 from autotune.records import Request
 from autotune.workload import Workload
 
-__all__ = ["trace_steps"]
-
 WARM_STEPS = 3
 LEAST_STEPS, MOST_STEPS = 2, 8
 """Steps in a trace; each may hold thousands of events."""

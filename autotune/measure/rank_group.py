@@ -27,20 +27,8 @@ from torch.utils.data import DistributedSampler, IterableDataset, Sampler
 
 from autotune.errors import UsageError
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Attempt, Conditions, Measurement, Outcome, RankShare
+from autotune.records import Attempt, Conditions, Measurement, Outcome, Payload, RankShare
 from autotune.workload import Workload
-
-__all__ = [
-    "ALONE",
-    "Board",
-    "GradientWatch",
-    "RankGroup",
-    "as_one",
-    "in_parallel",
-    "require_own",
-    "share_of",
-    "watch_of",
-]
 
 T = TypeVar("T")
 
@@ -209,11 +197,16 @@ def as_one(attempts: Sequence[Attempt]) -> Attempt:
     measured = [attempt.measurement for attempt in attempts if attempt.measurement]
     steps = [attempt.compute for attempt in attempts if attempt.compute]
     traces = [attempt.loader for attempt in attempts if attempt.loader]
+    payload: Payload | None = first.payload
+    if measured:
+        payload = _measurement(measured)
+    elif steps:
+        payload = _step(steps)
+    elif traces:
+        payload = max(traces, key=_build_seconds)
     return replace(
         suspect[0] if suspect else first,
-        measurement=_measurement(measured) if measured else None,
-        compute=_step(steps) if steps else None,
-        loader=max(traces, key=_build_seconds) if traces else None,
+        payload=payload,
         message=_together([attempt.message for attempt in attempts]),
     )
 

@@ -25,8 +25,6 @@ from autotune.measure.subreaper import end_at_once, prepare_session
 from autotune.runner.descendants import MARK
 from autotune.runner.postmortem import RANK_FRAME
 
-__all__ = ["RankFailedError", "import_parallel", "raise_failure", "run_ranks"]
-
 INTERFACE = "lo"
 """Linux's name of the loopback interface."""
 ROOT_CAUSE = 10.0

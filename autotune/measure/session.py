@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from autotune.config import Config, StepKey
+from autotune.encoding import to_json
 from autotune.errors import UsageError
 from autotune.host import inspect_host, oom_kills
 from autotune.measure.failures import classify
@@ -17,9 +17,6 @@ from autotune.measure.rank_launch import raise_failure
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import Workload
 
-__all__ = ["Session"]
-
-ROOT = Path("/")
 UNUSED = (
     "where not every parameter takes part in every step, pass "
     "Workload(parallelize=lambda model: DistributedDataParallel(model, find_unused_parameters=True))"
@@ -59,16 +56,16 @@ class Session:
         (``RankFailedError``), since it cannot meet the others any more.
         """
         config.apply_threads()
-        kills = oom_kills(ROOT) or 0
+        kills = oom_kills() or 0
         try:
             attempt = self._measure(config, request)
         except Exception as error:
-            outcome, message, details = classify(error, (oom_kills(ROOT) or 0) - kills)
+            outcome, message, details = classify(error, (oom_kills() or 0) - kills)
             attempt = Attempt(outcome=outcome, message=message, details=details)
             if self._group.size == 1:
                 return attempt
             message = f"rank {self._group.rank} of {self._group.size}: {message}{_way_out(error)}"
-            raise_failure(asdict(replace(attempt, message=message)), error)
+            raise_failure(to_json(replace(attempt, message=message)), error)
         found = self._group.gather(attempt)
         if any(each.outcome is Outcome.SUSPECT for each in found):
             self._key = None  # the next one warms up again, in every rank, for a ceiling to be trusted
@@ -88,12 +85,12 @@ class Session:
         from autotune.measure.loader_probe import look_at_loader
 
         trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds, self._group.size)
-        return Attempt(outcome=Outcome.OK, loader=trace)
+        return Attempt(outcome=Outcome.OK, payload=trace)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:
         warm = self._open_step(config)
         outcome = Outcome.SUSPECT if warm.disturbances else Outcome.OK
-        return Attempt(outcome=outcome, compute=warm.compute, message="; ".join(warm.disturbances))
+        return Attempt(outcome=outcome, payload=warm.compute, message="; ".join(warm.disturbances))
 
     def _look_at_losses(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.numerics_probe import check_numerics
@@ -103,7 +100,7 @@ class Session:
         self._drop_step()  # its optimizer needs memory that is wanted here
         self._options = config.options
         check = check_numerics(self._workload, config, self._device, request.seconds)
-        return Attempt(outcome=Outcome.OK, numerics=check)
+        return Attempt(outcome=Outcome.OK, payload=check)
 
     def _look_inside(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.code_probe import look_inside
@@ -111,14 +108,14 @@ class Session:
         self._take_options(config)
         self._drop_step()  # for its memory, and because the look trains with another optimizer
         anatomy = look_inside(self._workload, config, self._device, request.seconds)
-        return Attempt(outcome=Outcome.OK, anatomy=anatomy)
+        return Attempt(outcome=Outcome.OK, payload=anatomy)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.profiler_trace import trace_steps
 
         trace = trace_steps(self._workload, config, self._open_step(config), self._device, request)
         self._drop_step()  # the memory that the profiler took would count as that of the next configuration
-        return Attempt(outcome=Outcome.OK, trace=trace)
+        return Attempt(outcome=Outcome.OK, payload=trace)
 
     def _make_parallel(self) -> None:
         """Wrap the model in the user's own way, once: it cannot be wrapped again, nor taken out."""
@@ -143,7 +140,7 @@ class Session:
         is_disturbed = bool(measurement.conditions.disturbances or warm.disturbances)
         outcome = Outcome.SUSPECT if is_disturbed else Outcome.OK
         notes = dict.fromkeys((*measurement.notes, *warm.disturbances))
-        return Attempt(outcome=outcome, measurement=measurement, message="; ".join(notes))
+        return Attempt(outcome=outcome, payload=measurement, message="; ".join(notes))
 
     def _open_step(self, config: Config) -> Any:
         from autotune.measure.step_probe import open_step

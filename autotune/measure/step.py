@@ -16,8 +16,6 @@ from autotune.measure.device import Device, Mark
 from autotune.measure.rank_group import ALONE, RankGroup, in_parallel, require_own, watch_of
 from autotune.workload import Workload
 
-__all__ = ["StepMarks", "TrainingStep", "leaves_in", "move", "tensor_bytes", "tensors_in"]
-
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after this process's own gradients, after those of all ranks
 were synchronised, after the optimizer."""

@@ -23,8 +23,6 @@ from autotune.probes import ComputeProbe
 from autotune.stats import mser_truncation
 from autotune.workload import Workload
 
-__all__ = ["WarmStep", "open_step"]
-
 WARM_SECONDS = 0.6
 """How long the model runs on a resident batch before the loader exists, once it has made ten steps."""
 WARM_STEPS = 10

@@ -19,8 +19,6 @@ from typing import Any, NoReturn
 
 from autotune.runner.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
 
-__all__ = ["become_subreaper", "end_at_once", "end_of", "leave", "prepare_session"]
-
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 """Options of Linux's ``prctl``."""
 OOM_SCORE = 500

@@ -22,8 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autotune.measure.step import tensors_in
 from autotune.probes import Synchronisation
 
-__all__ = ["SynchronisationLog", "is_ours", "is_standard", "is_torch", "place", "watch_synchronisations"]
-
 WAITING = frozenset(
     f"aten::{name}"
     for name in (

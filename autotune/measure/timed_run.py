@@ -27,8 +27,6 @@ from autotune.measure.window import (
 )
 from autotune.records import Request
 
-__all__ = ["Batches", "FollowingRun", "Opening", "TimedRun", "Window"]
-
 MIN_WINDOW_SECONDS = 1.0
 MIN_WINDOW_STEPS = 60
 """Fewest steps of a window that ends early: of what slows 1 step in 20, the chance to see none is then 5 %."""

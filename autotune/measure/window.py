@@ -15,16 +15,6 @@ from statistics import fmean
 from autotune.records import StepTime
 from autotune.stats import autocorrelated_half_width, half_width, mser_truncation, trend
 
-__all__ = [
-    "StepRow",
-    "WindowSummary",
-    "block_steps",
-    "is_balanced",
-    "is_stationary",
-    "relative_half_width",
-    "summarise",
-]
-
 MIN_BLOCKS = 5
 """Fewest blocks that may decide; t-intervals on 5 to 10 block means cover 92 to 95 % (autocorrelation up to 0.8)."""
 MAX_BLOCKS = 10

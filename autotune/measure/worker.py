@@ -14,10 +14,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from autotune.config import Config
+from autotune.encoding import to_json
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
@@ -27,9 +28,6 @@ from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, le
 from autotune.records import Request
 from autotune.runner.protocol import FrameError, encode, frames
 from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource
-
-__all__ = ["main"]
-
 
 HIGH = (500, 200, 100)
 """From where the conversation's descriptors are numbered, as high as the system lets them: code that closes or writes
@@ -134,7 +132,7 @@ def _serve(channel: _Channel, number: int, group: RankGroup) -> None:
                 reply = {"facts": session.facts()}
             else:
                 config = Config.from_document(message["config"])
-                reply = asdict(session.measure(config, Request(**message["request"])))
+                reply = to_json(session.measure(config, Request(**message["request"])))
         except RankFailedError:
             raise
         except Exception as error:

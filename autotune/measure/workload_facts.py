@@ -24,8 +24,6 @@ from autotune.measure.step import loss_reduction, tensor_bytes
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload, differing_settings
 
-__all__ = ["fingerprint", "inspect"]
-
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
 

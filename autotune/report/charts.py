@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from autotune.report.vega import Colour
     from autotune.result import Control, Finalist, Result
 
-__all__ = [
-    "batch_size_chart",
-    "charts_of",
-    "confirmation_chart",
-    "history_chart",
-    "importance_chart",
-    "loader_chart",
-    "memory_chart",
-    "plot",
-    "save_plots",
-    "time_chart",
-]
-
 PART_COLOURS: dict[str, Colour] = {
     "data_wait": "orange",
     "host_to_device": "purple",

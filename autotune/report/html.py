@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from autotune.report.vega import Chart
     from autotune.result import Result
 
-__all__ = ["html_report", "html_summary", "save_report"]
-
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
 """How the page shows a verdict."""
@@ -315,14 +313,14 @@ def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
         if trial.kind != "skipped" and trial.rate is None:
-            alike.setdefault((str(trial.outcome), " ".join(trial.message.split())), []).append(trial)
+            alike.setdefault((str(trial.outcome), " ".join(trial.attempt.message.split())), []).append(trial)
     return [
         {
             "outcome": outcome,
             "message": message,
             "count": "once" if len(trials) == 1 else f"{len(trials)} times",
             "configurations": [f"trial {trial.number}: {config_text(trial.config)}" for trial in trials],
-            "details": next((trial.details.strip() for trial in trials if trial.details.strip()), ""),
+            "details": next((trial.attempt.details.strip() for trial in trials if trial.attempt.details.strip()), ""),
         }
         for (outcome, message), trials in sorted(alike.items(), key=lambda item: -len(item[1]))
     ]

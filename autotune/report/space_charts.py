@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from autotune.report.vega import Colour, Dashes, Symbol
     from autotune.result import Landscape, LoaderForecast, RecordedStudy, Result, StepForecast
 
-__all__ = [
-    "RATE",
-    "batch_size_chart",
-    "fastest_so_far",
-    "history_chart",
-    "importance_chart",
-    "loader_chart",
-    "memory_chart",
-    "sound",
-    "trial_text",
-]
-
 PRECISIONS: dict[str, tuple[str, Colour]] = {
     "off": ("fp32", "blue"),
     "bf16": ("bf16", "orange"),

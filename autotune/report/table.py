@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from autotune.records import Measurement, Trial
 
-__all__ = ["COLUMNS", "TABLES", "Column", "save_trials", "trial_row", "trials_frame"]
-
 TABLES = (".csv", ".parquet")
 """What trials are written as."""
 DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
@@ -126,8 +124,8 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "inter_op_threads": config.inter_op_threads,
         "predicted_samples_per_second": trial.predicted,
         "bound_samples_per_second": trial.bound,
-        "trial_seconds": trial.seconds,
-        "message": printable(trial.message),
+        "trial_seconds": trial.attempt.seconds,
+        "message": printable(trial.attempt.message),
     }
     if trial.measurement:
         row |= _measured(trial.measurement)

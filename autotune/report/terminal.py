@@ -61,21 +61,6 @@ if TYPE_CHECKING:
     from autotune.result import Result
     from autotune.search.check import Check
 
-__all__ = [
-    "LiveProgress",
-    "PlainProgress",
-    "before_after",
-    "check_text",
-    "diagnosis_report",
-    "measured_table",
-    "message_line",
-    "open_console",
-    "probe_line",
-    "status",
-    "summary",
-    "trial_line",
-]
-
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
 _PHASES = {
@@ -107,28 +92,30 @@ def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
     line.append(f" {config_text(trial.config)}")
     if trial.kind in ("baseline", "confirm"):
         line.append(f" ({trial.kind})", style="dim")
-    if trial.message:
-        line.append(f": {_on_one_line(trial.message)}", style="dim")
+    if trial.attempt.message:
+        line.append(f": {_on_one_line(trial.attempt.message)}", style="dim")
     return line
 
 
 def probe_line(probe: Probe) -> Text:
     """Return a short look on one line: at what, what it found."""
     line = Text("  · ", style="dim")
-    if probe.loader:
-        build = 1000 * fmean(probe.loader.build_seconds)
-        line.append(f"loader   {build:>7.3g} ms for one worker to build a batch of {probe.loader.batch_size}")
-    elif probe.compute:
-        rate, peak = rate_text(probe.compute.samples_per_second), gibibytes_text(probe.compute.peak_memory_bytes)
+    if loader := probe.attempt.loader:
+        build = 1000 * fmean(loader.build_seconds)
+        line.append(f"loader   {build:>7.3g} ms for one worker to build a batch of {loader.batch_size}")
+    elif compute := probe.attempt.compute:
+        rate, peak = rate_text(compute.samples_per_second), gibibytes_text(compute.peak_memory_bytes)
         line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
-    elif probe.numerics:
+    elif check := probe.attempt.numerics:
         found = (
-            probe.message
-            or f"{_arithmetic_text(probe.config)} trains like fp32 over {len(probe.numerics.losses)} steps"
+            probe.attempt.message or f"{_arithmetic_text(probe.config)} trains like fp32 over {len(check.losses)} steps"
         )
-        line.append(f"numerics {found}", style="yellow" if probe.message else "")
+        line.append(f"numerics {found}", style="yellow" if probe.attempt.message else "")
     else:
-        line.append(f"{probe.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.message)}", style="yellow")
+        line.append(
+            f"{probe.attempt.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}",
+            style="yellow",
+        )
     return line
 
 
@@ -423,7 +410,7 @@ class LiveProgress:
         if trial:
             self._number = trial.number + 1
             self._last_rate = trial.rate
-            whole = bool(trial.message)  # what went wrong is read to its end; a configuration may be cut
+            whole = bool(trial.attempt.message)  # what went wrong is read to its end; a configuration may be cut
             line = trial_line(trial, progress.baseline_rate)
             self._console.print(line, no_wrap=not whole, overflow="ellipsis")
 

@@ -21,33 +21,6 @@ if TYPE_CHECKING:
     from autotune.records import Measurement, Trial
     from autotune.result import Result, TriedOption
 
-__all__ = [
-    "LEAST_SHARE",
-    "TIMES",
-    "TIME_PARTS",
-    "cause_text",
-    "compared",
-    "config_text",
-    "counted",
-    "finding_text",
-    "gibibytes_text",
-    "memory_text",
-    "outcomes_text",
-    "printable",
-    "rate_text",
-    "remaining_gain_text",
-    "sentence",
-    "settings_rows",
-    "slowest_rank_rows",
-    "snippet",
-    "step_text",
-    "time_parts",
-    "tried_line",
-    "verdict_details",
-    "verdict_sentence",
-    "verdict_title",
-]
-
 TIMES = "\N{MULTIPLICATION SIGN}"
 LEAST_SHARE = 0.005
 """Parts of the time below this share everywhere are left out: they would read 0 %."""

@@ -13,21 +13,6 @@ from typing import Any, Literal
 
 from autotune.errors import UsageError
 
-__all__ = [
-    "COLOURS",
-    "Axis",
-    "Chart",
-    "Colour",
-    "Dashes",
-    "Kind",
-    "Mark",
-    "Series",
-    "Symbol",
-    "require_vega",
-    "specification",
-    "vega_script",
-]
-
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 COLOURS = {
     "blue": "#3d7fc4",

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
-from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
-
-__all__ = ["measure_once_more", "require_numbers"]
+from autotune.records import Attempt, Measurement, Outcome, Request, Runner
 
 THEIR_FAILURES = (
     Outcome.USER_ERROR,
@@ -43,17 +41,17 @@ def measure_once_more(
     return replace(second if second.found else first, seconds=first.seconds + second.seconds)
 
 
-def require_numbers(measured: Attempt | Trial) -> Measurement:
+def require_numbers(attempt: Attempt) -> Measurement:
     """Return the numbers of the baseline, without which nothing can be said.
 
     Raises ``UserCodeError`` where the user's code failed, and ``NothingFeasibleError`` where the machine did not allow
     it.
     """
-    if measured.measurement is not None:
-        return measured.measurement
-    if measured.outcome in THEIR_FAILURES:
-        raise UserCodeError(f"the baseline configuration fails: {measured.message}", measured.details)
+    if attempt.measurement is not None:
+        return attempt.measurement
+    if attempt.outcome in THEIR_FAILURES:
+        raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
     raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({measured.outcome}): {measured.message}; "
+        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; "
         "pass a smaller one, for example --baseline batch_size=1"
     )

@@ -16,16 +16,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = [
-    "MARK",
-    "end_descendants",
-    "is_cleaner",
-    "make_scratch",
-    "note_workers",
-    "remove_scratch",
-    "remove_segments_of_noted",
-]
-
 MARK = "AUTOTUNE_MEASURING"
 """Environment variable of a measuring process and all below it: the path of their scratch folder, no other's."""
 CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")

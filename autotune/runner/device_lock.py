@@ -22,8 +22,6 @@ from typing import Any
 
 from autotune.errors import UsageError
 
-__all__ = ["DeviceLock"]
-
 POLL_SECONDS = 0.5
 SHARED_FOLDER = Path("/tmp")
 """Where all users of a machine find each other's locks, whatever ``TMPDIR`` says."""

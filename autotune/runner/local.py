@@ -14,15 +14,13 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 from autotune.config import Config
-from autotune.encoding import attempt_from_json, facts_from_json
+from autotune.encoding import from_json
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import Host, inspect_host
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 from autotune.workload import ImportedWorkload, WorkloadSource
-
-__all__ = ["ProcessRunner", "Usage", "busiest", "cpu_usage", "own_processes", "suspended_seconds"]
 
 LOAD_LIMIT = 300.0
 """Seconds in which a workload must have been built for the first time."""
@@ -94,7 +92,7 @@ class ProcessRunner:
             reply = self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT)
         except ProcessLostError as lost:
             raise UserCodeError(f"loading the workload: {lost}", lost.tail) from None
-        facts = facts_from_json(_unwrap(reply)["facts"])
+        facts = from_json(WorkloadFacts, _unwrap(reply)["facts"])
         self._on_cpu = facts.device == "cpu"
         self._key = self._session_key(baseline)
         if not self._on_cpu and not self._locks:
@@ -155,7 +153,7 @@ class ProcessRunner:
         assert self._session is not None
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
         reply = _unwrap(self._session.ask(message, request.time_limit))
-        attempt = attempt_from_json(reply)
+        attempt = from_json(Attempt, reply)
         return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
 
     def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
@@ -209,7 +207,7 @@ def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
     named, cpus = busiest(before, cpu_usage(), own_processes(), attempt.seconds)
     conditions = replace(measured.conditions, neighbours=named, named_cpus=cpus)
     message = attempt.message.replace(measured.conditions.crowd_text, conditions.crowd_text)
-    return replace(attempt, measurement=replace(measured, conditions=conditions), message=message)
+    return replace(attempt, payload=replace(measured, conditions=conditions), message=message)
 
 
 def _require_room(ranks: int, host: Host | None) -> None:

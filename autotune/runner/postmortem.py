@@ -9,8 +9,6 @@ import sysconfig
 
 from autotune.records import Outcome
 
-__all__ = ["RANK_FRAME", "describe_end", "describe_silence", "describe_worker", "has_lost_batch", "last_words"]
-
 RANK_FRAME = "rank_"
 """How the function is called in which a rank runs, its number follows: its frames then say whose they are."""
 TAIL_LENGTH = 4000

@@ -33,8 +33,6 @@ from autotune.runner.protocol import FrameError, encode, frames
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
 from autotune.signals import END_AT_ONCE
 
-__all__ = ["MeasuringProcess", "ProcessLostError"]
-
 START_LIMIT = 120.0
 """Seconds in which Python must have started and imported torch."""
 EXIT_LIMIT = 3.0
@@ -45,7 +43,6 @@ DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
 """Seconds in which a process that is aborted has written its frames, and all of them have."""
 UNREADABLE_SECONDS = 1.0
 """Seconds for which the end of a session is waited for that has sent no whole reply: it tells more than that."""
-ROOT = Path("/")
 
 
 class ProcessLostError(Exception):
@@ -109,7 +106,7 @@ class MeasuringProcess:
 
         Raises ``ProcessLostError`` when none comes, or what comes is no reply to this request.
         """
-        kills, rank = oom_kills(ROOT), None
+        kills, rank = oom_kills(), None
         try:
             reply = self._exchange(message, limit, blob)
         except _EndedError as ended:  # what a dead session has started may still run: it stays busy, to be killed
@@ -118,7 +115,7 @@ class MeasuringProcess:
             if "closed" not in reply:
                 return reply
             code, rank = reply["closed"], reply["rank"]
-        outcome, reason = describe_end(code, self._written(), _difference(kills, oom_kills(ROOT)))
+        outcome, reason = describe_end(code, self._written(), _difference(kills, oom_kills()))
         raise self._lost(outcome, reason if rank is None else f"rank {rank}: {reason}")
 
     def explain(self, attempt: Attempt) -> Attempt:

@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-__all__ = ["LARGEST", "FrameError", "decode", "encode", "frames"]
-
 PREFIX = b"autotune/1"
 LARGEST = 16 * 2**20
 """Bytes of a frame; the largest reply there is, a trace of a long loader, takes a hundredth of that."""

@@ -18,8 +18,6 @@ from autotune.limits import format_size
 from autotune.records import Outcome
 from autotune.runner.postmortem import has_lost_batch
 
-__all__ = ["LostBatch", "Watchdog", "is_shared_memory_full"]
-
 INTERVAL = 0.5
 """Seconds between two looks; a process that writes to new memory may take a gibibyte meanwhile."""
 NEAR = 4

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from autotune.config import Config, load_config
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
-from autotune.limits import Budget, parse_duration
+from autotune.limits import GRACE, Budget, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.result import Control
@@ -20,8 +20,6 @@ from autotune.search.confirm import Confirmation, Place, confirm, finalists_for
 from autotune.stats import Interval, mean_interval
 from autotune.workload import Workload, describe
 
-__all__ = ["Check", "Promise", "check", "compare", "read_promise"]
-
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
 """What a measurement takes with its process, about; the first one tells."""
@@ -29,8 +27,6 @@ DIFFERENCE = 0.2
 """Share by which a further run may be slower where the file does not say."""
 RUNS_ALONE = 5
 """Fresh processes in which a configuration is measured that is its own baseline."""
-GRACE = 10.0
-"""Seconds after the end of the budget in which a measurement that has begun may end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +180,7 @@ def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...])
 
 
 def _as_trial(number: int, config: Config, attempt: Attempt) -> Trial:
-    return Trial(
-        number=number,
-        kind="confirm",
-        config=config,
-        outcome=attempt.outcome,
-        measurement=attempt.measurement,
-        message=attempt.message,
-    )
+    return Trial(number=number, kind="confirm", config=config, attempt=attempt)
 
 
 def _why_nothing(attempts: list[Attempt]) -> str:

@@ -18,8 +18,6 @@ from autotune.result import Control, Finalist, Landscape, Result, TriedOption, V
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
 from autotune.search.space import without_loader
 
-__all__ = ["Course", "conclude"]
-
 ODDS = 20 / 21
 """Probability of a gain from which what was not proven is the answer all the same: odds of 20 to 1."""
 LEAST_SAID = 0.01
@@ -177,13 +175,13 @@ def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequen
 def _look_at_step(config: Config, probes: Sequence[Probe]) -> ComputeProbe | None:
     """Return the last look at the very step of a configuration."""
     step = without_loader(config)
-    alike = [probe.compute for probe in probes if without_loader(probe.config) == step and probe.compute]
+    alike = [p.attempt.compute for p in probes if without_loader(p.config) == step and p.attempt.compute]
     return alike[-1] if alike else None
 
 
 def _look_at_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | None:
     """Return the look at the loader whose batch size is nearest."""
-    traces = [probe.loader for probe in probes if probe.loader]
+    traces = [probe.attempt.loader for probe in probes if probe.attempt.loader]
     return min(traces, key=lambda trace: abs(math.log(trace.batch_size / config.batch_size)), default=None)
 
 
@@ -250,17 +248,21 @@ def _notes(
     facts: WorkloadFacts,
 ) -> Iterator[str]:
     if crowded := _crowded(confirmations):
+        is_adjusted = confirmation and confirmation.answer is not None and confirmation.is_adjusted(confirmation.answer)
         yield (
             f"the machine was disturbed during {len(crowded)} of {len(confirmations)} confirming measurements "
-            f"({crowded[-1].crowd_text}): they count, and make the interval wider"
+            f"({crowded[-1].crowd_text}): they count, "
+            + ("compared for the same demand of others" if is_adjusted else "and make the interval wider")
         )
     without = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT and trial.measurement is None]
     if without:
-        why = without[-1].message
+        why = without[-1].attempt.message
         yield f"{len(without)} confirming measurements gave no number ({why}): their rounds do not count"
     if confirmations and (confirmation is None or confirmation.answer is None):
         failed = next((trial for trial in reversed(confirmations) if trial.measurement is None), None)
-        why = f"{failed.outcome}: {failed.message}" if failed else "it took too long, or more memory than it may"
+        why = (
+            f"{failed.outcome}: {failed.attempt.message}" if failed else "it took too long, or more memory than it may"
+        )
         yield f"nothing could be compared with what you have in fresh processes ({why})"
     if confirmation and confirmation.control and confirmation.control.is_off:
         yield _off_text(confirmation.control)

@@ -28,18 +28,6 @@ from autotune.stats import (
     sequential_interval,
 )
 
-__all__ = [
-    "CLAIM",
-    "NEGLIGIBLE",
-    "Confirmation",
-    "Place",
-    "Round",
-    "Standing",
-    "confirm",
-    "finalists_for",
-    "has_failed",
-]
-
 CLAIM = 1.02
 """Smallest speed-up that is claimed, and within which two configurations count as equally fast."""
 NEGLIGIBLE = 1.05
@@ -53,7 +41,7 @@ UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
-CROWDED_SHARE = 0.25
+LEAST_CROWDED = 0.25
 """Share of the first rounds' measurements during which others took the CPUs, from which rates are compared for the same
 demand of others."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
@@ -71,7 +59,8 @@ FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 class HasTime(Protocol):
     """Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
-    def __call__(self, measurements: float, rounds: int) -> bool: ...
+    def __call__(self, measurements: float, rounds: int) -> bool:
+        """Return whether there is."""
 
 
 class Place(NamedTuple):
@@ -220,6 +209,10 @@ class Confirmation:
         both = [(found, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
         return [found.samples_per_second for found, _ in both], [rate for _, rate in both]
 
+    def is_adjusted(self, index: int) -> bool:
+        """Return whether that interval compares rates for the same demand of others."""
+        return self._demands(index) is not None
+
     def _demands(self, index: int) -> Covariates | None:
         """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where that does not matter.
 
@@ -228,7 +221,7 @@ class Confirmation:
         """
         both = [(found, one.baselines) for one in self.rounds if (found := one.finalists[index])]
         first = [each.conditions for found, baselines in both[:LEAST_ROUNDS] for each in (found, *baselines)]
-        is_crowded = sum(each.is_crowded for each in first) >= CROWDED_SHARE * len(first)
+        is_crowded = sum(each.is_crowded for each in first) >= LEAST_CROWDED * len(first)
         is_known = all(each.foreign_demand is not None for each in first)
         if not is_crowded or not is_known or self.planned[index] < LEAST_ADJUSTED:
             return None

@@ -11,28 +11,20 @@ from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 
 from autotune.config import Config
-from autotune.limits import Budget, MemoryLimit, format_size
+from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.probes import ComputeProbe
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
 from autotune.result import TriedOption
 from autotune.runner.attempt import measure_once_more
 from autotune.search.feasibility import reason_against
+from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS
 from autotune.search.space import without_loader
-
-__all__ = ["EXPLORE_SHARE", "Explorer"]
+from autotune.search.stopping import GAIN
 
 EXPLORE_SHARE = 0.3
 """Share of the budget that is set aside for exploring; it may also take what the search leaves."""
-GAIN = 0.02
-"""Gains of the step below this share do not count."""
 HOPELESS = 0.95
 """Ratio of the rates below which an option is not looked at a second time."""
-LOOK_SECONDS = 1.5
-"""Length of a look at the step; the step itself says when it is warm."""
-NUMERICS_SECONDS = 4.0
-"""Length of a look at the losses: runs of up to twenty steps."""
-GRACE = 5.0
-"""Seconds beyond the end in which a look that has begun may end."""
 LOOKS = 5
 """Looks that an option takes at most: four at the step, one at the losses."""
 FIRST_LOOK_COST = 5.0
@@ -162,7 +154,7 @@ class Explorer:
         if not self._has_time(1):
             raise _OutOfTimeError(NO_TIME)
         self.tell_running(config)
-        limit = max(0.0, self.end - self.budget.spent) + GRACE
+        limit = max(0.0, self.end - self.budget.spent) + SHARE_GRACE
         request = Request(seconds=seconds, time_limit=limit, fresh=True, part=part)
         attempt = measure_once_more(self.runner, config, request, self._may_repeat, if_disturbed=True)
         self.look_cost = attempt.seconds
@@ -201,12 +193,4 @@ def _probe(part: Part, config: Config, attempt: Attempt, option: str) -> Probe:
     message = attempt.message
     if attempt.numerics:
         message = reason_against(attempt.numerics, config.amp, option) or ""
-    return Probe(
-        part=part,
-        config=config,
-        outcome=attempt.outcome,
-        compute=attempt.compute,
-        numerics=attempt.numerics,
-        message=message,
-        seconds=attempt.seconds,
-    )
+    return Probe(part=part, config=config, attempt=replace(attempt, message=message))

@@ -18,8 +18,6 @@ from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import Observations
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
-__all__ = ["DEVIATION", "Fitting", "exceeds", "reason_against"]
-
 LEAST_OWN = 0.5
 """Least share of a measured peak that is the training process's own, however much its workers are said to take."""
 

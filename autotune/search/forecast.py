@@ -22,8 +22,6 @@ from autotune.search.observations import Observations
 from autotune.search.predict import Prediction, predict
 from autotune.search.space import KNOBS, Space, without_loader
 
-__all__ = ["Forecast", "cost", "feasible", "forecast_of", "landscape"]
-
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
 LOOK_PREFETCH = 4
@@ -260,10 +258,10 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
             yield _Failure(trial.config, outcome, "takes more memory than it may")
     for probe in observations.probes:
-        is_look = probe.part in ("compute", "loader") and not (probe.compute or probe.loader)
-        if is_look and probe.outcome is not Outcome.TIMEOUT:  # more workers may be in time
+        is_look = probe.part in ("compute", "loader") and not probe.attempt.found
+        if is_look and probe.attempt.outcome is not Outcome.TIMEOUT:  # more workers may be in time
             config = _of_loader(probe.config, probe.part)
-            yield _Failure(config, probe.outcome, f"ended as {probe.outcome} in a short look")
+            yield _Failure(config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a short look")
 
 
 def feasible(observations: Observations) -> list[Trial]:

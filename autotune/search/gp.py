@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from autotune.config import AMP_MODES, Config
 from autotune.search.predict import Prediction
 
-__all__ = ["Posterior", "expected_gain", "posterior"]
-
 Floats = NDArray[np.float64]
 
 COMMON = 0.05

@@ -19,8 +19,6 @@ from autotune.config import Config
 from autotune.probes import LoaderTrace
 from autotune.records import Measurement
 
-__all__ = ["LoaderModel", "pipeline_rates", "scaled_builds", "trace_from_baseline"]
-
 Floats = NDArray[np.float64]
 
 SEQUENCE = 512

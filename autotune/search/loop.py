@@ -11,17 +11,15 @@ from statistics import median
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
-from autotune.limits import Budget, MemoryLimit, format_size
+from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Phase
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner, Trial
 from autotune.runner.attempt import measure_once_more, require_numbers
-from autotune.search.probe_plan import next_probe
+from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
 from autotune.search.study import TuningStudy
 from autotune.stats import LEAST_ROUNDS
-
-__all__ = ["Search"]
 
 CONFIRM_MEASUREMENTS = 24
 """Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
@@ -40,12 +38,8 @@ CROWDED_CAP = 1.0
 averages."""
 CROWDED_SHARE, LATEST = 0.5, 8
 """Share of the latest measurements from which a machine counts as crowded, and how many these are."""
-LOOK_SECONDS = 1.5
-"""Length of a look at the loader."""
 MAX_DOUBTS = 4
 """Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
-NUMERICS_SECONDS = 4.0
-"""Length of a look at what a precision does to the losses: four runs of up to twenty steps."""
 LOOK_LIMIT = 60.0
 """Seconds after which a look is given up."""
 LEAST_OPENING = 3.0
@@ -54,8 +48,6 @@ HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
 POLL = 1.0
 """Seconds after which what other tuners do is looked at again."""
-GRACE = 5.0
-"""Seconds beyond the search's share of the budget in which a measurement that has begun may end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -237,7 +229,9 @@ class Search:
     @property
     def _stuck(self) -> float:
         """The seconds after which a trial is stuck."""
-        return max(LEAST_HANG, HANG_FACTOR * max(t.seconds for t in self.study.trials if t.measurement is not None))
+        return max(
+            LEAST_HANG, HANG_FACTOR * max(t.attempt.seconds for t in self.study.trials if t.measurement is not None)
+        )
 
     @property
     def _has_all_trials(self) -> bool:
@@ -276,20 +270,20 @@ class Search:
     def trial_cost(self) -> float:
         """The seconds that a trial takes; one that hung says nothing about the next."""
         trials = self.study.trials
-        took = [trial.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
-        return median(took or [trials[0].seconds])
+        took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
+        return median(took or [trials[0].attempt.seconds])
 
     @property
     def _time_limit(self) -> float:
-        return max(0.0, self.left) + GRACE
+        return max(0.0, self.left) + SHARE_GRACE
 
     @property
     def fresh_cost(self) -> float:
         """The seconds that a measurement in a fresh process takes, about."""
-        took = [trial.seconds for trial in self.study.history if trial.kind == "confirm" and trial.measurement]
+        took = [trial.attempt.seconds for trial in self.study.history if trial.kind == "confirm" and trial.measurement]
         if took:
             return median(took)
-        return self.study.trials[0].seconds + max(LEAST_OPENING, self.opening or 0.0)
+        return self.study.trials[0].attempt.seconds + max(LEAST_OPENING, self.opening or 0.0)
 
     def report(
         self,
@@ -315,7 +309,7 @@ class Search:
 
 def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
     """Raise when the baseline gave no number, so that nothing could be compared with it, or takes too much memory."""
-    peak = require_numbers(trial).peak_memory_bytes
+    peak = require_numbers(trial.attempt).peak_memory_bytes
     if memory_limit.most is not None and peak > memory_limit.most:
         raise UsageError(
             f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; pass a smaller "

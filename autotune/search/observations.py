@@ -13,8 +13,6 @@ from autotune.limits import MemoryLimit
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Outcome, Probe, Trial, WorkloadFacts
 
-__all__ = ["Observations"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
@@ -56,7 +54,7 @@ class Observations:
     @property
     def looks(self) -> tuple[tuple[Config, ComputeProbe], ...]:
         """The looks at steps that gave numbers, each with its configuration, in order."""
-        return tuple((probe.config, probe.compute) for probe in self.probes if probe.compute)
+        return tuple((probe.config, probe.attempt.compute) for probe in self.probes if probe.attempt.compute)
 
     def distrust(self, amp: str) -> str | None:
         """Return why a precision must not be used, or ``None``; the baseline's is the user's own business."""
@@ -64,12 +62,12 @@ class Observations:
             return None
         failed = next((t for t in self.trials if t.config.amp == amp and t.outcome is Outcome.NUMERICS), None)
         if failed:
-            return f"in {amp} {failed.message}"
+            return f"in {amp} {failed.attempt.message}"
         checks = self.comparisons(amp)
         if not checks:
             return f"there was no time to compare {amp} with fp32"
-        check = checks[-1]
-        return check.message or (None if check.numerics else f"{amp} could not be compared with fp32: {check.outcome}")
+        last = checks[-1].attempt
+        return last.message or (None if last.numerics else f"{amp} could not be compared with fp32: {last.outcome}")
 
     def comparisons(self, amp: str) -> list[Probe]:
         """Return the looks at what a precision does to the losses, those that failed included."""
@@ -78,4 +76,6 @@ class Observations:
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:
         """The looks at the loader, by batch size."""
-        return tuple(sorted((p.loader for p in self.probes if p.loader), key=lambda trace: trace.batch_size))
+        return tuple(
+            sorted((p.attempt.loader for p in self.probes if p.attempt.loader), key=lambda trace: trace.batch_size)
+        )

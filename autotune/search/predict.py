@@ -20,8 +20,6 @@ from autotune.search.loader_model import NOTHING, LoaderModel, trace_from_baseli
 from autotune.search.observations import Observations
 from autotune.search.step_model import ComputeModel, Estimate, StepPoint
 
-__all__ = ["Prediction", "predict"]
-
 Floats = NDArray[np.float64]
 
 BOUND_ERRORS = 2.0
@@ -123,7 +121,11 @@ class _Steps:
 
 def _step_points(observations: Observations) -> list[StepPoint]:
     """Return every measured step time; a disturbed one only where its step has no other."""
-    found = [(p.config, p.compute.samples_per_second, p.outcome) for p in observations.probes if p.compute]
+    found = [
+        (probe.config, step.samples_per_second, probe.attempt.outcome)
+        for probe in observations.probes
+        if (step := probe.attempt.compute)
+    ]
     found += [
         (trial.config, trial.measurement.ceiling_samples_per_second, trial.outcome)
         for trial in observations.trials

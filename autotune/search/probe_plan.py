@@ -18,8 +18,9 @@ from autotune.search.observations import Observations
 from autotune.search.space import Space, without_loader
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
-__all__ = ["next_probe", "next_rung"]
-
+LOOK_SECONDS, NUMERICS_SECONDS = 1.5, 4.0
+"""Length of a look at the loader or the step, which says itself when it is warm, and of one at what a precision does to
+the losses: four runs of up to twenty steps."""
 MAX_RUNGS = 6
 """Most batch sizes that are looked at for one precision."""
 AGREEMENT = 0.05
@@ -126,7 +127,7 @@ def _start(observations: Observations, space: Space) -> Config:
 
 def _is_unchecked(observations: Observations, amp: str) -> bool:
     """Return whether a precision must be compared with fp32 before it may be used."""
-    done = [probe.outcome for probe in observations.comparisons(amp)]
+    done = [probe.attempt.outcome for probe in observations.comparisons(amp)]
     was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
     return observations.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
 
@@ -151,9 +152,9 @@ def _looks_of_group(observations: Observations, config: Config) -> dict[int, Com
 def _failed_of_group(observations: Observations, config: Config) -> dict[int, Outcome]:
     """Return what became of the looks at steps that gave no numbers, by batch size."""
     return {
-        probe.config.batch_size: probe.outcome
+        probe.config.batch_size: probe.attempt.outcome
         for probe in observations.probes
-        if probe.part == "compute" and not probe.compute and _is_of_group(observations, probe.config, config)
+        if probe.part == "compute" and not probe.attempt.compute and _is_of_group(observations, probe.config, config)
     }
 
 

@@ -12,27 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from autotune.config import AMP_MODES, Config
+from autotune.config import AMP_MODES, WORKER_OPTIONS, Config
 from autotune.errors import UsageError
 from autotune.records import Trial, WorkloadFacts
-
-__all__ = [
-    "KNOBS",
-    "Point",
-    "Space",
-    "as_baseline",
-    "build_space",
-    "fitted",
-    "parse_knob",
-    "samples_of_rank",
-    "without_loader",
-]
 
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads")
 """Every knob that the search varies; ``threads`` is ``Config.intra_op_threads``."""
 
-FOR_WORKERS = ("prefetch_factor", "persistent_workers")
-"""Those that mean nothing without workers."""
 _FIELDS = {"threads": "intra_op_threads"}
 """The field of ``Config`` of a knob with another name."""
 
@@ -78,7 +64,9 @@ class Space:
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the value of each knob that a configuration has."""
         settings = {name: getattr(config, _FIELDS.get(name, name)) for name in KNOBS}
-        return settings if config.num_workers else {name: settings[name] for name in KNOBS if name not in FOR_WORKERS}
+        return (
+            settings if config.num_workers else {name: settings[name] for name in KNOBS if name not in WORKER_OPTIONS}
+        )
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
@@ -90,7 +78,7 @@ class Space:
 
     def point(self, config: Config) -> Point:
         """Return the point of a configuration; knobs that it drops stand at their first value."""
-        wanted = {name: self.values[name][0] for name in FOR_WORKERS} | self.settings(config)
+        wanted = {name: self.values[name][0] for name in WORKER_OPTIONS} | self.settings(config)
         return tuple(self.values[name].index(wanted[name]) for name in KNOBS)
 
     def with_persistence(self, trial: Trial) -> Config:
@@ -145,7 +133,7 @@ def build_space(
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
     present = {knob: getattr(baseline, _FIELDS.get(knob, knob)) for knob in KNOBS}
     if not baseline.num_workers:
-        present = {knob: present[knob] for knob in KNOBS if knob not in FOR_WORKERS}
+        present = {knob: present[knob] for knob in KNOBS if knob not in WORKER_OPTIONS}
     values = {knob: _ordered({*allowed[knob], *_present(present, knob)}, threads) for knob in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     return Space(

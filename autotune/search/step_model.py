@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["LARGEST_STEP", "ComputeModel", "Estimate", "MemoryModel", "StepPoint"]
-
 Group = tuple[str, int]
 """Precision and threads."""
 

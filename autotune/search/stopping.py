@@ -11,8 +11,6 @@ from enum import StrEnum
 
 from autotune.search.forecast import Forecast
 
-__all__ = ["CEILING_SHARE", "GAIN", "Ending", "Stop", "at_ceiling", "reason_to_stop"]
-
 CEILING_SHARE = 0.97
 """Share of the ceiling that a rate must reach to count as one with it."""
 GAIN = 0.02

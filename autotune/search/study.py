@@ -35,8 +35,6 @@ from autotune.storage.keeper import Keeper
 from autotune.storage.study_records import Kept, distribution, frozen_trial, identify, numbered_apart
 from autotune.storage.trial_claims import Claimed
 
-__all__ = ["TuningStudy", "open_study"]
-
 LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
 """Bytes, as JSON, of what the user's code says that a record keeps: MySQL takes 64 KiB of text for a whole one."""
 LONGEST_NOTE = 4000
@@ -228,16 +226,7 @@ class TuningStudy:
         message = attempt.message
         if part == "numerics":
             message = _reason_against(attempt, config.amp)
-        probe = Probe(
-            part=part,
-            config=config,
-            outcome=attempt.outcome,
-            compute=attempt.compute,
-            loader=attempt.loader,
-            numerics=attempt.numerics,
-            message=message,
-            seconds=attempt.seconds,
-        )
+        probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
         with shielded():
             self._probes.append(probe)
             self._keeper.look(probe)
@@ -381,7 +370,7 @@ def _without_repetitions(probes: Iterable[Probe]) -> Iterator[Probe]:
     for probe in probes:
         if (probe.part, probe.config) not in found:
             yield probe
-        if probe.compute or probe.loader or probe.numerics:
+        if probe.attempt.found:
             found.add((probe.part, probe.config))
 
 
@@ -393,9 +382,10 @@ def _reason_against(attempt: Attempt, amp: str) -> str:
 
 def _note(record: Trial) -> str:
     """Return what is worth reading of a trial that went wrong, in Markdown."""
-    if not record.message:
+    if not record.attempt.message:
         return ""
-    texts = (text.replace("```", "").strip()[-LONGEST_NOTE:] for text in (record.message, record.details))
+    said = (record.attempt.message, record.attempt.details)
+    texts = (text.replace("```", "").strip()[-LONGEST_NOTE:] for text in said)
     return "\n\n".join([f"**{record.outcome}**", *(f"```\n{text}\n```" for text in texts if text)])
 
 
@@ -407,14 +397,11 @@ def _cut(text: str, most: int) -> str:
     return text
 
 
+def _bounded(attempt: Attempt) -> Attempt:
+    """Return an attempt with texts that any database takes: the begin of a message, the end of details."""
+    message = _cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1]
+    return replace(attempt, message=message, details=_cut(attempt.details, LONGEST_DETAILS))
+
+
 def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
-    return Trial(
-        number=number,
-        kind=kind,
-        config=config,
-        outcome=attempt.outcome,
-        measurement=attempt.measurement,
-        message=_cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1],
-        details=_cut(attempt.details, LONGEST_DETAILS),
-        seconds=attempt.seconds,
-    )
+    return Trial(number=number, kind=kind, config=config, attempt=_bounded(attempt))

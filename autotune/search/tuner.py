@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from autotune.config import Config
 from autotune.errors import InterruptedRunError
 from autotune.host import Host
-from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget, MemoryLimit, format_duration, longer_budget
+from autotune.limits import DEFAULT_MEMORY_LIMIT, GRACE, Budget, MemoryLimit, format_duration, longer_budget
 from autotune.messages import Messages
 from autotune.records import Attempt, Measurement, Request, Runner, Trial, WorkloadFacts
 from autotune.result import Result
@@ -24,8 +24,6 @@ from autotune.search.study import open_study
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 from autotune.storage.keeper import Keeper
 
-__all__ = ["TunePlan", "Tuner"]
-
 INTERRUPTED = "interrupted by the user"
 ENDING = "interrupted: ending with what is known; once more stops at once"
 CONFIRMING = "confirming what is known, in some {seconds:.0f} s"
@@ -33,8 +31,6 @@ INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
 LITTLE = 0.1
 """Share of the budget that is as good as nothing."""
-GRACE = 10.0
-"""Seconds after the end of the budget in which a confirmation that has begun may end."""
 LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
 

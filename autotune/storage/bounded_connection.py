@@ -10,8 +10,6 @@ from typing import Any
 
 import psycopg
 
-__all__ = ["BoundedConnection"]
-
 
 class BoundedConnection(psycopg.Connection[Any]):
     """Is cut where an answer takes longer than ``seconds``, and raises ``psycopg.OperationalError`` then.

@@ -31,8 +31,6 @@ from autotune.storage.study_file import StudyFile
 from autotune.storage.study_records import FILE, FINISHED, IDENTITY, SEARCH_ENDED, Identity, Kept
 from autotune.storage.trial_claims import Claimed
 
-__all__ = ["Keeper", "Write", "quiet_optuna"]
-
 Write = Callable[[BaseStorage, int], None]
 """What writes to a study of a storage, by the number that it has there."""
 

@@ -15,8 +15,6 @@ from autotune.storage import study_records as stored
 from autotune.storage.server import is_shared, read_database, reason_of
 from autotune.storage.study_file import RecordedFile
 
-__all__ = ["read_study"]
-
 READABLE = tuple(str(version) for version in range(EARLIEST_SCHEMA, SCHEMA + 1))
 
 

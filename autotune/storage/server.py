@@ -19,19 +19,6 @@ from sqlalchemy.pool import NullPool
 from autotune.errors import StorageError, UsageError
 from autotune.storage.study_records import parse_url, without_password
 
-__all__ = [
-    "HEARTBEAT",
-    "LIMITS",
-    "Heartbeat",
-    "Limits",
-    "is_shared",
-    "open_database",
-    "read_database",
-    "reason_of",
-    "require_driver",
-    "require_writable",
-]
-
 PSYCOPG = "postgresql+psycopg"
 """What several may write to at the same time, of what Optuna knows."""
 POSTGRESQL = {"postgresql": PSYCOPG, "postgres": PSYCOPG}

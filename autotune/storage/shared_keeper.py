@@ -39,8 +39,6 @@ from autotune.storage.server import (
 from autotune.storage.study_records import Kept
 from autotune.storage.trial_claims import Claim, Claimed, Claims, planned_trial
 
-__all__ = ["SharedKeeper", "open_keeper"]
-
 LOCAL = Path("autotune.study")
 
 Answer = TypeVar("Answer")

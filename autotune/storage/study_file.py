@@ -20,8 +20,6 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 
 from autotune.errors import StorageError
 
-__all__ = ["StudyFile"]
-
 START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
 MAX_BYTES = 2**28

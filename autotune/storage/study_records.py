@@ -22,38 +22,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from autotune.encoding import probe_from_json, result_from_json, to_json, trial_from_json
+from autotune.encoding import from_json, result_from_json, to_json
 from autotune.errors import UsageError
 from autotune.host import Host
 from autotune.records import SCHEMA, Probe, Trial, WorkloadFacts
 from autotune.result import Result, verdict_text
 from autotune.stats import LEAST_ROUNDS
-
-__all__ = [
-    "FILE",
-    "FINISHED",
-    "IDENTITY",
-    "SEARCH_ENDED",
-    "Identity",
-    "Kept",
-    "append",
-    "describe_result",
-    "distribution",
-    "ended_at",
-    "failed_baselines",
-    "frozen_trial",
-    "identify",
-    "key_of",
-    "numbered_apart",
-    "parse_url",
-    "read",
-    "read_result",
-    "require_url",
-    "save_note",
-    "without_password",
-    "write_result",
-    "write_trial",
-]
 
 IDENTITY, SEARCH_ENDED, FINISHED, FILE = "identity", "search ended", "finished", "config file"
 """User attributes of a study: what it belongs to, why its search ended last, when its answer was delivered, where."""
@@ -118,15 +92,15 @@ def frozen_trial(
         constraints={"feasible": violation},
     )
     if frozen.datetime_complete:
-        frozen.datetime_start = frozen.datetime_complete - timedelta(seconds=trial.seconds)
+        frozen.datetime_start = frozen.datetime_complete - timedelta(seconds=trial.attempt.seconds)
     return frozen
 
 
 def _in_words(trial: Trial) -> dict[str, Any]:
     """Return what is worth seeing of a trial beside its parameters."""
     words: dict[str, Any] = {"trial": trial.number, "outcome": str(trial.outcome), "kind": trial.kind}
-    if trial.message:
-        words["message"] = trial.message
+    if trial.attempt.message:
+        words["message"] = trial.attempt.message
     if trial.predicted is not None:
         words["expected samples/s"] = _rounded(trial.predicted)
     if trial.bound is not None:
@@ -173,7 +147,7 @@ def read(
     confirmations = [_parsed(parsed, key, attributes[key]) for key in _keys(attributes, CONFIRMATION)]
     kept = Kept(
         trials=trials,
-        probes=tuple(probe_from_json(attributes[key]) for key in _keys(attributes, LOOK)),
+        probes=tuple(from_json(Probe, attributes[key]) for key in _keys(attributes, LOOK)),
         confirmations=numbered_apart(trials, confirmations),
     )
     _require_plausible(kept)
@@ -211,7 +185,7 @@ def _trials(frozen: Iterable[FrozenTrial], parsed: dict[object, Trial]) -> Itera
 
 def _parsed(parsed: dict[object, Trial], key: object, values: object) -> Trial:
     if key not in parsed:
-        parsed[key] = trial_from_json(values)
+        parsed[key] = from_json(Trial, values)
     return parsed[key]
 
 
@@ -336,15 +310,17 @@ def _require_plausible(kept: Kept) -> None:
         where = f"trial {trial.number}"
         if measured := trial.measurement:
             _require(where, 1e-9, measured.samples_per_second, measured.ceiling_samples_per_second)
-            _require(where, 0.0, trial.number, trial.seconds, measured.memory_limit_bytes, measured.peak_memory_bytes)
+            _require(
+                where, 0.0, trial.number, trial.attempt.seconds, measured.memory_limit_bytes, measured.peak_memory_bytes
+            )
             _require(where, -MOST, *(measured.ci95 or ()))
         if trial.planned is not None:
             _require(where, LEAST_ROUNDS, trial.planned)
     for probe in kept.probes:
-        if compute := probe.compute:
+        if compute := probe.attempt.compute:
             _require("a look", 1e-9, compute.samples_per_second, compute.memory_limit_bytes)
             _require("a look", 0.0, compute.host_seconds, compute.cpu_seconds, compute.peak_memory_bytes)
-        if loader := probe.loader:
+        if loader := probe.attempt.loader:
             _require("a look", 1, loader.batch_size, len(loader.build_seconds))
             _require("a look", 0.0, loader.inline_seconds, loader.cpu_seconds, *loader.build_seconds)
 

@@ -29,8 +29,6 @@ from autotune.storage import study_records as stored
 from autotune.storage.server import Heartbeat
 from autotune.storage.study_records import RECORD
 
-__all__ = ["Claim", "Claimed", "Claims", "conflicts", "planned_trial"]
-
 CLAIM = "autotune:claim"
 """System attribute of a trial that is being measured: its configuration, why, and who measures it."""
 

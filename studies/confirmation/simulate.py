@@ -148,10 +148,8 @@ class Machine:
         if (share := self.busy_share()) > 0:
             foreign = 0.9 * HOST.cpus * share  # they take nearly all that there is
             conditions = replace(QUIET, is_crowded=True, foreign_cpus=foreign)
-            return Attempt(
-                outcome=Outcome.SUSPECT, measurement=replace(measured, conditions=conditions), seconds=seconds
-            )
-        return Attempt(outcome=Outcome.OK, measurement=measured, seconds=seconds)
+            return Attempt(outcome=Outcome.SUSPECT, payload=replace(measured, conditions=conditions), seconds=seconds)
+        return Attempt(outcome=Outcome.OK, payload=measured, seconds=seconds)
 
     def step(self, config: Config, seconds: float) -> Attempt:
         rate = BASE_RATE * (1 + self.gain) * self.factor()
@@ -165,7 +163,7 @@ class Machine:
             memory_limit_bytes=16 * GIB,
             host_memory_bytes=GIB,
         )
-        return Attempt(outcome=Outcome.OK, compute=probe, seconds=seconds)
+        return Attempt(outcome=Outcome.OK, payload=probe, seconds=seconds)
 
     def load(self, config: Config, seconds: float) -> Attempt:
         build = self.gain * config.batch_size / (BASE_RATE * (1 + self.gain)) + 1e-6
@@ -182,14 +180,14 @@ class Machine:
             worker_memory_bytes=2**24,
             storage_share=0.0,
         )
-        return Attempt(outcome=Outcome.OK, loader=trace, seconds=seconds)
+        return Attempt(outcome=Outcome.OK, payload=trace, seconds=seconds)
 
     def check(self, config: Config, seconds: float) -> Attempt:
         same = (1.0,) * 20
         check = NumericsCheck(
             reference_losses=same, other_losses=same, losses=same, overflows=(), settles=True, seconds=0.0
         )
-        return Attempt(outcome=Outcome.OK, numerics=check, seconds=seconds)
+        return Attempt(outcome=Outcome.OK, payload=check, seconds=seconds)
 
 
 QUIET = Conditions(

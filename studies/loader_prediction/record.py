@@ -106,16 +106,12 @@ def record(workload: str) -> tuple[list[dict[str, object]], dict[str, object]]:
 def look(runner: ProcessRunner, facts: WorkloadFacts) -> Observations:
     """Take the looks: the baseline, the step alone, the loader alone."""
     baseline = runner.measure(BASELINE, Request(seconds=2.0))
-    trial = Trial(
-        number=0, kind="baseline", config=BASELINE, outcome=baseline.outcome, measurement=baseline.measurement
-    )
+    trial = Trial(number=0, kind="baseline", config=BASELINE, attempt=baseline)
     probes = []
     for part in ("compute", "loader"):
         request = LOOK if part == "loader" else Request(seconds=1.0, part=part)
         found = runner.measure(BASELINE, request)
-        probes.append(
-            Probe(part=part, config=BASELINE, outcome=found.outcome, compute=found.compute, loader=found.loader)
-        )
+        probes.append(Probe(part=part, config=BASELINE, attempt=found))
     endless = WorkloadFacts(**{**asdict(facts), "dataset_length": None})
     return Observations(
         facts=endless, host=inspect_host(), memory_limit=DEFAULT_MEMORY_LIMIT, trials=(trial,), probes=tuple(probes)
@@ -124,7 +120,7 @@ def look(runner: ProcessRunner, facts: WorkloadFacts) -> Observations:
 
 def simple(config: Config, observations: Observations) -> float:
     """Return the samples per second of the usual formula: the slower of one step and one build by all workers."""
-    step = next(probe.compute for probe in observations.probes if probe.compute)
+    step = next(probe.attempt.compute for probe in observations.probes if probe.attempt.compute)
     build = fmean(observations.traces[0].build_seconds)
     return float(np.minimum(step.samples_per_second, BATCH_SIZE * config.num_workers / build))
 

@@ -376,7 +376,7 @@ class Machine:
             memory_limit_bytes=self.limit,
             host_memory_bytes=self.peak(config) if on_cpu else 3 * GIB,
         )
-        return Attempt(outcome=Outcome.OK, compute=probe)
+        return Attempt(outcome=Outcome.OK, payload=probe)
 
     def _check_numerics(self, config: Config, request: Request) -> Attempt:
         """Every precision is sound here; finding that takes four runs of up to twenty steps."""
@@ -385,7 +385,7 @@ class Machine:
         check = NumericsCheck(
             reference_losses=losses, other_losses=losses, losses=losses, overflows=(), settles=True, seconds=0.0
         )
-        return Attempt(outcome=Outcome.OK, numerics=check)
+        return Attempt(outcome=Outcome.OK, payload=check)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
         world = self.world
@@ -408,7 +408,7 @@ class Machine:
             worker_memory_bytes=200 * 2**20,
             storage_share=0.0,
         )
-        return Attempt(outcome=Outcome.OK, loader=trace)
+        return Attempt(outcome=Outcome.OK, payload=trace)
 
     def _train(self, config: Config, request: Request) -> Attempt:
         true, step = self.rate(config), self.step(config)
@@ -439,7 +439,7 @@ class Machine:
         outcome = Outcome.SUSPECT if is_suspect else Outcome.OK
         measured = self._measurement(config, rate, step, split, hopeless)
         conditions = replace(QUIET, is_crowded=True, foreign_cpus=1.0) if is_suspect else QUIET
-        return Attempt(outcome=outcome, measurement=replace(measured, conditions=conditions))
+        return Attempt(outcome=outcome, payload=replace(measured, conditions=conditions))
 
     def _measurement(self, config: Config, rate: float, step: float, split: StepTime, hopeless: bool) -> Measurement:
         world = self.world

@@ -17,7 +17,7 @@ import autotune
 from autotune.config import AMP_MODES, Config
 from autotune.errors import ConfigFileError, UsageError
 from autotune.exports import TARGETS, coverage, export
-from autotune.exports.target import KNOBS, settings
+from autotune.exports.target import SETTINGS, settings
 from autotune.flags import EXPORTS
 from autotune.step_options import OPTIONS
 from tests.test_fuzz import documents
@@ -75,7 +75,7 @@ def without(knob: str) -> Config:
     return replace(FULL, **{knob: plain.get(knob)})
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", SETTINGS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_knob_is_in_the_values_where_the_tool_knows_it_and_a_gap_where_not(name: str, knob: str) -> None:
     full, less = export(FULL, name), export(without(knob), name)
@@ -105,7 +105,7 @@ def test_the_text_says_every_gap_that_it_does_not_fill(name: str) -> None:
 
 def test_what_is_left_to_torch_is_not_exported() -> None:
     assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
-    assert set(settings(FULL)) == set(KNOBS)
+    assert set(settings(FULL)) == set(SETTINGS)
 
 
 def test_lightning() -> None:

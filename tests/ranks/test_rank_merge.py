@@ -15,7 +15,7 @@ from tests import examples
 
 
 def attempt(measurement: Measurement, outcome: Outcome = Outcome.OK, message: str = "") -> Attempt:
-    return Attempt(outcome=outcome, measurement=measurement, message=message)
+    return Attempt(outcome=outcome, payload=measurement, message=message)
 
 
 def measured(**fields: object) -> Measurement:
@@ -94,8 +94,8 @@ def test_the_first_rank_that_went_wrong_decides() -> None:
 
 def test_looks_are_put_together_too() -> None:
     probes = [examples.compute_probe(samples_per_second=rate, host_seconds=rate / 1e6) for rate in (1000.0, 900.0)]
-    found = as_one([Attempt(outcome=Outcome.OK, compute=probe) for probe in probes]).compute
+    found = as_one([Attempt(outcome=Outcome.OK, payload=probe) for probe in probes]).compute
     assert found is not None
     assert (found.samples_per_second, found.host_seconds) == (1900.0, 0.001)
     traces = [examples.loader_trace(build_seconds=(seconds,)) for seconds in (0.1, 0.3, 0.2)]
-    assert as_one([Attempt(outcome=Outcome.OK, loader=trace) for trace in traces]).loader == traces[1]
+    assert as_one([Attempt(outcome=Outcome.OK, payload=trace) for trace in traces]).loader == traces[1]

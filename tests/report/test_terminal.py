@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autotune.config import Config
 from autotune.messages import Progress
-from autotune.records import Outcome, Probe, StepTime
+from autotune.records import Attempt, Outcome, Probe, StepTime
 from autotune.report.terminal import TIMES, LiveProgress, before_after, probe_line, status, summary, trial_line
 from autotune.report.text import config_text, snippet, verdict_sentence
 from autotune.result import Control, TriedOption
@@ -276,23 +276,27 @@ def test_the_snippet_of_an_iterable_dataset_does_not_shuffle() -> None:
 
 LOOKS = {
     "60 ms for one worker to build a batch of 32": Probe(
-        part="loader", config=examples.BASELINE, outcome=Outcome.OK, loader=examples.loader_trace()
+        part="loader", config=examples.BASELINE, attempt=Attempt(outcome=Outcome.OK, payload=examples.loader_trace())
     ),
     "3,200/s at most, 0.50 GiB:  batch 32 · fp32": Probe(
-        part="compute", config=examples.BASELINE, outcome=Outcome.OK, compute=examples.compute_probe()
+        part="compute", config=examples.BASELINE, attempt=Attempt(outcome=Outcome.OK, payload=examples.compute_probe())
     ),
     "bf16 trains like fp32 over 20 steps": Probe(
-        part="numerics", config=Config(amp="bf16"), outcome=Outcome.OK, numerics=examples.numerics_check()
+        part="numerics",
+        config=Config(amp="bf16"),
+        attempt=Attempt(outcome=Outcome.OK, payload=examples.numerics_check()),
     ),
     "in fp16 gradients overflow": Probe(
         part="numerics",
         config=Config(amp="fp16"),
-        outcome=Outcome.OK,
-        numerics=examples.numerics_check(settles=False),
-        message="in fp16 gradients overflow",
+        attempt=Attempt(
+            outcome=Outcome.OK, payload=examples.numerics_check(settles=False), message="in fp16 gradients overflow"
+        ),
     ),
     "device_oom batch 4096 · fp32: too large": Probe(
-        part="compute", config=Config(batch_size=4096), outcome=Outcome.DEVICE_OOM, message="too\nlarge"
+        part="compute",
+        config=Config(batch_size=4096),
+        attempt=Attempt(outcome=Outcome.DEVICE_OOM, message="too\nlarge"),
     ),
 }
 
@@ -346,7 +350,9 @@ def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
 
 
 def test_a_look_at_the_losses_names_precision_and_options() -> None:
-    probe = Probe(part="numerics", config=OPTIONED, outcome=Outcome.OK, numerics=examples.numerics_check())
+    probe = Probe(
+        part="numerics", config=OPTIONED, attempt=Attempt(outcome=Outcome.OK, payload=examples.numerics_check())
+    )
     assert "numerics fp32 · channels_last · compile trains like fp32 over 20 steps" in shown(probe_line(probe))
 
 

@@ -59,7 +59,7 @@ class Answered(ProcessRunner):
 def test_a_measurement_during_which_the_machine_slept_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     slept = iter([100.0, 112.0, 112.0, 112.5])
     monkeypatch.setattr("autotune.runner.local.suspended_seconds", lambda: next(slept))
-    runner = Answered(Attempt(outcome=Outcome.OK, measurement=examples.measurement()))
+    runner = Answered(Attempt(outcome=Outcome.OK, payload=examples.measurement()))
     found = runner.measure(Config(), REQUEST)
     assert (found.outcome, found.measurement) == (Outcome.SUSPECT, None)
     assert found.message == "the machine was suspended for 12 s meanwhile"
@@ -74,9 +74,9 @@ def test_who_took_the_cpus_is_named_where_they_were_missed(
     conditions = examples.conditions(is_crowded=True, foreign_cpus=foreign, allocator_retries=2)
     busy = examples.measurement(conditions=conditions)
     message = "; ".join(("a note", *conditions.disturbances))
-    found = Answered(Attempt(outcome=Outcome.SUSPECT, measurement=busy, message=message)).measure(Config(), REQUEST)
+    found = Answered(Attempt(outcome=Outcome.SUSPECT, payload=busy, message=message)).measure(Config(), REQUEST)
     assert f"of {conditions.cpus} CPUs meanwhile, {how} burn (pid 2) 0.9; the device's memory" in found.message
     assert found.measurement is not None
     assert found.measurement.conditions.neighbours == ("burn (pid 2) 0.9",)
-    quiet = Answered(Attempt(outcome=Outcome.OK, measurement=examples.measurement())).measure(Config(), REQUEST)
+    quiet = Answered(Attempt(outcome=Outcome.OK, payload=examples.measurement())).measure(Config(), REQUEST)
     assert quiet.message == ""

@@ -6,8 +6,8 @@ from autotune.runner.attempt import measure_once_more
 from tests import examples
 
 REQUEST = Request(seconds=1.0)
-GOOD = Attempt(outcome=Outcome.OK, measurement=examples.measurement(), seconds=2.0)
-DISTURBED = Attempt(outcome=Outcome.SUSPECT, measurement=examples.measurement(), seconds=3.0)
+GOOD = Attempt(outcome=Outcome.OK, payload=examples.measurement(), seconds=2.0)
+DISTURBED = Attempt(outcome=Outcome.SUSPECT, payload=examples.measurement(), seconds=3.0)
 ENDED = Attempt(outcome=Outcome.SUSPECT, seconds=5.0)
 """What others left no memory for."""
 FAILED = Attempt(outcome=Outcome.DEVICE_OOM)

@@ -79,9 +79,7 @@ class Scripted:
         outcome = script.pop(0) if script else Outcome.OK
         rate = self.rates.get(config, 1000.0 if config == BASELINE else 1200.0) * (1 + 0.001 * (len(self.calls) % 7))
         has_numbers = outcome is Outcome.OK or (outcome is Outcome.SUSPECT and self.suspect_has_numbers)
-        return Attempt(
-            outcome=outcome, measurement=examples.measurement(samples_per_second=rate) if has_numbers else None
-        )
+        return Attempt(outcome=outcome, payload=examples.measurement(samples_per_second=rate) if has_numbers else None)
 
 
 def confirmation(baselines: Sequence[tuple[float, float | None]], *finalists: Sequence[float | None]) -> Confirmation:
@@ -162,7 +160,7 @@ def test_a_steady_drift_is_no_gain() -> None:
             found = runner.measure(config, request)
             assert found.measurement is not None
             rate = 1000.0 * next(slower)
-            return replace(found, measurement=replace(found.measurement, samples_per_second=rate))
+            return replace(found, payload=replace(found.measurement, samples_per_second=rate))
 
     found = confirm(Slowing(), BASELINE, (CHEAP,), lambda: REQUEST, has_time=rounds_only(2))
     assert found is not None
@@ -627,7 +625,7 @@ class Beside(SimulatedMachine):
             is_crowded=wants > 0.2, foreign_cpus=0.7 * wants, cpus=2, foreign_demand=wants if self.is_known else None
         )
         rate = found.measurement.samples_per_second * (1 - (0.6 if config == BASELINE else 0.5) * wants)
-        return replace(found, measurement=replace(found.measurement, samples_per_second=rate, conditions=conditions))
+        return replace(found, payload=replace(found.measurement, samples_per_second=rate, conditions=conditions))
 
 
 def beside(gain: float, **options: Any) -> Beside:

@@ -25,7 +25,7 @@ class Drifting:
         attempt = self._machine.measure(config, request)
         assert attempt.measurement is not None
         rate = attempt.measurement.samples_per_second * factor
-        return replace(attempt, measurement=replace(attempt.measurement, samples_per_second=rate))
+        return replace(attempt, payload=replace(attempt.measurement, samples_per_second=rate))
 
 
 def confirmed(drift: float, noise: float, seed: int) -> Confirmation:

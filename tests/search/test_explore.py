@@ -51,7 +51,7 @@ class Machine(SimulatedMachine):
         if outcome:
             return Attempt(outcome=outcome, message=f"{outcome} here", seconds=attempt.seconds)
         if attempt.numerics and self.unsound & set(config.options):
-            return replace(attempt, numerics=examples.numerics_check(losses=(float("nan"),) * 20))
+            return replace(attempt, payload=examples.numerics_check(losses=(float("nan"),) * 20))
         if attempt.compute is None:
             return attempt
         longer = sum(self.first_steps.get(option, 0.0) for option in config.options)
@@ -67,7 +67,7 @@ class Machine(SimulatedMachine):
             peak_memory_bytes=2**29 + sum(self.memory.get(option, 0) for option in config.options),
         )
         outcome = Outcome.SUSPECT if is_disturbed else Outcome.OK
-        return replace(attempt, outcome=outcome, compute=compute, seconds=attempt.seconds + longer)
+        return replace(attempt, outcome=outcome, payload=compute, seconds=attempt.seconds + longer)
 
 
 class Exploration:
@@ -171,7 +171,7 @@ def test_an_option_with_which_the_model_does_not_train_is_left_out_however_fast(
     assert found.tried["tf32"].message == "with tf32 the loss becomes nan at step 1 of 20, in fp32 it stays finite"
     assert found.tried["tf32"].gain == pytest.approx(2.0)
     assert found.answer == replace(START, options=("compile",))
-    assert found.looked[4].message == found.tried["tf32"].message
+    assert found.looked[4].attempt.message == found.tried["tf32"].message
 
 
 @pytest.mark.parametrize("outcome", [Outcome.USER_ERROR, Outcome.CRASHED, Outcome.DEVICE_OOM, Outcome.TIMEOUT])

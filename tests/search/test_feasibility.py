@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
-from autotune.records import Outcome, Probe
+from autotune.records import Attempt, Outcome, Probe
 from autotune.search.feasibility import LEAST_OWN, Fitting, exceeds
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import Observations
@@ -27,7 +27,11 @@ def look(batch_size: int, device: int, own: int = 0, amp: Any = "off") -> Probe:
     compute = examples.compute_probe(
         peak_memory_bytes=device, memory="device", memory_limit_bytes=80 * GIB, host_memory_bytes=own
     )
-    return Probe(part="compute", config=Config(batch_size=batch_size, amp=amp), outcome=Outcome.OK, compute=compute)
+    return Probe(
+        part="compute",
+        config=Config(batch_size=batch_size, amp=amp),
+        attempt=Attempt(outcome=Outcome.OK, payload=compute),
+    )
 
 
 def fitting(*probes: Probe, memory: int = 10**6 * GIB, headroom: float = 0.0, trials: Any = ()) -> Fitting:

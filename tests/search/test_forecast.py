@@ -35,13 +35,7 @@ WORKERS = Config(batch_size=32, num_workers=2, prefetch_factor=4, persistent_wor
 
 
 def trial(number: int, config: Config, attempt: Attempt) -> Trial:
-    return examples.trial(
-        number=number,
-        kind="search" if number else "baseline",
-        config=config,
-        outcome=attempt.outcome,
-        measurement=attempt.measurement,
-    )
+    return examples.trial(number=number, kind="search" if number else "baseline", config=config, attempt=attempt)
 
 
 def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space = SPACE) -> Observations:
@@ -49,9 +43,7 @@ def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space =
     probes = [*examples.compared("bf16", "fp16")]
     for part, config in looks:
         attempt = machine.measure(config, Request(seconds=1, part=part))
-        probes.append(
-            Probe(part=part, config=config, outcome=attempt.outcome, compute=attempt.compute, loader=attempt.loader)
-        )
+        probes.append(Probe(part=part, config=config, attempt=attempt))
     baseline = trial(0, space.base, machine.measure(space.base, Request(seconds=1)))
     return Observations(
         facts=FACTS, host=host(), memory_limit=MemoryLimit(headroom=0.1), trials=(baseline,), probes=tuple(probes)
@@ -61,7 +53,7 @@ def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space =
 def with_trial(observations: Observations, config: Config, outcome: Outcome, **changes: Any) -> Observations:
     """One more trial: its numbers where it gave some."""
     has_numbers = outcome in (Outcome.OK, Outcome.SUSPECT)
-    attempt = Attempt(outcome=outcome, measurement=examples.measurement(**changes) if has_numbers else None)
+    attempt = Attempt(outcome=outcome, payload=examples.measurement(**changes) if has_numbers else None)
     return replace(observations, trials=(*observations.trials, trial(len(observations.trials), config, attempt)))
 
 
@@ -146,7 +138,7 @@ def test_a_trial_that_left_too_little_memory_free_takes_with_it_what_needs_more(
 def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome: Outcome) -> None:
     observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
     before = opened(forecast_of(observations, SPACE))
-    failed = Probe(part="loader", config=Config(batch_size=64), outcome=outcome)
+    failed = Probe(part="loader", config=Config(batch_size=64), attempt=Attempt(outcome=outcome))
     after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
     like_it = Config(batch_size=64, num_workers=1, prefetch_factor=4)
     assert after == {config for config in before if not needs_more(config, like_it, outcome)}
@@ -156,7 +148,7 @@ def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome
 def test_where_workers_cannot_be_started_configurations_without_them_are_left() -> None:
     observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
     before = opened(forecast_of(observations, SPACE))
-    failed = Probe(part="loader", config=Config(batch_size=64), outcome=Outcome.UNPICKLABLE)
+    failed = Probe(part="loader", config=Config(batch_size=64), attempt=Attempt(outcome=Outcome.UNPICKLABLE))
     after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
     assert after == {config for config in before if not config.num_workers} != set()
 
@@ -170,7 +162,7 @@ def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() 
 
 def test_a_look_at_the_loader_that_took_too_long_closes_nothing() -> None:
     observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
-    late = Probe(part="loader", config=Config(), outcome=Outcome.TIMEOUT)
+    late = Probe(part="loader", config=Config(), attempt=Attempt(outcome=Outcome.TIMEOUT))
     told = replace(observations, probes=(*observations.probes, late))
     assert opened(forecast_of(told, SPACE)) == opened(forecast_of(observations, SPACE))
 
@@ -183,7 +175,7 @@ def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> No
         assert config not in doubted
         doubted.append(config)
         compute = examples.compute_probe(samples_per_second=500.0)
-        look = Probe(part="compute", config=config, outcome=Outcome.OK, compute=compute)
+        look = Probe(part="compute", config=config, attempt=Attempt(outcome=Outcome.OK, payload=compute))
         observations = replace(observations, probes=(*observations.probes, look))
     assert doubted
 
@@ -193,9 +185,9 @@ def test_a_comparison_with_fp32_closes_nothing_where_it_is_sound_and_its_precisi
     everything = opened(forecast_of(sound, SPACE))
     assert {config.amp for config in everything} == {"off", "bf16", "fp16"}
     for failed in (
-        replace(sound.probes[0], message="it overflows"),
-        replace(sound.probes[0], numerics=None, outcome=Outcome.HOST_OOM),
-        replace(sound.probes[0], numerics=None, outcome=Outcome.TIMEOUT),
+        examples.changed(sound.probes[0], message="it overflows"),
+        examples.changed(sound.probes[0], payload=None, outcome=Outcome.HOST_OOM),
+        examples.changed(sound.probes[0], payload=None, outcome=Outcome.TIMEOUT),
     ):
         forecast = forecast_of(replace(sound, probes=(failed, *sound.probes[1:])), SPACE)
         assert opened(forecast) == {config for config in everything if config.amp != "bf16"}
@@ -212,7 +204,7 @@ def test_a_precision_that_was_not_compared_with_fp32_is_closed_unless_the_user_t
 def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
     observations = of_loader_bound()
     before = opened(forecast_of(observations, SPACE))
-    failed = Probe(part="compute", config=Config(batch_size=64, amp="bf16"), outcome=Outcome.CRASHED)
+    failed = Probe(part="compute", config=Config(batch_size=64, amp="bf16"), attempt=Attempt(outcome=Outcome.CRASHED))
     after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
     assert after == {config for config in before if (config.batch_size, config.amp) != (64, "bf16")}
 
@@ -300,7 +292,7 @@ def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_boun
     machine = SimulatedMachine(cost=loader_bound)
     slow = Config(batch_size=16, amp="bf16")
     observations = known(machine, ("loader", Config()), ("compute", Config()), ("compute", slow))
-    look = replace(observations.probes[-1], compute=examples.compute_probe(samples_per_second=100.0))
+    look = examples.changed(observations.probes[-1], payload=examples.compute_probe(samples_per_second=100.0))
     observations = replace(observations, probes=(*observations.probes[:-1], look))
     forecast = forecast_of(observations, SPACE)
     (left,) = forecast.left_out(observations)

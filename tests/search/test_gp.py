@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.records import Outcome, Probe
+from autotune.records import Attempt, Outcome, Probe
 from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import Observations
 from autotune.search.predict import Prediction, predict
@@ -29,8 +29,8 @@ KNOWLEDGE = Observations(
     memory_limit=MemoryLimit(headroom=0.1),
     trials=(examples.trial(),),
     probes=(
-        Probe(part="loader", config=Config(), outcome=Outcome.OK, loader=examples.loader_trace()),
-        Probe(part="compute", config=Config(), outcome=Outcome.OK, compute=examples.compute_probe()),
+        Probe(part="loader", config=Config(), attempt=Attempt(outcome=Outcome.OK, payload=examples.loader_trace())),
+        Probe(part="compute", config=Config(), attempt=Attempt(outcome=Outcome.OK, payload=examples.compute_probe())),
     ),
 )
 PREDICTION = predict(CONFIGS, KNOWLEDGE)

@@ -354,3 +354,13 @@ def test_windows_are_short_while_others_take_the_cpus_and_long_again_when_they_a
     assert windows[0] == stages.LARGEST_CAP
     assert windows[1] == stages.CROWDED_CAP
     assert windows[-1] == stages.LARGEST_CAP
+
+
+@pytest.mark.parametrize(("outcome", "share"), [(None, 0.4), (Outcome.SUSPECT, 0.5)])
+def test_beside_others_more_of_the_budget_is_left_for_confirmation(outcome: Outcome | None, share: float) -> None:
+    machine = SimulatedMachine(
+        cost=four_shared_cores, seconds=8.0, fails=lambda config: outcome, suspect_has_numbers=True
+    )
+    run = Run(machine, budget=200.0)
+    assert run.ending is Ending.BUDGET
+    assert share * 200 <= run.clock.left < share * 200 + 8

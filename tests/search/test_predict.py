@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from autotune.config import Config
 from autotune.host import Host
 from autotune.limits import MemoryLimit
-from autotune.records import Outcome, Probe, StepTime, Trial
+from autotune.records import Attempt, Outcome, Probe, StepTime, Trial
 from autotune.search.feasibility import exceeds
 from autotune.search.observations import Observations
 from autotune.search.predict import BOUND_ERRORS, CROWDING, GUESSED, TRACED, Prediction, predict
@@ -63,7 +63,9 @@ def gpu_baseline(config: Config = examples.BASELINE, **changes: Any) -> Trial:
 
 def look_at_loader(**changes: Any) -> Probe:
     trace = examples.loader_trace(**changes)
-    return Probe(part="loader", config=Config(batch_size=trace.batch_size), outcome=Outcome.OK, loader=trace)
+    return Probe(
+        part="loader", config=Config(batch_size=trace.batch_size), attempt=Attempt(outcome=Outcome.OK, payload=trace)
+    )
 
 
 def look_at_step(batch_size: int = 32, outcome: Outcome = Outcome.OK, /, **changes: Any) -> Probe:
@@ -71,8 +73,7 @@ def look_at_step(batch_size: int = 32, outcome: Outcome = Outcome.OK, /, **chang
     return Probe(
         part="compute",
         config=Config(batch_size=batch_size, **config),
-        outcome=outcome,
-        compute=examples.compute_probe(**changes),
+        attempt=Attempt(outcome=outcome, payload=examples.compute_probe(**changes)),
     )
 
 
@@ -375,7 +376,11 @@ def test_a_disturbed_look_at_a_step_counts_only_where_there_is_nothing_else() ->
 
 
 def test_a_look_that_failed_says_nothing() -> None:
-    failed = Probe(part="compute", config=Config(batch_size=64), outcome=Outcome.DEVICE_OOM, message="out of memory")
+    failed = Probe(
+        part="compute",
+        config=Config(batch_size=64),
+        attempt=Attempt(outcome=Outcome.DEVICE_OOM, message="out of memory"),
+    )
     configs = [Config(), Config(batch_size=64)]
     assert predict(configs, known(probes=(failed,))).rates == pytest.approx(predict(configs, known()).rates)
 
@@ -500,8 +505,9 @@ def test_batches_far_from_the_largest_that_ran_are_refused_whatever_the_memory(o
         observations,
         host=machine(memory_bytes=10**6 * GIB),
         trials=(
-            replace(
-                observations.trials[0], measurement=replace(observations.trials[0].measurement, peak_memory_bytes=1)
+            examples.changed(
+                observations.trials[0],
+                measurement=replace(observations.trials[0].measurement, peak_memory_bytes=1),
             ),  # type: ignore[type-var]
         ),
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.records import Outcome, Part, Probe, WorkloadFacts
+from autotune.records import Attempt, Outcome, Part, Probe, WorkloadFacts
 from autotune.search.observations import Observations
 from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung
 from autotune.search.space import Space
@@ -173,19 +173,19 @@ class Answerer:
         if self.memory(config) > 8 * GIB:
             outcome = Outcome.DEVICE_OOM
         if outcome is not None:
-            return Probe(part=part, config=config, outcome=outcome)
+            return Probe(part=part, config=config, attempt=Attempt(outcome=outcome))
         if part == "numerics":
             message = "it overflows" if config.amp in self.rejects else ""
             check = examples.numerics_check()
-            return Probe(part=part, config=config, outcome=Outcome.OK, numerics=check, message=message)
+            return Probe(part=part, config=config, attempt=Attempt(outcome=Outcome.OK, payload=check, message=message))
         if part == "loader":
             builds = (self.build * config.batch_size,) * 10
             trace = examples.loader_trace(batch_size=config.batch_size, build_seconds=builds)
-            return Probe(part=part, config=config, outcome=Outcome.OK, loader=trace)
+            return Probe(part=part, config=config, attempt=Attempt(outcome=Outcome.OK, payload=trace))
         compute = examples.compute_probe(
             samples_per_second=self.rate(config), peak_memory_bytes=self.memory(config), memory_limit_bytes=8 * GIB
         )
-        return Probe(part=part, config=config, outcome=Outcome.OK, compute=compute)
+        return Probe(part=part, config=config, attempt=Attempt(outcome=Outcome.OK, payload=compute))
 
     def run(self, most: int = 60) -> list[Probe]:
         """Look until nothing more is wanted."""
@@ -317,7 +317,7 @@ def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(out
         )
     )
     probes = answerer.run()
-    of_bf16 = [probe.outcome for probe in probes if probe.config.amp == "bf16" and probe.part == "compute"]
+    of_bf16 = [probe.attempt.outcome for probe in probes if probe.config.amp == "bf16" and probe.part == "compute"]
     assert of_bf16.count(outcome) == 1
     assert {config.amp for config in steps(probes)} == {"off", "bf16", "fp16"}
     if fails_from == 1:

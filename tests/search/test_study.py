@@ -139,7 +139,7 @@ def test_every_trial_carries_its_full_record(journal: Path) -> None:
     assert {trial.outcome for trial in told} == {Outcome.OK, Outcome.DEVICE_OOM}
     assert opened(few_of(gpu_facts()), journal).trials == tuple(told)
     stored = optuna_trials(journal)
-    assert [trial.user_attrs.get("message", "") for trial in stored] == [trial.message for trial in told]
+    assert [trial.user_attrs.get("message", "") for trial in stored] == [trial.attempt.message for trial in told]
     assert [trial.value for trial in stored] == [trial.rate for trial in told]
     for trial, record in zip(stored, told, strict=True):
         config = record.config
@@ -204,8 +204,8 @@ def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() 
         said = 10**6 * letter
         attempt = Attempt(outcome=Outcome.USER_ERROR, message=f"first{said}", details=f"{said}last")
         kept = study.tell(attempt, *study.ask())
-        assert kept.message.startswith("first")
-        assert kept.details.endswith("last")
+        assert kept.attempt.message.startswith("first")
+        assert kept.attempt.details.endswith("last")
         assert 30_000 < len(json.dumps(to_json(kept))) < 2**16 - 1
 
 
@@ -269,7 +269,7 @@ def test_among_equally_fast_configurations_the_cheapest_is_the_finalist(
     for config, rate in ((Config(batch_size=32), 100.0), (dear, 1000.0), (cheap, rate_of_cheaper)):
         _, kind = study.ask()
         measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
-        study.tell(Attempt(outcome=Outcome.OK, measurement=measured), config, kind)
+        study.tell(Attempt(outcome=Outcome.OK, payload=measured), config, kind)
     assert [trial.config for trial in study.finalists(1)] == [cheap if is_chosen else dear]
 
 
@@ -279,7 +279,7 @@ def study_with(rates: Mapping[Config, float]) -> TuningStudy:
     for config, rate in ({Config(): 1000.0} | dict(rates)).items():
         _, kind = study.ask()
         measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
-        study.tell(Attempt(outcome=Outcome.OK, measurement=measured), config, kind)
+        study.tell(Attempt(outcome=Outcome.OK, payload=measured), config, kind)
     return study
 
 
@@ -332,7 +332,7 @@ def test_looks_are_kept_beside_the_trials(journal: Path) -> None:
     reopened = opened(few_of(gpu_facts()), journal)
     assert reopened.probes == study.probes
     assert [probe.part for probe in reopened.probes] == ["loader", "compute", "compute"]
-    assert [probe.outcome for probe in reopened.probes] == [Outcome.OK, Outcome.OK, Outcome.DEVICE_OOM]
+    assert [probe.attempt.outcome for probe in reopened.probes] == [Outcome.OK, Outcome.OK, Outcome.DEVICE_OOM]
     assert len(reopened.trials) == 1
 
 

@@ -519,7 +519,7 @@ def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> 
         def measure(self, config: Config, request: Request) -> Attempt:
             found = super().measure(config, request)
             if request.fresh and config.batch_size > 32 and found.measurement:
-                found = replace(found, measurement=replace(found.measurement, peak_memory_bytes=3 * 2**30))
+                found = replace(found, payload=replace(found.measurement, peak_memory_bytes=3 * 2**30))
             return found
 
     result = tuned(Growing(cost=larger_batches_pay), CPU, memory_limit=MemoryLimit(most=2**31))
@@ -541,7 +541,7 @@ def test_what_an_epoch_would_need_by_its_end_counts(tmp_path: Path) -> None:
         def measure(self, config: Config, request: Request) -> Attempt:
             found = super().measure(config, request)
             if config.num_workers and found.measurement:
-                found = replace(found, measurement=replace(found.measurement, epoch_host_memory_bytes=3 * 2**30))
+                found = replace(found, payload=replace(found.measurement, epoch_host_memory_bytes=3 * 2**30))
             return found
 
     result = tuned(Leaking(cost=loader_bound), CPU, trials=8, memory_limit=MemoryLimit(most=2**31))

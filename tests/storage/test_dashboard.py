@@ -80,7 +80,7 @@ def test_what_went_wrong_has_a_note(kept: tuple[Result, Any]) -> None:
     for record in failed:
         body = shown[record.number]["note"]["body"]
         assert record.outcome in body
-        assert record.message in body
+        assert record.attempt.message in body
     assert optuna_dashboard.get_note(study)
 
 

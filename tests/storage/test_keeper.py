@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial
 from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.messages import Messages, Progress
-from autotune.records import SCHEMA, Outcome, Probe, Trial
+from autotune.records import SCHEMA, Attempt, Outcome, Probe, Trial
 from autotune.storage.keeper import Keeper
 from autotune.storage.study_records import RECORD, Identity, Kept, frozen_trial, identify
 from tests import examples
@@ -29,7 +29,7 @@ from tests.simulated import gpu_facts, host, space_of
 
 PARTS = {"records": str(SCHEMA), "workload": "abc", "torch": "2.13.0", "CPU": "a CPU"}
 HERE = Identity(parts=PARTS)
-PROBE = Probe(part="compute", config=Config(), outcome=Outcome.OK, compute=examples.compute_probe())
+PROBE = Probe(part="compute", config=Config(), attempt=Attempt(outcome=Outcome.OK, payload=examples.compute_probe()))
 
 
 def trial(number: int, **changes: Any) -> Trial:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autotune.encoding import to_json
 from autotune.errors import StorageError, UsageError
-from autotune.records import EARLIEST_SCHEMA, SCHEMA
+from autotune.records import EARLIEST_SCHEMA, SCHEMA, Attempt, Outcome
 from autotune.storage.keeper import Keeper
 from autotune.storage.read import read_study
 from autotune.storage.shared_keeper import open_keeper
@@ -30,6 +30,7 @@ from autotune.storage.study_records import (
     without_password,
     write_result,
 )
+from tests import examples
 from tests.report.results import kept_study
 from tests.storage.test_keeper import HERE, PROBE, frozen, keep, opened, trial
 
@@ -193,8 +194,9 @@ def test_measurements_since_are_counted_without_what_was_skipped(tmp_path: Path)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "a.study")))
     study_id = storage.get_study_id_from_name(name)
     assert read_study(tmp_path / "a.study").since == 0
+    skipped = replace(trial(100), kind="skipped", attempt=Attempt(outcome=Outcome.SKIPPED))
     append(storage, study_id, CONFIRMATION, trial(99))
-    append(storage, study_id, CONFIRMATION, replace(trial(100), kind="skipped", measurement=None))
+    append(storage, study_id, CONFIRMATION, skipped)
     assert read_study(tmp_path / "a.study").since == 1
     assert read_result(storage, study_id, result.history[:3])[1] == 0  # a run that ends while it is read
 
@@ -230,9 +232,9 @@ def test_looks_of_tuners_that_count_alike_are_all_read_in_order() -> None:
     storage = optuna.storages.InMemoryStorage()
     study_id = storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
     for number, tuner in ((1, "b"), (2, "a"), (1, "a"), (0, "")):
-        probe = replace(PROBE, message=f"{number}{tuner}")
+        probe = examples.changed(PROBE, message=f"{number}{tuner}")
         storage.set_study_system_attr(study_id, key_of(LOOK, number, tuner), to_json(probe))
-    assert [probe.message for probe in read(storage, study_id).probes] == ["0", "1a", "1b", "2a"]
+    assert [probe.attempt.message for probe in read(storage, study_id).probes] == ["0", "1a", "1b", "2a"]
 
 
 @given(trials=st.sets(st.integers(0, 12)), confirmations=st.lists(st.integers(0, 12)))
