@@ -11,7 +11,7 @@ import autotune
 from autotune.config import Config
 from autotune.encoding import from_json
 from autotune.errors import UsageError
-from autotune.records import Outcome, Request
+from autotune.records import Outcome, Request, WorkloadFacts
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     import psutil
-
-    from autotune.records import WorkloadFacts
 
 pytestmark = pytest.mark.machine
 

@@ -238,14 +238,16 @@ def _posteriors(
     """Return what is expected now, and if what others are measuring gives what is expected of it."""
     rates = np.array([trial.rate for trial in counted], dtype=float)
     errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
-    own_threads = observations.facts.intra_op_threads
-    after = posterior(configs, prediction, index, rates, own_threads, errors)
+    own_threads, demands = observations.facts.intra_op_threads, _demands(counted)
+    after = posterior(configs, prediction, index, rates, own_threads, errors, demands)
     if not claimed:
         return after, None
     # "kriging believer": others look elsewhere, and nobody counts on it
     expected = np.append(rates, np.exp(after.means[claimed]))
     errors = np.append(errors, np.zeros(len(claimed)))
-    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
+    if demands is not None:
+        demands = np.append(demands, np.full(len(claimed), demands.mean()))
+    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors, demands)
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:
@@ -286,6 +288,15 @@ def _disturbance(trial: Trial) -> float:
         return 0.0
     conditions = trial.measurement.conditions
     return DISTURBANCE * min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
+
+
+def _demands(trials: Sequence[Trial]) -> NDArray[np.float64] | None:
+    """Return the shares of the CPUs that others wanted during each trial; ``None`` where one of them is not known."""
+    measured = [trial.measurement.conditions for trial in trials if trial.measurement]
+    known = [(each.foreign_demand, each.cpus) for each in measured if each.foreign_demand is not None]
+    if len(known) < len(trials):
+        return None
+    return np.array([min(1.0, demand / max(1, cpus)) for demand, cpus in known], dtype=float)
 
 
 def _of_loader(config: Config, part: str) -> Config:

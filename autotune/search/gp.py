@@ -36,6 +36,9 @@ NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Candidate standard deviations of the measurements; the likeliest is taken."""
 JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
+LOSS, LOSS_ERROR = 1.0, 1.0
+"""What the logarithm of a rate loses where others want all CPUs all the time, and the standard deviation of that: what
+is measured soon tells more. Where a neighbour wanted one of two, digits (studies/busy) lost 0.4 to 1.0."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""
 
@@ -67,11 +70,14 @@ def posterior(
     rates: Floats,
     own_threads: int,
     disturbances: Floats | None = None,
+    demands: Floats | None = None,
 ) -> Posterior:
     """Return what is known of every configuration after those at the indices ``measured`` gave ``rates``.
 
     ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads;
-    ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.
+    ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise;
+    ``demands`` are the shares of the CPUs that others wanted during each. What a rate loses to that is learned, and
+    what is returned is for as much of it as there was on average.
     """
     prior = np.log(prediction.rates)
     points = _points(configs, prediction, own_threads)
@@ -81,6 +87,10 @@ def posterior(
     same = OWN**2 * (index[:, None] == index[None, :])
     if disturbances is not None:
         same = same + np.diag(disturbances**2)
+    if demands is not None:
+        beyond = demands - demands.mean()
+        residuals = residuals + LOSS * beyond
+        same = same + LOSS_ERROR**2 * np.outer(beyond, beyond)
     scale, noise = max(
         ((scale, noise) for scale in SCALES for noise in NOISES),
         key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),

@@ -90,7 +90,7 @@ def inject(name: str, seconds: float = BUDGET) -> Injected:
     return Injected(
         result=result,
         outcome=struck.outcome,
-        message=struck.message,
+        message=struck.attempt.message,
         recovery_seconds=switch.recovered_at - switch.struck_at if switch.recovered_at else None,
         processes=processes,
         segments=tuple(sorted(_segments() - before)),

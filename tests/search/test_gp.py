@@ -202,3 +202,19 @@ def test_the_expected_gain_grows_with_the_mean_and_with_the_error() -> None:
     means = np.linspace(-1, 1, 41)
     assert (np.diff(expected_gain(means, np.full(41, 0.3), 0.0)) > 0).all()
     assert (np.diff(expected_gain(np.full(41, -0.2), np.linspace(0.05, 1, 41), 0.0)) > 0).all()
+
+
+@pytest.mark.parametrize("loss", [0.0, 1.0, 3.0])
+def test_what_a_rate_loses_to_the_demand_of_others_is_learned(loss: float) -> None:
+    index, demands = some(12), np.tile([0.0, 0.5, 0.4], 4)
+    rates = PREDICTION.rates[index] * np.exp(-loss * demands)
+    found = posterior(CONFIGS, PREDICTION, index, rates, 2, 0.3 * demands, demands)
+    assert found.means[index] == pytest.approx(PRIOR[index] - loss * demands.mean(), abs=0.1)
+
+
+def test_the_same_demand_at_all_times_says_nothing() -> None:
+    index = some(5)
+    plain, always = after_factor(index, 0.7), np.full(5, 0.5)
+    found = posterior(CONFIGS, PREDICTION, index, 0.7 * PREDICTION.rates[index], 2, None, always)
+    assert found.means == pytest.approx(plain.means)
+    assert found.errors == pytest.approx(plain.errors)
