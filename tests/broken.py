@@ -18,13 +18,12 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from autotune import Workload
 from tests.datasets import Squares
-from tests.workloads import FOREVER, broken, is_to_fail
+from tests.workloads import FOREVER, broken, is_to_fail, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIB = 2**20
-LAST_WORDS = "their last words"
 
 
 # --- crashes ---
@@ -50,8 +49,7 @@ def step_hangs() -> Workload:
     def step(model: nn.Module, batch: Any) -> torch.Tensor:
         if is_to_fail():
             time.sleep(FOREVER)
-        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
-        return loss
+        return loss_of(model)
 
     return Workload(nn.Linear(1, 1), Squares(256), training_step=step)
 
@@ -181,8 +179,7 @@ def stack_without_sharing(samples: list[torch.Tensor]) -> torch.Tensor:
 def large_batches(collate: Callable[[list[Any]], Any]) -> Workload:
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         time.sleep(0.2)  # the workers are ahead
-        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
-        return loss
+        return loss_of(model)
 
     return Workload(nn.Linear(1, 1), Large(), collate_fn=collate, training_step=step)
 

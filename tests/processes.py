@@ -1,19 +1,40 @@
-"""Finding the processes that a test has started, however distant."""
+"""Other processes of Python: running them, and finding those that a test has started, however distant."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 10.0
 """Seconds after which something that must happen has not happened."""
 MARK = "AUTOTUNE_TEST_MARK"
 """Environment variable that the processes of one test have in common."""
+
+
+def run_python(
+    *arguments: object, folder: Path = ROOT, seconds: float = 300.0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python to its end, with the checkout on its path."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command, given = [sys.executable, *map(str, arguments)], os.environ | {"PYTHONPATH": paths} | environment
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=seconds)
+
+
+def printed(*arguments: object, **options: Any) -> str:
+    """What Python prints, where it ends as it should."""
+    done = run_python(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def marked(mark: str) -> list[psutil.Process]:

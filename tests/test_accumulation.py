@@ -17,10 +17,7 @@ from autotune.measure.step import TrainingStep
 from autotune.workload import Workload
 
 INPUTS, TARGETS = torch.randn(64, 5, generator=torch.Generator().manual_seed(1)), torch.arange(64.0)[:, None]
-LOSSES: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
-    "mean": nn.MSELoss(),
-    "sum": nn.MSELoss(reduction="sum"),
-}
+LOSSES: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {"mean": nn.MSELoss(), "sum": nn.MSELoss(reduction="sum")}
 
 
 def net() -> nn.Sequential:
@@ -39,12 +36,16 @@ class Recording(torch.optim.SGD):
         self.steps.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
 
 
+def recorded() -> tuple[nn.Sequential, Recording]:
+    model = net()
+    return model, Recording(model.parameters())
+
+
 def gradients(
     sizes: Sequence[int], reduction: Reduction, batch_size: int, steps: int, amp: Amp = "off"
 ) -> list[Tensor]:
     """The gradients of one step of the optimizer over batches of so many samples."""
-    model = net()
-    optimizer = Recording(model.parameters())
+    model, optimizer = recorded()
     config = Config(batch_size=batch_size, accumulation_steps=steps, amp=amp)
     accumulator = config.accumulator(optimizer, "cpu", reduction=reduction)
     first = 0
@@ -69,8 +70,7 @@ def test_gradients_are_those_of_the_whole_batch(sizes: Sequence[int], reduction:
 
 
 def test_without_a_number_of_samples_batches_are_full() -> None:
-    model = net()
-    optimizer = Recording(model.parameters())
+    model, optimizer = recorded()
     accumulator = Config(batch_size=8, accumulation_steps=2).accumulator(optimizer, "cpu")
     for first in (0, 8):
         accumulator.backward(LOSSES["mean"](model(INPUTS[first : first + 8]), TARGETS[first : first + 8]))
@@ -79,8 +79,7 @@ def test_without_a_number_of_samples_batches_are_full() -> None:
 
 
 def test_the_optimizer_steps_after_every_so_many_batches_and_at_a_flush() -> None:
-    model = net()
-    optimizer = Recording(model.parameters())
+    model, optimizer = recorded()
     accumulator = Config(batch_size=4, accumulation_steps=3).accumulator(optimizer, "cpu")
     stepped = []
     for _ in range(8):
@@ -94,8 +93,7 @@ def test_the_optimizer_steps_after_every_so_many_batches_and_at_a_flush() -> Non
 
 
 def test_a_step_that_overflows_in_fp16_is_skipped_and_the_next_begins_anew() -> None:
-    model = net()
-    optimizer = Recording(model.parameters())
+    model, optimizer = recorded()
     accumulator = Config(batch_size=4, accumulation_steps=2, amp="fp16").accumulator(optimizer, "cpu")
     for factor in (1.0, float("inf"), 1.0, 1.0):
         accumulator.backward(model(INPUTS[:4]).mean() * factor)
@@ -122,11 +120,11 @@ def test_an_unknown_reduction_is_refused() -> None:
 )
 def test_the_timed_step_accumulates_as_the_loss_is_reduced(options: dict[str, Any], reduction: Reduction) -> None:
     model = net()
-    recorded: list[Recording] = []
+    made: list[Recording] = []
 
     def optimizer(parameters: Any) -> Recording:
-        recorded.append(Recording(parameters))
-        return recorded[0]
+        made.append(Recording(parameters))
+        return made[0]
 
     workload = Workload(model, torch.utils.data.TensorDataset(INPUTS, TARGETS), optimizer=optimizer, **options)
     step = TrainingStep(workload, Config(batch_size=16, accumulation_steps=2), CpuDevice())
@@ -141,12 +139,11 @@ def test_the_timed_step_accumulates_as_the_loss_is_reduced(options: dict[str, An
         ((16 * loss + 4 * short) / 20 if reduction == "mean" else loss + short).backward()
     else:
         nn.functional.mse_loss(whole(INPUTS[:20]), TARGETS[:20]).backward()
-    torch.testing.assert_close(recorded[0].steps[0], [parameter.grad for parameter in whole.parameters()])
+    torch.testing.assert_close(made[0].steps[0], [parameter.grad for parameter in whole.parameters()])
 
 
 def test_the_class_can_be_used_alone() -> None:
-    model = net()
-    optimizer = Recording(model.parameters())
+    model, optimizer = recorded()
     accumulator = GradientAccumulator(optimizer, torch.amp.GradScaler("cpu", enabled=False), batch_size=4, steps=1)
     accumulator.backward(model(INPUTS[:4]).mean())
     assert accumulator.step()
@@ -155,8 +152,7 @@ def test_the_class_can_be_used_alone() -> None:
 @pytest.mark.parametrize("amp", ["off", "fp16"])
 @pytest.mark.parametrize("sizes", [(16, 16), (16, 5), (16,)])
 def test_clipping_sees_the_gradients_of_the_whole_and_not_scaled_ones(amp: Amp, sizes: Sequence[int]) -> None:
-    model = net()
-    optimizer = Recording(model.parameters())
+    model, optimizer = recorded()
     accumulator = Config(batch_size=16, accumulation_steps=2, amp=amp).accumulator(optimizer, "cpu")
     first = 0
     for size in sizes:

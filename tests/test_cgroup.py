@@ -38,18 +38,23 @@ def v1_tree(root: Path, files: dict[str, str]) -> Path:
     return plant(root, {f"sys/fs/cgroup/{name}": content for name, content in files.items()})
 
 
+def quota_v1(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
+    """The files of a quota in microseconds."""
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": f"{period}\n"}
+
+
 def test_no_cgroups_do_not_limit(tmp_path: Path) -> None:
     assert (cpu_quota(tmp_path), memory_limit(tmp_path), memory_free(tmp_path)) == (None, None, None)
 
 
-def test_v2_reads_the_groups_own_limits(tmp_path: Path) -> None:
-    root = v2_tree(tmp_path, "/job", {"job/cpu.max": "150000 100000\n", "job/memory.max": f"{2 * GIB}\n"})
-    assert (cpu_quota(root), memory_limit(root)) == (1.5, 2 * GIB)
-
-
-def test_v2_max_is_no_limit(tmp_path: Path) -> None:
-    root = v2_tree(tmp_path, "/job", {"job/cpu.max": "max 100000\n", "job/memory.max": "max\n"})
-    assert (cpu_quota(root), memory_limit(root)) == (None, None)
+@pytest.mark.parametrize(
+    ("cpu", "memory", "limits"), [("150000 100000", f"{2 * GIB}", (1.5, 2 * GIB)), ("max 100000", "max", (None, None))]
+)
+def test_v2_reads_the_groups_own_limits(
+    tmp_path: Path, cpu: str, memory: str, limits: tuple[float | None, int | None]
+) -> None:
+    root = v2_tree(tmp_path, "/job", {"job/cpu.max": f"{cpu}\n", "job/memory.max": f"{memory}\n"})
+    assert (cpu_quota(root), memory_limit(root)) == limits
 
 
 @pytest.mark.parametrize("tight", ["", "slice/", "slice/job/"])
@@ -82,21 +87,16 @@ def test_a_mount_that_shows_the_containers_group_is_matched_to_it(tmp_path: Path
     files = {
         "proc/self/mountinfo": mount,
         "proc/self/cgroup": "3:cpu,cpuacct:/docker/abc/train\n",
-        "sys/fs/cgroup/cpu/train/cpu.cfs_quota_us": "250000\n",
-        "sys/fs/cgroup/cpu/train/cpu.cfs_period_us": "100000\n",
+        **quota_v1("sys/fs/cgroup/cpu/train", 250_000),
     }
     assert cpu_quota(plant(tmp_path, files)) == 2.5
 
 
 def test_a_group_whose_name_only_begins_alike_is_another(tmp_path: Path) -> None:
     mount = "33 25 0:30 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n"
-    files = {
-        "proc/self/mountinfo": mount,
-        "proc/self/cgroup": "0::/docker/abcd\n",
-        "sys/fs/cgroup/d/cpu.max": "100000 100000\n",
-        "sys/fs/cgroup/cpu.max": "500000 100000\n",
-    }
-    assert cpu_quota(plant(tmp_path, files)) == 5.0
+    plant(tmp_path, {"proc/self/mountinfo": mount, "proc/self/cgroup": "0::/docker/abcd\n"})
+    quotas = {"sys/fs/cgroup/d/cpu.max": "100000 100000\n", "sys/fs/cgroup/cpu.max": "500000 100000\n"}
+    assert cpu_quota(plant(tmp_path, quotas)) == 5.0
 
 
 def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
@@ -106,21 +106,15 @@ def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
 
 
 def test_v1_reads_quota_over_period_and_the_memory_limit(tmp_path: Path) -> None:
-    files = {
-        "cpu,cpuacct/job/cpu.cfs_quota_us": "75000\n",
-        "cpu,cpuacct/job/cpu.cfs_period_us": "50000\n",
-        "memory/job/memory.limit_in_bytes": f"{3 * GIB}\n",
-    }
-    root = v1_tree(tmp_path, files)
+    memory = {"memory/job/memory.limit_in_bytes": f"{3 * GIB}\n"}
+    root = v1_tree(tmp_path, quota_v1("cpu,cpuacct/job", 75_000, 50_000) | memory)
     assert (cpu_quota(root), memory_limit(root)) == (1.5, 3 * GIB)
 
 
 def test_v1_walks_up_to_a_tighter_group(tmp_path: Path) -> None:
     files = {
-        "cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
-        "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-        "cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
-        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        **quota_v1("cpu,cpuacct/job", -1),
+        **quota_v1("cpu,cpuacct", 200_000),
         "memory/job/memory.limit_in_bytes": NO_LIMIT_V1,
         "memory/memory.limit_in_bytes": f"{GIB}\n",
     }
@@ -130,8 +124,7 @@ def test_v1_walks_up_to_a_tighter_group(tmp_path: Path) -> None:
 
 def test_v1_minus_one_and_huge_numbers_are_no_limit(tmp_path: Path) -> None:
     files = {
-        "cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
-        "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        **quota_v1("cpu,cpuacct/job", -1),
         "memory/job/memory.limit_in_bytes": NO_LIMIT_V1,
         "memory/job/memory.usage_in_bytes": "1000\n",
     }
@@ -145,8 +138,7 @@ def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
         "proc/self/cgroup": V1_GROUPS + "0::/job\n",
         "sys/fs/cgroup/unified/job/cpu.max": "200000 100000\n",
         "sys/fs/cgroup/unified/job/memory.max": f"{8 * GIB}\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "400000\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        **quota_v1("sys/fs/cgroup/cpu,cpuacct/job", 400_000),
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
     }
     root = plant(tmp_path, files)
@@ -157,8 +149,7 @@ def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
 def test_without_mountinfo_the_usual_v1_places_are_read(tmp_path: Path, place: str) -> None:
     files = {
         "proc/self/cgroup": V1_GROUPS,
-        f"sys/fs/cgroup/{place}/job/cpu.cfs_quota_us": "300000\n",
-        f"sys/fs/cgroup/{place}/job/cpu.cfs_period_us": "100000\n",
+        **quota_v1(f"sys/fs/cgroup/{place}/job", 300_000),
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{GIB}\n",
     }
     root = plant(tmp_path, files)
@@ -203,14 +194,16 @@ def test_free_memory_is_never_negative(tmp_path: Path) -> None:
     assert memory_free(v2_tree(tmp_path, "/job", files)) == 0
 
 
-@pytest.mark.parametrize("content", ["", "100000", "max", "0 100000", "100000 0", "-5 100000", "a b", "1 2 3"])
-def test_a_damaged_quota_is_no_quota(tmp_path: Path, content: str) -> None:
-    assert cpu_quota(v2_tree(tmp_path, "/job", {"job/cpu.max": content})) is None
-
-
-@pytest.mark.parametrize("content", ["", "0", "-1", "many", "1.5", "1e9", "9" * 5000])
-def test_a_damaged_memory_limit_is_no_limit(tmp_path: Path, content: str) -> None:
-    assert memory_limit(v2_tree(tmp_path, "/job", {"job/memory.max": content})) is None
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        *(("cpu.max", text) for text in ("", "100000", "max", "0 100000", "100000 0", "-5 100000", "a b", "1 2 3")),
+        *(("memory.max", text) for text in ("", "0", "-1", "many", "1.5", "1e9", "9" * 5000)),
+    ],
+)
+def test_a_damaged_limit_is_none(tmp_path: Path, file: str, content: str) -> None:
+    root = v2_tree(tmp_path, "/job", {f"job/{file}": content})
+    assert (cpu_quota(root), memory_limit(root)) == (None, None)
 
 
 def test_a_directory_in_place_of_a_file_is_no_limit(tmp_path: Path) -> None:
@@ -250,8 +243,8 @@ def test_kills_for_want_of_memory_are_counted_in_the_groups_own_file(tmp_path: P
 
 
 def test_kills_are_counted_by_v1(tmp_path: Path) -> None:
-    files = {"sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}
-    assert oom_kills(plant(v1_tree(tmp_path, files), files)) == 2
+    files = {"memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}
+    assert oom_kills(v1_tree(tmp_path, files)) == 2
 
 
 @pytest.mark.parametrize(("vmstat", "count"), [("nr_free_pages 7\noom_kill 12\n", 12), ("nr_free_pages 7\n", None)])

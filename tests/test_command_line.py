@@ -18,6 +18,7 @@ import pytest
 
 import autotune
 from autotune.cli import main
+from tests.processes import MARK, marked, run_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,17 +35,6 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(PACKAGE.parent), **changes}
 
 
-def run(folder: Path, *flags: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *flags],
-        cwd=folder,
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def workload(name: str) -> tuple[str, str]:
     return "--model", f"tests.workloads:{name}"
 
@@ -52,18 +42,10 @@ def workload(name: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("flags", "exit_code", "message"),
     [
-        (
-            ("--model", "no_such_module:build"),
-            2,
-            "--model no_such_module: no module named 'no_such_module' here;",
-        ),
+        (("--model", "no_such_module:build"), 2, "--model no_such_module: no module named 'no_such_module' here;"),
         (("--model", "no_such_file.py:build"), 2, "--model no_such_file.py: no such file"),
         (("--model", "no_colon"), 2, "--model no_colon: not a reference; allowed: module:attribute"),
-        (
-            workload("smal"),
-            2,
-            "--model tests.workloads:smal: tests.workloads has no attribute 'smal'; did you mean",
-        ),
+        (workload("smal"), 2, "--model tests.workloads:smal: tests.workloads has no attribute 'smal'; did you mean"),
         (workload("not_callable"), 2, "not_callable is int, which cannot be called"),
         (workload("without_dataset"), 2, "gives a model but no dataset: pass --dataset module:attribute"),
         (workload("with_empty_dataset"), 2, "the dataset is empty"),
@@ -71,27 +53,15 @@ def workload(name: str) -> tuple[str, str]:
         ((*workload("small"), "--pin-memory", "true"), 2, "--pin-memory true: pinning needs an accelerator"),
         ((*workload("small"), "--pin-memory", "maybe"), 2, "--pin-memory maybe: allowed: "),
         ((*workload("small"), "--amp", "fp8"), 2, "--amp fp8: allowed: off, bf16, fp16"),
-        (
-            (*workload("small"), "--batch-size", "512"),
-            2,
-            "--batch-size 512: the dataset has only 256 samples",
-        ),
+        ((*workload("small"), "--batch-size", "512"), 2, "--batch-size 512: the dataset has only 256 samples"),
         ((*workload("small"), "--no-such-flag"), 2, "unrecognized arguments: --no-such-flag"),
         ((*workload("small"), "--device", "cuda:99"), 2, "--device cuda:99: "),
-        (
-            (*workload("small"), "--output", "no/such/folder/x.yaml"),
-            5,
-            "cannot be written: No such file or directory",
-        ),
+        ((*workload("small"), "--output", "no/such/folder/x.yaml"), 5, "cannot be written: No such file or directory"),
         (workload("build_raises"), 3, "ZeroDivisionError: their build fails"),
         (workload("every_item_raises"), 3, "KeyError: 'their item 0'"),
         (workload("with_empty_stream"), 3, "the dataset is empty"),
         (workload("that_does_not_fit"), 3, "the baseline configuration fails: RuntimeError: mat1 and mat2"),
-        (
-            workload("without_parameters"),
-            3,
-            "the baseline configuration fails: the model has no parameter that",
-        ),
+        (workload("without_parameters"), 3, "the baseline configuration fails: the model has no parameter that"),
     ],
 )
 @pytest.mark.usefixtures("shared_processes")
@@ -119,7 +89,7 @@ def test_wrong_input_gives_an_exit_code_and_one_line(
 
 
 def test_an_error_in_the_users_code_shows_their_traceback(tmp_path: Path) -> None:
-    done = run(tmp_path, *workload("every_item_raises"), "--device", "cpu")
+    done = run_python("-m", "autotune", *workload("every_item_raises"), "--device", "cpu", folder=tmp_path)
     assert done.returncode == 3
     assert "Traceback (most recent call last):\n" in done.stderr
     assert 'tests/workloads.py", line ' in done.stderr
@@ -158,7 +128,7 @@ class Running:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "autotune", *flags, "--device", "cpu"],
                 cwd=folder,
-                env=environment(AUTOTUNE_TEST_MARK=self._mark),
+                env=environment(**{MARK: self._mark}),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -167,15 +137,7 @@ class Running:
             )
 
     def children(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
-
-    def _is_ours(self, process: psutil.Process) -> bool:
-        try:
-            if process.pid == self.process.pid or process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            return process.environ().get("AUTOTUNE_TEST_MARK") == self._mark
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            return False
+        return [process for process in marked(self._mark) if process.pid != self.process.pid]
 
     def interrupt(self) -> tuple[int, str, str]:
         """Send the signal; returns exit code, stdout and stderr."""

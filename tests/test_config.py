@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 from autotune.config import THREAD_VARIABLES, Amp, Config, load_config
 from autotune.errors import ConfigFileError, UsageError
 from autotune.host import inspect_host
+from tests.processes import printed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,27 +21,10 @@ MEASURED = {"samples_per_second": 812.5, "ci95": [800.0, 825.0], "memory": "host
 MADE_ELSEWHERE = {"device": "No Such CPU", "cpus": 4096, "torch": "1.0.0", "driver": None, "workload": "f00"}
 
 
-def run_python(code: str) -> str:
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
-    return ended.stdout.strip()
-
-
-def test_the_default_is_what_a_bare_dataloader_does_with_32_samples() -> None:
-    assert Config().dataloader_kwargs() == {"batch_size": 32, "num_workers": 0, "pin_memory": False}
-
-
-def test_without_workers_there_are_no_worker_options() -> None:
-    assert not {"prefetch_factor", "persistent_workers"} & set(Config(num_workers=0).dataloader_kwargs())
-
-
-def test_with_workers_their_options_are_passed() -> None:
-    assert WITH_WORKERS.dataloader_kwargs() == {
-        "batch_size": 4,
-        "num_workers": 2,
-        "pin_memory": False,
-        "prefetch_factor": 3,
-        "persistent_workers": True,
-    }
+def test_worker_options_are_passed_where_there_are_workers() -> None:
+    assert Config().dataloader_kwargs() == {"batch_size": 32, "num_workers": 0, "pin_memory": False}  # as a bare loader
+    options = {"prefetch_factor": 3, "persistent_workers": True}
+    assert WITH_WORKERS.dataloader_kwargs() == {"batch_size": 4, "num_workers": 2, "pin_memory": False} | options
 
 
 def test_with_workers_the_prefetch_factor_is_by_default_that_of_torch() -> None:
@@ -50,30 +32,34 @@ def test_with_workers_the_prefetch_factor_is_by_default_that_of_torch() -> None:
     assert Config(num_workers=1).prefetch_factor == loader.prefetch_factor
 
 
-def test_the_dataloader_is_built_with_every_setting() -> None:
-    loader: Any = WITH_WORKERS.dataloader(DATASET)
-    settings = loader.batch_size, loader.num_workers, loader.prefetch_factor, loader.persistent_workers
-    assert settings == (4, 2, 3, True)
+@pytest.mark.parametrize(
+    ("config", "overrides", "expected"),
+    [
+        (WITH_WORKERS, {}, {"batch_size": 4, "num_workers": 2, "prefetch_factor": 3, "persistent_workers": True}),
+        (
+            WITH_WORKERS,
+            {"batch_size": 5, "prefetch_factor": 7, "drop_last": True},
+            {"batch_size": 5, "prefetch_factor": 7, "drop_last": True, "num_workers": 2},
+        ),
+        (
+            WITH_WORKERS,
+            {"num_workers": 0},
+            {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
+        ),
+        (Config(), {"num_workers": 1}, {"num_workers": 1}),
+    ],
+)
+def test_the_dataloader_has_every_setting_and_overrides_win(
+    config: Config, overrides: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    loader = config.dataloader(DATASET, **overrides)
+    assert {name: getattr(loader, name) for name in expected} == expected
 
 
-def test_the_dataloader_delivers_batches_of_its_size() -> None:
-    assert [len(batch) for (batch,) in Config(batch_size=8).dataloader(DATASET)] == [8, 8, 4]
-
-
-def test_overrides_win() -> None:
-    loader: Any = WITH_WORKERS.dataloader(DATASET, batch_size=5, prefetch_factor=7, drop_last=True)
-    assert (loader.batch_size, loader.prefetch_factor, loader.drop_last, loader.num_workers) == (
-        5,
-        7,
-        True,
-        2,
-    )
-
-
-def test_a_batch_sampler_replaces_the_batch_size() -> None:
+def test_batches_are_of_the_size_set_or_the_batch_samplers() -> None:
     sampler = BatchSampler(SequentialSampler(DATASET), batch_size=3, drop_last=True)
-    loader = Config(batch_size=8).dataloader(DATASET, batch_sampler=sampler)
-    assert [len(batch) for (batch,) in loader] == [3] * 6
+    assert [len(batch) for (batch,) in Config(batch_size=8).dataloader(DATASET)] == [8, 8, 4]
+    assert [len(batch) for (batch,) in Config(batch_size=8).dataloader(DATASET, batch_sampler=sampler)] == [3] * 6
 
 
 def seed_worker(number: int) -> None:
@@ -109,55 +95,49 @@ def test_what_conflicts_is_refused_with_what_was_passed(
         config.dataloader(DATASET, **overrides)
 
 
-def test_workers_can_be_overridden_away() -> None:
-    loader: Any = WITH_WORKERS.dataloader(DATASET, num_workers=0)
-    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (0, None, False)
-
-
-def test_workers_can_be_overridden_in() -> None:
-    assert Config().dataloader(DATASET, num_workers=1).num_workers == 1
-
-
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
 @pytest.mark.parametrize(("amp", "dtype"), [("off", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_autocast_computes_in_the_modes_type(amp: Amp, dtype: torch.dtype) -> None:
-    with Config(amp=amp).autocast("cpu"):
+def test_autocast_computes_in_the_modes_type(amp: Amp, dtype: torch.dtype, device: torch.device | str) -> None:
+    with Config(amp=amp).autocast(device):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is dtype
     assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
-def test_autocast_takes_a_device_or_its_name(device: torch.device | str) -> None:
-    with Config(amp="bf16").autocast(device):
-        assert torch.is_autocast_enabled("cpu")
-
-
 @pytest.mark.parametrize(("amp", "enabled"), [("off", False), ("bf16", False), ("fp16", True)])
 def test_only_fp16_scales_gradients(amp: Amp, enabled: bool) -> None:
-    assert Config(amp=amp).grad_scaler("cpu").is_enabled() is enabled
+    loss, scaler = torch.ones(()), Config(amp=amp).grad_scaler("cpu")
+    assert scaler.is_enabled() is enabled
+    assert (scaler.scale(loss) is loss) is not enabled
 
 
-def test_a_disabled_scaler_passes_the_loss_through() -> None:
-    loss = torch.ones(())
-    assert Config(amp="bf16").grad_scaler("cpu").scale(loss) is loss
+def after_threads(threads: str, print_: str, before: str = "") -> str:
+    """What a process prints after ``apply_threads`` of a configuration."""
+    imports = "import os, torch; from autotune.config import THREAD_VARIABLES, Config"
+    return printed("-c", f"{imports}\n{before}\nConfig({threads}).apply_threads()\nprint({print_})")
+
+
+COUNTS = "torch.get_num_threads(), torch.get_num_interop_threads()"
+BOTH = "intra_op_threads=3, inter_op_threads=5"
 
 
 def test_apply_threads_sets_torchs_counts() -> None:
-    code = (
-        "import torch; from autotune.config import Config\n"
-        "Config(intra_op_threads=3, inter_op_threads=5).apply_threads()\n"
-        "print(torch.get_num_threads(), torch.get_num_interop_threads())"
-    )
-    assert run_python(code) == "3 5"
+    assert after_threads(BOTH, COUNTS) == "3 5"
 
 
 @pytest.mark.machine
-def test_apply_threads_reaches_later_children_through_the_environment() -> None:
-    code = (
-        "import os; from autotune.config import THREAD_VARIABLES, Config\n"
-        "Config(intra_op_threads=3).apply_threads()\n"
-        "print({os.environ[name] for name in THREAD_VARIABLES})"
-    )
-    assert run_python(code) == "{'3'}"
+@pytest.mark.parametrize(
+    ("threads", "print_", "before", "expected"),
+    [
+        ("intra_op_threads=3", "{os.environ[name] for name in THREAD_VARIABLES}", "", "{'3'}"),
+        ("", f"before == (dict(os.environ), {COUNTS})", f"before = dict(os.environ), {COUNTS}", "True"),
+        (BOTH, COUNTS, "torch.set_num_interop_threads(2)", "3 2"),
+    ],
+    ids=["later children", "no counts", "fixed by torch"],
+)
+def test_apply_threads_reaches_later_children_and_changes_nothing_else(
+    threads: str, print_: str, before: str, expected: str
+) -> None:
+    assert after_threads(threads, print_, before) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,29 +156,7 @@ def test_apply_threads_warns_where_it_comes_after_torch(before: str, variable: s
         "import torch\n"
         "print(['apply_threads()' in str(warning.message) for warning in caught], torch.get_num_threads())"
     )
-    assert run_python(code) == f"{[True] if warns else []} 3"
-
-
-@pytest.mark.machine
-def test_apply_threads_without_counts_changes_nothing() -> None:
-    code = (
-        "import os, torch; from autotune.config import Config\n"
-        "before = dict(os.environ), torch.get_num_threads(), torch.get_num_interop_threads()\n"
-        "Config().apply_threads()\n"
-        "print(before == (dict(os.environ), torch.get_num_threads(), torch.get_num_interop_threads()))"
-    )
-    assert run_python(code) == "True"
-
-
-@pytest.mark.machine
-def test_apply_threads_leaves_an_inter_op_count_that_torch_has_fixed() -> None:
-    code = (
-        "import torch; from autotune.config import Config\n"
-        "torch.set_num_interop_threads(2)\n"
-        "Config(intra_op_threads=3, inter_op_threads=5).apply_threads()\n"
-        "print(torch.get_num_threads(), torch.get_num_interop_threads())"
-    )
-    assert run_python(code) == "3 2"
+    assert printed("-c", code) == f"{[True] if warns else []} 3"
 
 
 def test_the_thread_environment_is_empty_without_a_count() -> None:
@@ -206,26 +164,21 @@ def test_the_thread_environment_is_empty_without_a_count() -> None:
     assert Config(intra_op_threads=2).thread_environment() == dict.fromkeys(THREAD_VARIABLES, "2")
 
 
+WRONG_VALUES: dict[str, list[object]] = {
+    "batch_size": [0, True, 1.0, 2**63, None],
+    "num_workers": [-1, "2"],
+    "prefetch_factor": [0],
+    "pin_memory": [1, None],
+    "persistent_workers": ["yes"],
+    "amp": ["fp8", False],
+    "accumulation_steps": [0],
+    "intra_op_threads": [0],
+    "inter_op_threads": [2.5],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batch_size", 0),
-        ("batch_size", True),
-        ("batch_size", 1.0),
-        ("batch_size", 2**63),
-        ("batch_size", None),
-        ("num_workers", -1),
-        ("num_workers", "2"),
-        ("prefetch_factor", 0),
-        ("pin_memory", 1),
-        ("pin_memory", None),
-        ("persistent_workers", "yes"),
-        ("amp", "fp8"),
-        ("amp", False),
-        ("accumulation_steps", 0),
-        ("intra_op_threads", 0),
-        ("inter_op_threads", 2.5),
-    ],
+    ("name", "value"), [(name, value) for name, values in WRONG_VALUES.items() for value in values]
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: object) -> None:
     arguments: dict[str, Any] = {"num_workers": 1, name: value}
@@ -246,22 +199,9 @@ def test_what_was_measured_is_no_part_of_a_configurations_identity() -> None:
     assert repr(one) == repr(two)
 
 
-@pytest.mark.parametrize("name", ["autotune.yaml", "autotune.json"])
-def test_measured_and_made_on_survive_the_file(tmp_path: Path, name: str) -> None:
-    made_on = {"device": inspect_host().cpu_model, "cpus": inspect_host().cpus, "date": "2025-01-31"}
-    Config(measured=MEASURED, made_on=made_on).save(tmp_path / name)
-    config = load_config(tmp_path / name)
-    assert (config.measured, config.made_on) == (MEASURED, made_on)
-
-
-def test_a_tuple_is_saved_as_a_list(tmp_path: Path) -> None:
-    Config(measured={"ci95": (1.0, 2.0)}).save(tmp_path / "a.yaml")
-    assert load_config(tmp_path / "a.yaml").measured == {"ci95": [1.0, 2.0]}
-
-
-def test_a_path_may_be_a_text(tmp_path: Path) -> None:
-    WITH_WORKERS.save(str(tmp_path / "a.yaml"))
-    assert load_config(str(tmp_path / "a.yaml")) == WITH_WORKERS
+def test_a_tuple_is_saved_as_a_list_and_a_path_may_be_a_text(tmp_path: Path) -> None:
+    Config(measured={"ci95": (1.0, 2.0)}).save(str(tmp_path / "a.yaml"))
+    assert load_config(str(tmp_path / "a.yaml")).measured == {"ci95": [1.0, 2.0]}
 
 
 def test_a_file_with_the_batch_size_alone_is_enough(tmp_path: Path) -> None:
@@ -277,19 +217,13 @@ def test_a_file_with_worker_options_and_no_workers_names_the_option(tmp_path: Pa
         load_config(path)
 
 
-def test_a_file_made_elsewhere_warns_once_for_each_difference(tmp_path: Path) -> None:
+def test_a_file_made_elsewhere_warns_once_for_each_difference_at_the_line_that_loads_it(tmp_path: Path) -> None:
     Config(made_on=MADE_ELSEWHERE).save(tmp_path / "a.yaml")
     with pytest.warns(UserWarning, match=r"a\.yaml: was made .* here .*; run autotune here") as caught:
         load_config(tmp_path / "a.yaml")
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == 3
     assert all(word in text for word, text in zip(("No Such CPU", "4096", "1.0.0"), messages, strict=True))
-
-
-def test_the_warning_points_at_the_line_that_loads_the_file(tmp_path: Path) -> None:
-    Config(made_on=MADE_ELSEWHERE).save(tmp_path / "a.yaml")
-    with pytest.warns(UserWarning, match="was made") as caught:
-        load_config(tmp_path / "a.yaml")
     assert {warning.filename for warning in caught} == {__file__}
 
 
@@ -311,7 +245,7 @@ def test_reading_and_writing_a_file_imports_neither_torch_nor_optuna(tmp_path: P
         f"load_config({str(path)!r}).save({str(path)!r})\n"
         "print(after_import | {name for name in ('torch', 'optuna', 'numpy') if name in sys.modules})"
     )
-    assert run_python(code) == "set()"
+    assert printed("-c", code) == "set()"
 
 
 def test_options_are_part_of_a_configurations_identity_and_their_order_is_not() -> None:
@@ -364,9 +298,3 @@ def test_a_wrong_number_of_ranks_is_named(monkeypatch: pytest.MonkeyPatch, text:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", text)
     with pytest.raises(UsageError, match=r"LOCAL_WORLD_SIZE is .*; allowed: whole numbers from 1"):
         Config().for_rank()
-
-
-def test_both_numbers_of_threads_come_back_from_a_file(tmp_path: Path) -> None:
-    Config(intra_op_threads=3, inter_op_threads=5).save(tmp_path / "a.yaml")
-    found = load_config(tmp_path / "a.yaml")
-    assert (found.intra_op_threads, found.inter_op_threads) == (3, 5)

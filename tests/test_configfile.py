@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
-import sys
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -20,8 +18,8 @@ from autotune.config import AMP_MODES, Config, load_config
 from autotune.configfile import MAX_BYTES, read_document, write_document, write_file
 from autotune.errors import ConfigFileError
 from autotune.step_options import OPTIONS
+from tests.processes import run_python
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = "autotune: 1\n"
 LOADER = "dataloader: {batch_size: 8}\n"
 VALID: dict[str, Any] = {
@@ -160,18 +158,7 @@ def test_any_document_loads_or_is_refused_with_a_reason(document: Any, as_json: 
             assert load_quietly(path) == config
 
 
-YAML_PIECES = [
-    "autotune: 1",
-    "dataloader:",
-    "{batch_size: 8}",
-    "\n",
-    ": ",
-    "- ",
-    "&a ",
-    "*a",
-    "!!int ",
-    "!!bool x",
-]
+YAML_PIECES = ["autotune: 1", "dataloader:", "{batch_size: 8}", "\n", ": ", "- ", "&a ", "*a", "!!int ", "!!bool x"]
 
 
 @settings(deadline=None)
@@ -195,37 +182,33 @@ def test_any_bytes_load_or_are_refused_with_a_reason(content: bytes) -> None:
                 assert str(error).startswith(f"{path}: ")  # noqa: PT017
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match=r"none\.yaml: cannot be read: No such file or directory"):
-        load_config(tmp_path / "none.yaml")
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("none.yaml", r"none\.yaml: cannot be read: No such file or directory"),
+        (".", "cannot be read: Is a directory"),
+        ("/dev/zero", "larger than"),
+    ],
+)
+def test_a_file_that_is_missing_or_none_or_endless_is_named(tmp_path: Path, place: str, said: str) -> None:
+    with pytest.raises(ConfigFileError, match=said):
+        load_config(tmp_path / place)
 
 
-def test_a_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="cannot be read: Is a directory"):
-        load_config(tmp_path)
-
-
-def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+def test_a_binary_or_huge_file_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, b"\x80\x81\xff") == "not a text file in UTF-8"
-
-
-def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, "#" * (MAX_BYTES + 1)).startswith(f"larger than {MAX_BYTES} bytes")
 
 
-def test_an_endless_file_is_refused() -> None:
-    with pytest.raises(ConfigFileError, match="larger than"):
-        load_config("/dev/zero")
+NO_YAML = ["a: b: c", "{", "a: 'b", "\t- x", HEAD + "---\n" + HEAD, "a: *nowhere"]
+NO_JSON = ["", "{", "{'a': 1}", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"]
 
 
-@pytest.mark.parametrize("content", ["a: b: c", "{", "a: 'b", "\t- x", HEAD + "---\n" + HEAD, "a: *nowhere"])
-def test_what_is_not_yaml_is_refused(tmp_path: Path, content: str) -> None:
-    assert refusal(tmp_path, content).startswith("not a valid YAML file: ")
-
-
-@pytest.mark.parametrize("content", ["", "{", "{'a': 1}", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
-def test_what_is_not_json_is_refused(tmp_path: Path, content: str) -> None:
-    assert refusal(tmp_path, content, "a.json").startswith("not a valid JSON file: ")
+@pytest.mark.parametrize(
+    ("kind", "content"), [*(("YAML", content) for content in NO_YAML), *(("JSON", content) for content in NO_JSON)]
+)
+def test_what_is_not_yaml_or_json_is_refused(tmp_path: Path, kind: str, content: str) -> None:
+    assert refusal(tmp_path, content, f"a.{kind.lower()}").startswith(f"not a valid {kind} file: ")
 
 
 @pytest.mark.parametrize("content", ["", "- 1\n- 2\n", "text", "5", "null", "batch_size: 8\n", "# a comment\n"])
@@ -240,13 +223,16 @@ def test_another_schema_version_says_which_one_is_read(tmp_path: Path, version: 
     assert "this release reads version 1. Run autotune again" in message
 
 
-def test_a_file_without_a_dataloader_says_so(tmp_path: Path) -> None:
-    assert refusal(tmp_path, HEAD) == "no section 'dataloader'"
-
-
-def test_a_dataloader_without_a_batch_size_says_so(tmp_path: Path) -> None:
-    message = refusal(tmp_path, HEAD + "dataloader: {}\n")
-    assert message == "dataloader.batch_size: missing; allowed: a whole number from 1"
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no section 'dataloader'"),
+        ("dataloader: {}\n", "dataloader.batch_size: missing; allowed: a whole number from 1"),
+        ("dataloader: {batchsize: 8}\n", "dataloader.batch_size: missing; allowed: a whole number from 1"),
+    ],
+)
+def test_what_a_file_lacks_is_named(tmp_path: Path, content: str, said: str) -> None:
+    assert refusal(tmp_path, HEAD + content) == said
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.json"])
@@ -278,11 +264,6 @@ def test_what_is_unknown_is_plain_all_the_same(tmp_path: Path, more: str) -> Non
     assert "; allowed: " in refusal(tmp_path, HEAD + LOADER + f"{more}\n")
 
 
-def test_a_key_that_is_misspelt_is_missed(tmp_path: Path) -> None:
-    message = refusal(tmp_path, HEAD + "dataloader: {batchsize: 8}\n")
-    assert message == "dataloader.batch_size: missing; allowed: a whole number from 1"
-
-
 @pytest.mark.parametrize("content", ["", "8", "[8]", "yes"])
 def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     message = refusal(tmp_path, HEAD + f"dataloader: {content}\n")
@@ -290,49 +271,25 @@ def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None
     assert "allowed: a section" in message
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("dataloader.batch_size", "0"),
-        ("dataloader.batch_size", "true"),
-        ("dataloader.batch_size", "8.0"),
-        ("dataloader.batch_size", "'8'"),
-        ("dataloader.batch_size", "[8]"),
-        ("dataloader.batch_size", "null"),
-        ("dataloader.batch_size", str(2**63)),
-        ("dataloader.batch_size", "0x" + "f" * 5000),
-        ("dataloader.num_workers", "-1"),
-        ("dataloader.pin_memory", "1"),
-        ("dataloader.pin_memory", "maybe"),
-        ("training.amp", "fp8"),
-        ("training.amp", "true"),
-        ("training.amp", "[off]"),
-        ("training.accumulation_steps", "0"),
-        ("training.options", "compile"),
-        ("training.options", "null"),
-        ("training.options", "[turbo]"),
-        ("training.options", "[3]"),
-        ("training.options", "[[compile]]"),
-        ("training.options", "[compile, compile]"),
-        ("threads.intra_op", "1.5"),
-        ("measured.samples_per_second", ".nan"),
-        ("measured.samples_per_second", ".inf"),
-        ("measured.samples_per_second", "-1"),
-        ("measured.samples_per_second", "true"),
-        ("measured.samples_per_second", "9" * 400),
-        ("measured.ci95", "[2, 1]"),
-        ("measured.ci95", "[1]"),
-        ("measured.ci95", "[1, .nan]"),
-        ("measured.baseline", "{rate: .inf}"),
-        ("measured.baseline", "{1: 2}"),
-        ("measured.baseline", "{date: 2025-01-31}"),
-        ("measured.verdict", "great"),
-        ("measured.verdict", "no gain"),
-        ("made_on.cpus", "0"),
-        ("made_on.torch", "2.11"),
-        ("made_on.date", "2025-01-31"),
-    ],
-)
+WRONG_VALUES = {
+    "dataloader.batch_size": ["0", "true", "8.0", "'8'", "[8]", "null", str(2**63), "0x" + "f" * 5000],
+    "dataloader.num_workers": ["-1"],
+    "dataloader.pin_memory": ["1", "maybe"],
+    "training.amp": ["fp8", "true", "[off]"],
+    "training.accumulation_steps": ["0"],
+    "training.options": ["compile", "null", "[turbo]", "[3]", "[[compile]]", "[compile, compile]"],
+    "threads.intra_op": ["1.5"],
+    "measured.samples_per_second": [".nan", ".inf", "-1", "true", "9" * 400],
+    "measured.ci95": ["[2, 1]", "[1]", "[1, .nan]"],
+    "measured.baseline": ["{rate: .inf}", "{1: 2}", "{date: 2025-01-31}"],
+    "measured.verdict": ["great", "no gain"],
+    "made_on.cpus": ["0"],
+    "made_on.torch": ["2.11"],
+    "made_on.date": ["2025-01-31"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values])
 def test_a_wrong_value_is_refused_by_key_with_what_is_allowed(tmp_path: Path, key: str, value: str) -> None:
     section, _, name = key.partition(".")
     loader = "" if section == "dataloader" else LOADER
@@ -341,10 +298,21 @@ def test_a_wrong_value_is_refused_by_key_with_what_is_allowed(tmp_path: Path, ke
     assert "; allowed: " in message
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1" + "0" * 400])
-def test_what_is_no_finite_number_in_json_is_refused(tmp_path: Path, number: str) -> None:
-    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, "measured": {{"speedup": {number}}}}}'
-    assert refusal(tmp_path, content, "a.json").startswith("measured.speedup: is ")
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        *(
+            (f'"measured": {{"speedup": {number}}}', "measured.speedup: is ")
+            for number in ("NaN", "Infinity", "-Infinity", "1" + "0" * 400)
+        ),
+        ('"training": {"amp": false}', "training.amp: is False; allowed: one of off"),
+    ],
+)
+def test_neither_what_is_no_finite_number_nor_false_as_amp_mode_is_read_in_json(
+    tmp_path: Path, more: str, said: str
+) -> None:
+    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, {more}}}'
+    assert refusal(tmp_path, content, "a.json").startswith(said)
 
 
 NINE_TO_THE_TWENTIETH = "[&l0 [x], " + ", ".join(f"&l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 21)) + "]"
@@ -368,11 +336,6 @@ def test_amp_off_needs_no_quotes_in_yaml(tmp_path: Path, off: str) -> None:
     assert load_config(tmp_path / "a.yaml").amp == "off"
 
 
-def test_false_is_no_amp_mode_in_json(tmp_path: Path) -> None:
-    content = '{"autotune": 1, "dataloader": {"batch_size": 8}, "training": {"amp": false}}'
-    assert refusal(tmp_path, content, "a.json").startswith("training.amp: is False; allowed: one of off")
-
-
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     for name in ("a.yaml", "a.json"):
         (tmp_path / name).write_text(json.dumps(VALID), encoding="utf-8-sig")
@@ -380,8 +343,7 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tag",
-    ["!!python/object/apply:os.mkdir [%s]", "!!python/object/new:os.mkdir [%s]", "!!python/name:os.mkdir"],
+    "tag", ["!!python/object/apply:os.mkdir [%s]", "!!python/object/new:os.mkdir [%s]", "!!python/name:os.mkdir"]
 )
 def test_python_tags_are_refused_without_running(tmp_path: Path, tag: str) -> None:
     made = tmp_path / "made"
@@ -418,8 +380,7 @@ def test_a_disk_that_fills_up_keeps_the_old_file_whole_and_leaves_nothing(tmp_pa
         "try: Config().save(sys.argv[1])\n"
         "except ConfigFileError as error: print(error)"
     )
-    ended = subprocess.run([sys.executable, "-B", "-c", code, str(path)], capture_output=True, text=True, timeout=180)
-    assert ended.stdout.strip() == f"{path}: cannot be written: File too large"
+    assert run_python("-B", "-c", code, path).stdout.strip() == f"{path}: cannot be written: File too large"
     assert load_config(path) == old
     assert os.listdir(tmp_path) == ["a.yaml"]
 
@@ -440,29 +401,21 @@ def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+def test_a_written_file_replaces_the_old_one_and_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
-    write_file(tmp_path / "a.txt", "text")
-    assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
-def test_writing_replaces_the_old_file(tmp_path: Path) -> None:
     for text in ("old and long", "new"):
         write_file(tmp_path / "a.txt", text)
+        assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "other").stat().st_mode
     assert (tmp_path / "a.txt").read_text() == "new"
 
 
-@pytest.mark.parametrize(
-    "measured",
-    [
-        {"samples_per_second": float("nan")},
-        {"speedup": float("inf")},
-        {"speedup": object()},
-        {"baseline": {"set": {1}}},
-        {"verdict": "great"},
-        {"verdict": "no gain above -3 %"},
-    ],
-)
+UNREADABLE = [
+    *({"samples_per_second": float("nan")}, {"speedup": float("inf")}, {"speedup": object()}),
+    *({"baseline": {"set": {1}}}, {"verdict": "great"}, {"verdict": "no gain above -3 %"}),
+]
+
+
+@pytest.mark.parametrize("measured", UNREADABLE)
 @pytest.mark.parametrize("name", ["a.yaml", "a.json"])
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, name: str, measured: dict[str, Any]) -> None:
     with pytest.raises(ConfigFileError):
@@ -495,19 +448,15 @@ def test_the_yaml_file_has_one_line_for_each_short_section(tmp_path: Path) -> No
 
 
 def test_options_are_written_only_where_there_are_some_and_read_in_any_order(tmp_path: Path) -> None:
-    Config().save(tmp_path / "a.yaml")
-    assert "options" not in (tmp_path / "a.yaml").read_text()
-    Config(options=("compile", "channels_last")).save(tmp_path / "a.yaml")
-    assert "options: [channels_last, compile]" in (tmp_path / "a.yaml").read_text()
-    (tmp_path / "a.yaml").write_text(f"{HEAD}{LOADER}training: {{options: [compile, tf32]}}\n")
-    assert load_config(tmp_path / "a.yaml").options == ("tf32", "compile")
-
-
-def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
-    message = refusal(tmp_path, f"{HEAD}{LOADER}training: {{options: [turbo]}}\n")
-    assert message.startswith(
-        "training.options: is ['turbo']; allowed: a list of different ones of channels_last, tf32"
-    )
+    path = tmp_path / "a.yaml"
+    Config().save(path)
+    assert "options" not in path.read_text()
+    Config(options=("compile", "channels_last")).save(path)
+    assert "options: [channels_last, compile]" in path.read_text()
+    path.write_text(f"{HEAD}{LOADER}training: {{options: [compile, tf32]}}\n")
+    assert load_config(path).options == ("tf32", "compile")
+    known = "training.options: is ['turbo']; allowed: a list of different ones of channels_last, tf32"
+    assert refusal(tmp_path, f"{HEAD}{LOADER}training: {{options: [turbo]}}\n").startswith(known)
 
 
 # --- where there is nothing but torch ---
@@ -539,10 +488,7 @@ except autotune.AutotuneError as error:
 def test_a_training_script_needs_nothing_but_torch(tmp_path: Path) -> None:
     for name in ("a.json", "a.yaml"):
         Config(batch_size=4, num_workers=1, amp="bf16", accumulation_steps=2).save(tmp_path / name)
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = run_python("-c", ALONE, folder=tmp_path)
     assert done.stdout.splitlines() == [
         "bf16-mixed 4",
         "a.yaml: YAML needs pyyaml (pip install pyyaml); a .json file does not",

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,17 +24,16 @@ from autotune.records import Outcome, Request, WorkloadFacts
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
-from tests.processes import are_gone
+from tests.processes import ROOT, are_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import Any
+    from collections.abc import Callable, Iterator
 
     import psutil
 
 pytestmark = pytest.mark.machine
 
+ENDED, CANNOT_START = "the process ended without an answer", "loader workers cannot be started (spawn):"
 SOUND = Config(batch_size=8, intra_op_threads=1)
 
 
@@ -36,21 +44,16 @@ SOUND = Config(batch_size=8, intra_op_threads=1)
             "segfaults",
             0,
             Outcome.CRASHED,
-            "the process ended without an answer (segmentation fault, signal SIGSEGV) in read_address_zero, broken.py",
+            f"{ENDED} (segmentation fault, signal SIGSEGV) in read_address_zero, broken.py",
         ),
         ("worker_segfaults", 1, Outcome.WORKER_DIED, "a loader worker died (segmentation fault): "),
-        (
-            "aborts",
-            0,
-            Outcome.CRASHED,
-            "the process ended without an answer (aborted, signal SIGABRT) in __getitem__, workloads.py",
-        ),
+        ("aborts", 0, Outcome.CRASHED, f"{ENDED} (aborted, signal SIGABRT) in __getitem__, workloads.py"),
         ("step_hangs", 0, Outcome.TIMEOUT, "no answer within 5 s"),
         (
             "unpicklable",
             1,
             Outcome.UNPICKLABLE,
-            "loader workers cannot be started (spawn): TypeError: cannot pickle '_thread.lock' object; define its",
+            f"{CANNOT_START} TypeError: cannot pickle '_thread.lock' object; define its",
         ),
     ],
 )
@@ -95,3 +98,61 @@ def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, m
     lock = DeviceLock("GPU-7")
     lock.take(0, told.append)
     lock.free()
+
+
+# --- out of memory, in a control group with a gibibyte of it ---
+
+LIMIT = 2**30
+KILLED_A_WORKER = "the kernel had run out of memory and killed a loader worker:"
+WATCHED = "ended before memory ran out: "
+HIERARCHIES = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group with a limit on its memory; skips where this process may not make one."""
+    for hierarchy, limit in HIERARCHIES:
+        made = hierarchy / f"autotune-test-{uuid.uuid4()}"
+        with suppress(OSError):
+            made.mkdir()
+        if (made / limit).exists():
+            (made / limit).write_text(str(LIMIT))
+            yield made
+            remove(made)
+            return
+        with suppress(OSError):
+            made.rmdir()
+    pytest.skip("needs the right to make a control group")
+
+
+def remove(group: Path) -> None:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "workers", "message"),
+    [
+        ("grows_slowly", 128, 0, WATCHED),
+        ("grows_at_once", 8, 0, "the process was killed (signal 9) by the kernel, which had run out of memory"),
+        ("grows_at_once_in_worker", 8, 1, f"{KILLED_A_WORKER} RuntimeError: DataLoader"),
+    ],
+)
+def test_running_out_of_memory_is_said_with_its_evidence(
+    name: str, batch_size: int, workers: int, message: str, group: Path, processes: Callable[[], list[psutil.Process]]
+) -> None:
+    leaving = shlex.join([sys.executable, "-m", "tests.leaving", name, str(batch_size), str(workers), "120"])
+    done = subprocess.run(
+        ["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {leaving}"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    outcome, said, *_ = json.loads(done.stdout)
+    assert outcome == Outcome.HOST_OOM, said
+    was_first = name != "grows_slowly" and said.startswith(WATCHED)  # the watchdog looked in the instant before
+    assert was_first or said.startswith(message), said
+    assert are_gone(processes)

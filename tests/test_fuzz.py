@@ -6,6 +6,7 @@ import json
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +24,13 @@ from tests.test_configfile import VALID
 Change = Callable[[random.Random, bytes], bytes]
 
 NUMBERS = [
-    "9" * 400,
-    "-1",
-    "1e999",
-    "-.inf",
-    ".nan",
-    "0x" + "f" * 300,
-    "1" + ":59" * 300,
-    "1_000",
-    "010",
-    "2.5",
-    "1e-400",
+    *("9" * 400, "-1", "1e999", "-.inf", ".nan", "0x" + "f" * 300, "1" + ":59" * 300),
+    *("1_000", "010", "2.5", "1e-400"),
 ]
 PIECES = [
     *("!!python/object/apply:os.system ['touch hacked']", "!!python/name:os.system", "!!python/object:os.system {}"),
-    *(
-        "!!binary aGk=",
-        "!!timestamp 2025-01-31",
-        "!!set {a, b}",
-        "!!omap [a: 1]",
-        "!!bool x",
-        "!!int ''",
-        "!!null",
-        "!x",
-    ),
+    *("!!binary aGk=", "!!timestamp 2025-01-31", "!!set {a, b}", "!!omap [a: 1]", "!!bool x", "!!int ''", "!!null"),
+    "!x",
     *("&a", "*a", "<<: {batch_size: 1}", "<<: *a", "? [a, b]", "---\n", "...\n", "%YAML 1.1\n", "%TAG ! !!\n", "# "),
     *("\0", "\x1b[2J", "\ufeff", "\u2028", "\t", "\r", "'", '"', "|\n", ">-\n", "{", "}", "[", "]", ",", ":", "- "),
     *("null", "true", "off", "~", "''", "{}", "[]", "[[[[", "{a: {b: {c: 1}}}", *NUMBERS),
@@ -85,9 +69,8 @@ def swapped(generator: random.Random, content: bytes) -> bytes:
 
 
 def encoded(generator: random.Random, content: bytes) -> bytes:
-    return content.decode(errors="replace").encode(
-        generator.choice(["utf-16", "utf-32", "utf-8-sig", "utf-7", "cp037"])
-    )
+    encodings = ["utf-16", "utf-32", "utf-8-sig", "utf-7", "cp037"]
+    return content.decode(errors="replace").encode(generator.choice(encodings))
 
 
 def mixed(generator: random.Random, content: bytes) -> bytes:
@@ -137,12 +120,9 @@ def test_no_config_file_raises_anything_but_our_error(tmp_path: Path, monkeypatc
     assert not (tmp_path / "hacked").exists()
 
 
-LAUGHS = "a: &a [x]\n" + "".join(
-    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
-MERGES = "a: &a {x: 1}\n" + "".join(
-    f"{new}: &{new} {{<<: [{','.join([f'*{old}'] * 9)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
+NINE = [(new, ",".join([f"*{old}"] * 9)) for old, new in pairwise("abcdefghi")]
+LAUGHS = "a: &a [x]\n" + "".join(f"{new}: &{new} [{nine}]\n" for new, nine in NINE)
+MERGES = "a: &a {x: 1}\n" + "".join(f"{new}: &{new} {{<<: [{nine}]}}\n" for new, nine in NINE)
 HEAD = "autotune: 1\ndataloader: {batch_size: 8}\n"
 
 
@@ -213,9 +193,7 @@ def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes) ->
     path, opened = tmp_path / "a.study", 0
     for seed in range(STUDIES):
         generator = random.Random(seed)
-        path.write_bytes(
-            generator.choice([changed_value, changed_value, changed_value, flipped, cut])(generator, study)
-        )
+        path.write_bytes(generator.choice([*[changed_value] * 3, flipped, cut])(generator, study))
         keeper, message = Keeper(path), ""
         try:
             found = open_study(few_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)

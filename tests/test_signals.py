@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
 from autotune.signals import interruptible, shielded
+from tests.processes import are_gone
 
 
 def send(number: int = signal.SIGINT) -> None:
@@ -43,6 +45,17 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_outside_the_main_thread_nothing_is_changed() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def look() -> object:
+        with interruptible(), shielded():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(look).result() is before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_shield_holds_a_signal_off_to_its_end(number: int) -> None:
     done: list[str] = []
@@ -51,20 +64,6 @@ def test_a_shield_holds_a_signal_off_to_its_end(number: int) -> None:
             shield_against(number, done, times=1)
         done.append("after")
     assert done == ["sent", "after"]
-
-
-def test_outside_the_main_thread_nothing_is_changed() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    seen = []
-
-    def look() -> None:
-        with interruptible(), shielded():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [before]
 
 
 def test_a_second_signal_passes_the_shield() -> None:
@@ -96,20 +95,15 @@ STUBBORN = textwrap.dedent(
 def test_the_second_signal_ends_even_what_does_not_want_to_end() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
         child = int(process.stdout.readline())
         for _ in range(2):
             assert process.stdout.readline() == b"ready\n"
             process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 130
-    end = time.monotonic() + 10.0
-    while is_running(child) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not is_running(child)
+    assert are_gone(lambda: [each for each in psutil.process_iter() if each.pid == child and is_alive(each)])
 
 
-def is_running(number: int) -> bool:
-    try:
-        return bool(psutil.Process(number).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False

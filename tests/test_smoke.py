@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +17,12 @@ from autotune.config import Config
 from autotune.records import Attempt, Outcome, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
-from tests.processes import PATIENCE, are_gone
+from tests.processes import PATIENCE, are_gone, printed, run_python
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
 pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("shared_processes")]
 
-ROOT = Path(autotune.__file__).parent.parent
 CONFIG = Config(batch_size=8)
 QUICK = Request(seconds=0.2, time_limit=60)
 
@@ -38,13 +35,6 @@ def loss_of(attempt: Attempt) -> float:
     assert attempt.measurement is not None, attempt
     assert attempt.measurement.loss is not None
     return attempt.measurement.loss
-
-
-def python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=180
-    )
 
 
 def test_a_rate_is_what_arithmetic_says() -> None:
@@ -95,7 +85,7 @@ def test_what_is_killed_is_an_outcome_and_every_failure_ends_its_session() -> No
 
 def test_the_command_line_tunes_and_writes_a_file_that_loads(tmp_path: Path) -> None:
     flags = "--model tests.workloads:small --device cpu --budget 30s --trials 2 --num-workers 0 --json --output x.yaml"
-    done = python("-m", "autotune", *flags.split(), folder=tmp_path)
+    done = run_python("-m", "autotune", *flags.split(), folder=tmp_path, NO_COLOR="1")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     document = json.loads(done.stdout)
@@ -117,5 +107,4 @@ def test_two_ranks_train_together() -> None:
 
 def test_importing_takes_neither_torch_nor_optuna() -> None:
     code = "import sys, autotune; print(sorted({'torch', 'optuna', 'numpy', 'pandas', 'yaml'} & set(sys.modules)))"
-    done = python("-c", code)
-    assert (done.returncode, done.stdout) == (0, "[]\n")
+    assert printed("-c", code) == "[]"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +17,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.step_options import OPTIONS, apply_options, parse_options
+from tests.processes import printed
 
 MakeOptimizer = Callable[[Any], Optimizer]
 FUSED: list[MakeOptimizer] = [Adam, AdamW, partial(SGD, lr=0.01, momentum=0.9), partial(Adagrad, lr=0.01)]
@@ -106,12 +105,11 @@ def test_an_option_changes_neither_names_nor_training(option: str) -> None:
 
 @pytest.mark.machine
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs a C++ compiler")
-@pytest.mark.parametrize("options", [("channels_last", "fused_optimizer", "checkpointing", "compile")])
-def test_a_compiled_model_trains_like_a_plain_one(options: tuple[str, ...]) -> None:
+def test_a_compiled_model_trains_like_a_plain_one() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.nn.Dropout.forward", lambda self, values: values)  # compiled, it draws other numbers
         with warnings.catch_warnings(action="ignore"):  # torch's own, as it compiles
-            assert_trains_like_plain(options)
+            assert_trains_like_plain(("channels_last", "fused_optimizer", "checkpointing", "compile"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
@@ -223,12 +221,11 @@ def test_what_does_not_apply_is_refused_with_the_reason(
         apply_options([option], model, optimizer(model.parameters()) if optimizer else None)
 
 
-def test_a_fused_optimizer_needs_the_optimizer() -> None:
+def test_neither_a_fused_optimizer_without_the_optimizer_nor_compiling_without_a_compiler_applies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(UsageError, match=r"apply_options\(model, optimizer\)"):
         apply_options(["fused_optimizer"], nn.Linear(2, 2))
-
-
-def test_without_a_compiler_compiling_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
     with pytest.raises(UsageError, match=r"no C\+\+ compiler \(no-such-compiler"):
         apply_options(["compile"], nn.Linear(2, 2))
@@ -258,5 +255,4 @@ def test_an_unknown_option_is_refused_with_what_is_allowed(given: Any) -> None:
 
 def test_options_are_read_without_torch() -> None:
     script = "import sys; from autotune.step_options import parse_options as p; p('all'); print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
+    assert printed("-c", script) == "False"

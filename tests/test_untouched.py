@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_python
+
 pytestmark = pytest.mark.machine
 
-ROOT = Path(__file__).resolve().parent.parent
 
 SCRIPT = """
 import hashlib, json, locale, multiprocessing, os, random, resource, signal, sys, threading, time
@@ -160,9 +158,7 @@ print(json.dumps([became, before, state()]))
 def test_the_callers_state_is_bit_for_bit_what_it_was(way: str, expected: str, tmp_path: Path) -> None:
     script = tmp_path / "caller.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, script.name, way]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_python(script.name, way, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     became, before, after = json.loads(done.stdout.splitlines()[-1])
     assert became == expected, done.stderr

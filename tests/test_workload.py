@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,11 +15,11 @@ from torch.utils.data import DataLoader
 from autotune.errors import UsageError
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, describe, load
 from tests.datasets import CountingUp, Squares
+from tests.processes import printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROOT = Path(__file__).resolve().parent.parent
 
 USERS_MODULE = """
 from torch import nn
@@ -180,15 +178,10 @@ def test_a_module_in_a_package_is_found(folder: Path) -> None:
     assert names(loaded("package.train:build")) == ("Net", "Data")
 
 
-def test_a_file_elsewhere_finds_its_siblings(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_elsewhere_finds_its_siblings(folder: Path) -> None:
     write(folder / "else where" / "sibling_of_train.py", "from mine import Net, Data")
-    script = write(
-        folder / "else where" / "train_with_sibling.py",
-        """
-        from sibling_of_train import Data, Net
-        def build(): return Net(), Data()
-        """,
-    )
+    code = "from sibling_of_train import Data, Net\ndef build(): return Net(), Data()"
+    script = write(folder / "else where" / "train_with_sibling.py", code)
     assert names(loaded(f"{script}:build")) == ("Net", "Data")
     assert names(loaded("else where/train_with_sibling.py:build")) == ("Net", "Data")
 
@@ -203,24 +196,14 @@ def test_a_file_named_like_an_imported_module_leaves_that_module_alone(folder: P
 
 @pytest.mark.parametrize("name", ["train_once.py", "json.py"])
 def test_a_file_that_gives_model_and_dataset_runs_once(folder: Path, name: str) -> None:
-    write(
-        folder / "sub" / name,
-        """
-        from mine import Data, Net
-        with open("runs", "a") as file:
-            file.write("x")
-        """,
-    )
+    write(folder / "sub" / name, "from mine import Data, Net\nwith open('runs', 'a') as file: file.write('x')")
     loaded(f"sub/{name}:Net", f"sub/{name}:Data")
     assert (folder / "runs").read_text() == "x"
 
 
 def test_files_of_one_name_are_kept_apart(folder: Path) -> None:
     for name in ("one", "two", "three"):
-        write(
-            folder / name / "same_name.py",
-            f"from mine import Net\nfrom tests.datasets import Squares as {name}",
-        )
+        write(folder / name / "same_name.py", f"from mine import Net\nfrom tests.datasets import Squares as {name}")
     for name in ("one", "two", "three", "one"):
         assert names(loaded("mine:Net", f"{name}/same_name.py:{name}")) == ("Net", "Squares")
 
@@ -243,20 +226,20 @@ def test_the_callers_path_is_searched_last(folder: Path, tmp_path_factory: pytes
 # --- references that lead nowhere ---
 
 ALLOWED = "allowed: a torch.nn.Module, (model, dataset) or autotune.Workload"
+PASS_ONE = "pass --dataset module:attribute, or return (model, dataset)"
 NOT_A_DATASET = (
     "allowed: an object with __getitem__ and __len__, or a torch.utils.data.IterableDataset "
     "(pass the dataset, not a DataLoader)"
 )
 
 
+NOT_CALLABLE = "which cannot be called"
+
+
 @pytest.mark.parametrize(
     ("model", "dataset", "message"),
     [
-        (
-            "no_such_module:build",
-            None,
-            "--model no_such_module: no module named 'no_such_module' here",
-        ),
+        ("no_such_module:build", None, "--model no_such_module: no module named 'no_such_module' here"),
         ("mine.deeper:build", None, "--model mine.deeper: no module named 'mine.deeper' here"),
         (".mine:build", None, "--model .mine: no module named '.mine' here"),
         ("sub/mine:build", None, "--model sub/mine: no module named 'sub/mine' here"),
@@ -269,45 +252,21 @@ NOT_A_DATASET = (
             None,
             "--model mine.py:Namespace.mak: mine.py has no attribute 'mak'; did you mean 'make'?",
         ),
-        ("mine:number", None, "--model mine:number: number is int, which cannot be called"),
-        ("mine:data", None, "--model mine:data: data is Data, which cannot be called"),
+        ("mine:number", None, f"--model mine:number: number is int, {NOT_CALLABLE}"),
+        ("mine:data", None, f"--model mine:data: data is Data, {NOT_CALLABLE}"),
         ("mine:build_nothing", None, f"mine:build_nothing returned NoneType; {ALLOWED}"),
         ("mine:build_three", None, f"mine:build_three returned tuple; {ALLOWED}"),
         ("mine:build_data", None, f"mine:build_data returned Data; {ALLOWED}"),
         ("mine:build_swapped", None, "mine:build_swapped: the model is Data, not a torch.nn.Module"),
-        (
-            "mine:net",
-            None,
-            "mine:net gives a model but no dataset: pass --dataset module:attribute, or return (model, dataset)",
-        ),
-        (
-            "mine:build_without_data",
-            None,
-            f"mine:build_without_data: the dataset is NoneType; {NOT_A_DATASET}",
-        ),
+        ("mine:net", None, f"mine:net gives a model but no dataset: {PASS_ONE}"),
+        ("mine:build_without_data", None, f"mine:build_without_data: the dataset is NoneType; {NOT_A_DATASET}"),
         ("mine:build_empty", None, "mine:build_empty: the dataset is empty (its length is 0)"),
-        (
-            "mine:build_with_loader",
-            None,
-            f"mine:build_with_loader: the dataset is DataLoader; {NOT_A_DATASET}",
-        ),
-        (
-            "mine:build_without_length",
-            None,
-            f"mine:build_without_length: the dataset is NoLength; {NOT_A_DATASET}",
-        ),
-        (
-            "mine:net",
-            "no_such_module:data",
-            "--dataset no_such_module: no module named 'no_such_module' here",
-        ),
-        (
-            "mine:net",
-            "mine:dataa",
-            "--dataset mine:dataa: mine has no attribute 'dataa'; did you mean 'data'?",
-        ),
-        ("mine:net", "mine:number", "--dataset mine:number: number is int, which cannot be called"),
-        ("mine:net", "mine:loader", "--dataset mine:loader: loader is DataLoader, which cannot be called"),
+        ("mine:build_with_loader", None, f"mine:build_with_loader: the dataset is DataLoader; {NOT_A_DATASET}"),
+        ("mine:build_without_length", None, f"mine:build_without_length: the dataset is NoLength; {NOT_A_DATASET}"),
+        ("mine:net", "no_such_module:data", "--dataset no_such_module: no module named 'no_such_module' here"),
+        ("mine:net", "mine:dataa", "--dataset mine:dataa: mine has no attribute 'dataa'; did you mean 'data'?"),
+        ("mine:net", "mine:number", f"--dataset mine:number: number is int, {NOT_CALLABLE}"),
+        ("mine:net", "mine:loader", f"--dataset mine:loader: loader is DataLoader, {NOT_CALLABLE}"),
         ("mine:net", "mine:build_nothing", f"mine:build_nothing: the dataset is NoneType; {NOT_A_DATASET}"),
     ],
 )
@@ -336,11 +295,10 @@ def test_a_module_that_fails_raises_its_own_error(folder: Path, reference: str, 
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_the_users_callable_raises_passes_through() -> None:
+@pytest.mark.parametrize("references", [("mine:raises",), ("mine:net", "mine:raises")])
+def test_what_the_users_callable_raises_passes_through(references: tuple[str, ...]) -> None:
     with pytest.raises(ZeroDivisionError, match="their own"):
-        loaded("mine:raises")
-    with pytest.raises(ZeroDivisionError, match="their own"):
-        loaded("mine:net", "mine:raises")
+        loaded(*references)
 
 
 # --- live objects ---
@@ -357,6 +315,7 @@ def test_live_objects_arrive_as_copies() -> None:
     assert all(map(torch.equal, there.model.state_dict().values(), workload.model.state_dict().values()))
     assert there.loss is not None
     assert float(there.loss(torch.tensor(3.0), torch.tensor(1.0))) == 2
+    assert isinstance(roundtrip(Workload(nn.Linear(1, 1), CountingUp(3))).dataset, CountingUp)  # it has no length
 
 
 def test_an_optimizer_arrives_bound_to_the_model_that_arrives() -> None:
@@ -370,29 +329,18 @@ def test_an_optimizer_arrives_bound_to_the_model_that_arrives() -> None:
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
-        (
-            lambda: Workload(nn.Linear(1, 1), Squares(0)),
-            "the workload: the dataset is empty (its length is 0)",
-        ),
-        (
-            lambda: Workload(nn.Linear(1, 1), DataLoader(Squares())),
-            "the workload: the dataset is DataLoader; allowed",
-        ),  # type: ignore[arg-type]
+        (lambda: Workload(nn.Linear(1, 1), Squares(0)), "the workload: the dataset is empty (its length is 0)"),
+        (lambda: Workload(nn.Linear(1, 1), DataLoader(Squares())), "the workload: the dataset is DataLoader; allowed"),
         (lambda: Workload(3, Squares()), "the workload: the model is int, not a torch.nn.Module"),  # type: ignore[arg-type]
-        (lambda: "a model", None),
+        (lambda: "a model", "the workload is str, not an autotune.Workload"),
     ],
 )
-def test_live_objects_are_checked_too(workload: Callable[[], Any], message: str | None) -> None:
+def test_live_objects_are_checked_too(workload: Callable[[], Any], message: str) -> None:
     import cloudpickle
 
-    source = PickledWorkload(blob=cloudpickle.dumps(workload()), path=())
     with pytest.raises(UsageError) as caught:
-        load(source)
-    assert str(caught.value).startswith(message or "the workload is str, not an autotune.Workload")
-
-
-def test_an_iterable_dataset_needs_no_length() -> None:
-    assert isinstance(roundtrip(Workload(nn.Linear(1, 1), CountingUp(3))).dataset, CountingUp)
+        load(PickledWorkload(blob=cloudpickle.dumps(workload()), path=()))
+    assert str(caught.value).startswith(message)
 
 
 def test_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
@@ -421,8 +369,7 @@ def test_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
         """,
     )
     blob = tmp_path / "blob"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, script, blob], check=True, env=environment, cwd=tmp_path)
+    printed(script, blob, folder=tmp_path)
     workload = load(PickledWorkload(blob=blob.read_bytes(), path=()))
     assert (type(workload.model).__module__, *names(workload)) == ("__main__", "Net", "Data")
     assert workload.dataset[4] == 12.0

@@ -12,54 +12,32 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.diagnosis.limits import find
-from autotune.host import Gpu, Host
+from autotune.host import Gpu
 from autotune.probes import Anatomy, CodeShare, Synchronisation
 from autotune.records import Measurement, StepTime
 from tests import examples
 
 BATCH = 32
 LOADED = Config(batch_size=BATCH, num_workers=2, prefetch_factor=2)
-HOST = Host(
-    cpus=4,
-    cpu_model="a CPU",
-    affinity_cpus=4,
-    quota_cpus=None,
-    memory_bytes=2**34,
-    shm_bytes=2**33,
-    gpus=(),
-    versions={},
-    platform="Linux",
-)
+HOST = examples.host(cpus=4, affinity_cpus=4, memory_bytes=2**34, shm_bytes=2**33, versions={})
 GPU = Gpu(uuid="GPU-1", name="a GPU", memory_bytes=2**36, driver="1")
 ON_GPU = {"device": "cuda:0"}
 
 
 def split(**parts: float) -> StepTime:
     """A step of 30 ms of computing, and what is added, in milliseconds."""
-    nothing = {
-        "data_wait": 0.0,
-        "host_to_device": 0.0,
-        "forward": 10.0,
-        "backward": 17.0,
-        "optimizer": 3.0,
-        "other": 0.0,
-    }
-    return StepTime(**{name: value / 1000 for name, value in (nothing | parts).items()})
+    computing = {"forward": 10.0, "backward": 17.0, "optimizer": 3.0}
+    nothing = dict.fromkeys(("data_wait", "host_to_device", "other"), 0.0)
+    return StepTime(**{name: value / 1000 for name, value in (nothing | computing | parts).items()})
 
 
 def measured(step: StepTime, **changes: Any) -> Measurement:
     """What such steps give; on a resident batch they take 30 ms."""
     conditions = examples.conditions(**{"cpus": 4, **changes.pop("conditions", {})})
     rate = BATCH / step.total
-    values = {"samples_per_second": rate, "steady_samples_per_second": rate, **changes}
-    return examples.measurement(
-        ceiling_samples_per_second=BATCH / 0.030,
-        steps=100,
-        samples=100 * BATCH,
-        step_time=step,
-        conditions=conditions,
-        **values,
-    )
+    rates = {"samples_per_second": rate, "steady_samples_per_second": rate, "ceiling_samples_per_second": BATCH / 0.030}
+    steps = {"steps": 100, "samples": 100 * BATCH, "step_time": step, "conditions": conditions}
+    return examples.measurement(**(rates | steps | changes))
 
 
 def clean(**changes: Any) -> Anatomy:
@@ -78,21 +56,20 @@ WAITS = split(data_wait=40.0)
 COMPUTING = {"loader": examples.loader_trace(build_seconds=(0.14,) * 20, cpu_seconds=0.13, storage_share=0.0)}
 BLOCKED = {"loader": examples.loader_trace(build_seconds=(0.14,) * 20, cpu_seconds=0.02, storage_share=0.0)}
 
+HOT = {"gpu_slowdowns": ("software thermal slowdown",)}
+BY_HOST = examples.compute_probe(samples_per_second=BATCH / 0.030, host_seconds=0.029)
+PINNED, SLOW_PIN = replace(LOADED, pin_memory=True), examples.loader_trace(pin_seconds=0.068)
+HALF_RATE = {"samples_per_second": BATCH / 0.060}
+CROWDED = {"is_crowded": True, "foreign_cpus": 2.0}
+THREADED = {"own_cpus": 3.9, "worker_threads": 4}
+
 LIMITS: dict[str, tuple[Cause, Evidence]] = {
     "the step is all there is": (Cause.COMPUTE, evidence(split())),
-    "a hot GPU": (
-        Cause.HEAT,
-        evidence(split(), facts=ON_GPU, conditions={"gpu_slowdowns": ("software thermal slowdown",)}),
-    ),
+    "a hot GPU": (Cause.HEAT, evidence(split(), facts=ON_GPU, conditions=HOT)),
     "a full GPU": (Cause.MEMORY, evidence(split(), facts=ON_GPU, conditions={"allocator_retries": 12})),
     "many small operators": (
         Cause.LAUNCH,
-        evidence(
-            split(),
-            facts=ON_GPU,
-            compute=examples.compute_probe(samples_per_second=BATCH / 0.030, host_seconds=0.029),
-            anatomy=clean(operators_per_step=4000),
-        ),
+        evidence(split(), facts=ON_GPU, compute=BY_HOST, anatomy=clean(operators_per_step=4000)),
     ),
     "a throttled step": (Cause.QUOTA, evidence(split(), conditions={"throttled_share": 0.4})),
     "a throttled loader": (Cause.QUOTA, evidence(WAITS, conditions={"throttled_share": 0.4}, **COMPUTING)),
@@ -107,51 +84,26 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
         Cause.CPUS,
         evidence(split(forward=25.0, backward=35.0), conditions={"own_cpus": 3.9}),
     ),
-    "threads in workers": (
-        Cause.WORKER_THREADS,
-        evidence(WAITS, conditions={"own_cpus": 3.9, "worker_threads": 4}, **COMPUTING),
-    ),
+    "threads in workers": (Cause.WORKER_THREADS, evidence(WAITS, conditions=THREADED, **COMPUTING)),
     "large batches through pipes": (
         Cause.RECEIVE,
         evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.035)),
     ),
-    "one thread pins": (
-        Cause.PINNING,
-        evidence(
-            WAITS,
-            config=replace(LOADED, pin_memory=True),
-            facts=ON_GPU,
-            loader=examples.loader_trace(pin_seconds=0.068),
-        ),
-    ),
+    "one thread pins": (Cause.PINNING, evidence(WAITS, config=PINNED, facts=ON_GPU, loader=SLOW_PIN)),
     "a slow copy": (Cause.COPY, evidence(split(host_to_device=25.0), facts=ON_GPU)),
     "a slow loop": (Cause.LOOP, evidence(split(other=15.0))),
-    "short epochs": (
-        Cause.RESTARTS,
-        evidence(split(), samples_per_second=BATCH / 0.060, restart_seconds=2.0),
-    ),
-    "the same samples from all": (
-        Cause.SAME_SAMPLES,
-        evidence(split(), samples_per_second=BATCH / 0.060, unique_share=0.5),
-    ),
-    "a busy neighbour": (
-        Cause.NEIGHBOURS,
-        evidence(WAITS, conditions={"is_crowded": True, "foreign_cpus": 2.0}, **COMPUTING),
-    ),
+    "short epochs": (Cause.RESTARTS, evidence(split(), restart_seconds=2.0, **HALF_RATE)),
+    "the same samples from all": (Cause.SAME_SAMPLES, evidence(split(), unique_share=0.5, **HALF_RATE)),
+    "a busy neighbour": (Cause.NEIGHBOURS, evidence(WAITS, conditions=CROWDED, **COMPUTING)),
 }
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_cause_comes_first(name: str) -> None:
+def test_the_cause_comes_first_with_evidence_and_something_to_do(name: str) -> None:
     cause, known = LIMITS[name]
-    first = find(known)[0]
-    assert first.cause is cause
-    assert first.is_limit
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_every_limit_comes_with_evidence_and_something_to_do(name: str) -> None:
-    for finding in find(LIMITS[name][1]):
+    found = find(known)
+    assert (found[0].cause, found[0].is_limit) == (cause, True)
+    for finding in found:
         assert finding.evidence
         assert all(finding.evidence)
         assert finding.advice
@@ -159,32 +111,21 @@ def test_every_limit_comes_with_evidence_and_something_to_do(name: str) -> None:
 
 
 SMALL = {"sample_bytes": 128}
+READ_BACK = Synchronisation(operator="item", where="train.py:12 step", per_step=1.0)
 BESIDES: dict[str, tuple[Cause, Evidence]] = {
-    "values read back": (
-        Cause.SYNCHRONISATION,
-        evidence(
-            split(),
-            anatomy=clean(synchronisations=(Synchronisation(operator="item", where="train.py:12 step", per_step=1.0),)),
-        ),
-    ),
+    "values read back": (Cause.SYNCHRONISATION, evidence(split(), anatomy=clean(synchronisations=(READ_BACK,)))),
     "many tensors": (Cause.MANY_TENSORS, evidence(split(), anatomy=clean(batch_tensors=40))),
     "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=clean(numpy_arrays=1))),
     "small samples one by one": (
         Cause.GETITEMS,
         evidence(split(), facts=SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
     ),
-    "spawned workers": (
-        Cause.SPAWN,
-        evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn")),
-    ),
+    "spawned workers": (Cause.SPAWN, evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn"))),
     "a pickled dataset": (
         Cause.DATASET_COPIES,
         evidence(split(), anatomy=clean(start_method="spawn", dataset_bytes=2**30)),
     ),
-    "a list of a million": (
-        Cause.DATASET_COPIES,
-        evidence(split(), anatomy=clean(python_objects=1_000_000)),
-    ),
+    "a list of a million": (Cause.DATASET_COPIES, evidence(split(), anatomy=clean(python_objects=1_000_000))),
     "memory that grows": (
         Cause.DATASET_COPIES,
         evidence(split(), host_memory_bytes=2**30, epoch_host_memory_bytes=2**32),
@@ -233,7 +174,7 @@ def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> No
 
 
 def test_a_launch_is_no_limit_of_a_busy_gpu() -> None:
-    busy = replace(LIMITS["many small operators"][1])
+    busy = LIMITS["many small operators"][1]
     conditions = replace(busy.measurement.conditions, gpu_utilisation=0.97)
     assert find(replace(busy, measurement=replace(busy.measurement, conditions=conditions)))[0].cause is Cause.COMPUTE
 
@@ -286,14 +227,8 @@ def test_there_is_always_a_limit_and_each_cause_is_told_once(
     step = split(data_wait=wait, host_to_device=copy, other=other, forward=forward)
     rate = BATCH / step.total
     config = Config(batch_size=BATCH, num_workers=workers)
-    known = evidence(
-        step,
-        config=config,
-        samples_per_second=rate / slowdown,
-        facts=ON_GPU if on_gpu else {},
-        anatomy=clean(),
-    )
-    found = find(known)
+    facts = ON_GPU if on_gpu else {}
+    found = find(evidence(step, config=config, samples_per_second=rate / slowdown, facts=facts, anatomy=clean()))
     causes = [finding.cause for finding in found]
     limits = [finding for finding in found if finding.is_limit]
     assert found[0].is_limit

@@ -26,20 +26,11 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 PLAIN = Config(batch_size=64)
 ON_CPU = Config(batch_size=64, amp="bf16", measured={"memory": "host"})
 FULL = Config(
-    batch_size=512,
-    num_workers=4,
-    prefetch_factor=3,
-    pin_memory=True,
-    persistent_workers=True,
-    amp="fp16",
-    accumulation_steps=2,
-    ranks=2,
-    options=tuple(OPTIONS),
-    intra_op_threads=3,
-    inter_op_threads=2,
+    batch_size=512, num_workers=4, prefetch_factor=3, pin_memory=True, persistent_workers=True,
+    amp="fp16", accumulation_steps=2, ranks=2, options=tuple(OPTIONS), intra_op_threads=3, inter_op_threads=2,
     measured={"samples_per_second": 1234.5, "speedup": 2.0, "verdict": "faster", "memory": "device"},
     made_on={"device": "Example"},
-)
+)  # fmt: skip
 PYTHON = ("lightning", "transformers", "python")
 
 CONFIGS = st.builds(
@@ -109,38 +100,22 @@ def test_what_is_left_to_torch_is_not_exported() -> None:
 
 
 def test_lightning() -> None:
-    found = export(FULL, "lightning")
-    trainer = {"devices": 2, "strategy": "ddp", "precision": "16-mixed", "accumulate_grad_batches": 2}
-    trainer["benchmark"] = True
+    found, of_ranks = export(FULL, "lightning"), {"devices": 2, "strategy": "ddp"}
+    trainer = of_ranks | {"precision": "16-mixed", "accumulate_grad_batches": 2, "benchmark": True}
     assert found.values == {"Trainer": trainer, "DataLoader": FULL.dataloader_kwargs()}
     assert "trainer.fit(torch.compile(module), loader)" in found.text
-    on_cpu = export(ON_CPU, "lightning")
-    assert on_cpu.values["Trainer"] == {
-        "accelerator": "cpu",
-        "devices": 1,
-        "precision": "bf16-mixed",
-        "accumulate_grad_batches": 1,
-    }
+    on_cpu, trainer = export(ON_CPU, "lightning"), {"accelerator": "cpu", "devices": 1, "precision": "bf16-mixed"}
+    assert on_cpu.values["Trainer"] == trainer | {"accumulate_grad_batches": 1}
     assert "trainer.fit(module, loader)" in on_cpu.text
 
 
 def test_transformers() -> None:
-    assert export(FULL, "transformers").values["TrainingArguments"] == {
-        "per_device_train_batch_size": 512,
-        "gradient_accumulation_steps": 2,
-        "bf16": False,
-        "fp16": True,
-        "optim": "adamw_torch_fused",
-        "dataloader_num_workers": 4,
-        "dataloader_prefetch_factor": 3,
-        "dataloader_pin_memory": True,
-        "dataloader_persistent_workers": True,
-        "accelerator_config": {"non_blocking": True},
-        "tf32": True,
-        "gradient_checkpointing": True,
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
-        "torch_compile": True,
-    }
+    expected: dict[str, Any] = {"per_device_train_batch_size": 512, "gradient_accumulation_steps": 2}
+    expected |= {"bf16": False, "fp16": True, "tf32": True, "optim": "adamw_torch_fused", "torch_compile": True}
+    expected |= {"dataloader_num_workers": 4, "dataloader_prefetch_factor": 3, "dataloader_pin_memory": True}
+    expected |= {"dataloader_persistent_workers": True, "accelerator_config": {"non_blocking": True}}
+    expected |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    assert export(FULL, "transformers").values["TrainingArguments"] == expected
     on_cpu = export(ON_CPU, "transformers").values["TrainingArguments"]
     assert (on_cpu["use_cpu"], on_cpu["bf16"], on_cpu["optim"]) == (True, True, "adamw_torch")
     assert "accelerator_config" not in on_cpu
@@ -148,16 +123,11 @@ def test_transformers() -> None:
 
 def test_accelerate() -> None:
     found = export(FULL, "accelerate")
-    assert found.values["Accelerator"] == {
-        "mixed_precision": "fp16",
-        "gradient_accumulation_steps": 2,
-        "dynamo_backend": "inductor",
-    }
-    assert yaml.safe_load(found.text) == found.values["config_file"]
-    assert found.values["config_file"]["use_cpu"] is False
-    assert found.values["config_file"]["distributed_type"] == "MULTI_GPU"
-    assert found.values["config_file"]["num_processes"] == 2
-    alone = export(ON_CPU, "accelerate").values["config_file"]
+    accelerator = {"mixed_precision": "fp16", "gradient_accumulation_steps": 2, "dynamo_backend": "inductor"}
+    assert found.values["Accelerator"] == accelerator
+    file, alone = found.values["config_file"], export(ON_CPU, "accelerate").values["config_file"]
+    assert yaml.safe_load(found.text) == file
+    assert (file["distributed_type"], file["num_processes"], file["use_cpu"]) == ("MULTI_GPU", 2, False)
     assert (alone["distributed_type"], alone["num_processes"], alone["use_cpu"]) == ("NO", 1, True)
     ranks_on_cpu = export(replace(ON_CPU, ranks=3), "accelerate")
     assert ranks_on_cpu.values["config_file"] == alone  # it would start one process, whatever the file says
@@ -175,9 +145,8 @@ def test_accelerates_own_number_of_threads_is_not_taken_where_torch_chose() -> N
 
 @pytest.mark.parametrize("name", ["transformers", "accelerate"])
 def test_tf32_that_was_not_measured_is_said(name: str) -> None:
-    compiled = Config(options=("compile",))
-    assert any("TF32" in note for note in export(compiled, name).notes)
-    assert not any("TF32" in note for note in export(FULL, name).notes)
+    for config, is_said in ((Config(options=("compile",)), True), (FULL, False)):
+        assert any("TF32" in note for note in export(config, name).notes) is is_said
 
 
 def test_deepspeed() -> None:
@@ -205,25 +174,18 @@ def test_the_shells_environment_holds_every_setting() -> None:
 
 def test_the_shells_environment_keeps_nothing_of_an_earlier_file() -> None:
     found = environment(export(PLAIN, "shell").text, beside=export(FULL, "shell").text)
-    assert {name for name in found if name.startswith("AUTOTUNE_")} == {
-        "AUTOTUNE_BATCH_SIZE",
-        "AUTOTUNE_NUM_WORKERS",
-        "AUTOTUNE_PIN_MEMORY",
-        "AUTOTUNE_AMP",
-        "AUTOTUNE_ACCUMULATION_STEPS",
-    }
+    kept = {f"AUTOTUNE_{name}" for name in ("BATCH_SIZE", "NUM_WORKERS", "PIN_MEMORY", "AMP", "ACCUMULATION_STEPS")}
+    assert {name for name in found if name.startswith("AUTOTUNE_")} == kept
 
 
-def test_torchrun_starts_the_ranks_that_were_measured() -> None:
-    assert "torchrun --standalone --nproc-per-node 2 train.py" in export(FULL, "torchrun").text
-    assert "torchrun --standalone --nproc-per-node 1 train.py" in export(PLAIN, "torchrun").text
-    assert not export(FULL, "torchrun").notes
-    assert any("for_rank()" in note for note in export(PLAIN, "torchrun").notes)
-
-
-def test_torchrun_gets_its_threads() -> None:
-    assert environment(export(FULL, "torchrun").text)["OMP_NUM_THREADS"] == "3"
-    assert "OMP_NUM_THREADS" not in environment(export(PLAIN, "torchrun").text)
+def test_torchrun_starts_the_ranks_that_were_measured_with_their_threads() -> None:
+    full, plain = export(FULL, "torchrun"), export(PLAIN, "torchrun")
+    assert "torchrun --standalone --nproc-per-node 2 train.py" in full.text
+    assert "torchrun --standalone --nproc-per-node 1 train.py" in plain.text
+    assert not full.notes
+    assert any("for_rank()" in note for note in plain.notes)
+    assert environment(full.text)["OMP_NUM_THREADS"] == "3"
+    assert "OMP_NUM_THREADS" not in environment(plain.text)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -251,11 +213,8 @@ def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:
         autotune.export(PLAIN, "keras")
 
 
-def test_the_command_line_knows_the_same_tools() -> None:
+def test_the_command_line_and_the_readme_know_the_same_tools() -> None:
     assert tuple(TARGETS) == EXPORTS
-
-
-def test_the_readme_holds_the_table_of_knobs_and_tools() -> None:
     assert coverage() in README.read_text(encoding="utf-8")
 
 
@@ -278,13 +237,13 @@ def test_the_plain_loop_steps_as_it_says(batches: int, steps: int) -> None:
 
     made = Losses()
     weight = torch.nn.Parameter(torch.zeros(1))
-    names = {
+    names: dict[str, Any] = {
         "dataset": list(torch.zeros(2 * batches, 1)),
         "model": None,
         "device": "cpu",
         "optimizer": made,
-        "training_step": lambda model, batch: (weight * 1.0).sum(),
     }
+    names["training_step"] = lambda model, batch: (weight * 1.0).sum()
     exec(export(Config(batch_size=2, accumulation_steps=steps), "python").text, names)
     assert made.did.count("step") == made.did.count("zero") == -(-batches // steps)
     assert float(weight.grad) == pytest.approx(batches / steps)  # type: ignore[arg-type]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,31 +11,21 @@ import pytest
 
 from autotune.config import Amp, Config
 from autotune.exports import export
+from tests.processes import printed
 
 pytestmark = pytest.mark.machine
 
 CONFIG = Config(
-    batch_size=8,
-    num_workers=1,
-    prefetch_factor=3,
-    persistent_workers=True,
-    amp="bf16",
-    accumulation_steps=2,
-    intra_op_threads=3,
-    measured={"samples_per_second": 100.0, "memory": "host"},
-)
+    batch_size=8, num_workers=1, prefetch_factor=3, persistent_workers=True, amp="bf16", accumulation_steps=2,
+    intra_op_threads=3, measured={"samples_per_second": 100.0, "memory": "host"},
+)  # fmt: skip
 
 
 def told(folder: Path, script: str, *launcher: str) -> Any:
     """Run a script, and return what its last line says in JSON."""
     (folder / "script.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, *launcher, str(folder / "script.py")]
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | quiet, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(printed(*launcher, folder / "script.py", folder=folder, **quiet).splitlines()[-1])
 
 
 MODULE = """

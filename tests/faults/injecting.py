@@ -10,43 +10,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from autotune.api import tune
 from autotune.config import load_config
 from autotune.messages import Progress
 from autotune.records import Outcome
 from autotune.result import Result
 from tests.faults.zoo import FAULTS, FLAG, NAME
+from tests.processes import MARK, are_gone, marked
 
-STRUCK = 1
-"""Number of the trial that the fault strikes: the first after the baseline."""
-BUDGET = 60.0
-"""Seconds of a study at most; its search ends after three trials."""
-HANG = 90.0
-"""Seconds that a hang adds: it costs half a minute at least, and the process is new after it."""
-GONE = 10.0
-"""Seconds in which nothing may be left of a study."""
+STRUCK = 1  # number of the trial that the fault strikes: the first after the baseline
+BUDGET = 60.0  # seconds of a study at most; its search ends after three trials
+HANG = 90.0  # seconds that a hang adds: it costs half a minute at least, and the process is new after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
     """What became of a study with a fault."""
 
-    result: Result
-    """Its answer."""
-    outcome: Outcome
-    """What the trial that was struck is told as."""
-    message: str
-    """The same in words."""
+    result: Result  # its answer
+    outcome: Outcome  # what the trial that was struck is told as
+    message: str  # the same in words
     recovery_seconds: float | None
     """From the end of the struck trial to the end of the next one that worked; ``None`` where there was none."""
-    processes: tuple[str, ...]
-    """What still ran when it was over."""
-    segments: tuple[str, ...]
-    """Shared memory that it left behind."""
-    is_valid: bool
-    """Whether its answer was written and can be read."""
+    processes: tuple[str, ...]  # what still ran when it was over
+    segments: tuple[str, ...]  # shared memory that it left behind
+    is_valid: bool  # whether its answer was written and can be read
 
 
 @dataclass(slots=True)
@@ -85,7 +73,8 @@ def inject(name: str, seconds: float = BUDGET) -> Injected:
         path = Path(folder, "autotune.yaml")
         result.config.save(path)
         is_valid = load_config(path) == result.config
-        processes = _left(str(switch.flag))
+        are_gone(lambda: marked(folder))
+        processes = tuple(map(str, marked(folder)))
     struck = next(trial for trial in result.history if trial.number == STRUCK)
     return Injected(
         result=result,
@@ -100,30 +89,12 @@ def inject(name: str, seconds: float = BUDGET) -> Injected:
 
 @contextmanager
 def _environment(name: str, flag: Path) -> Iterator[None]:
-    os.environ |= {NAME: name, FLAG: str(flag)}
+    os.environ |= {NAME: name, FLAG: str(flag), MARK: str(flag.parent)}
     try:
         yield
     finally:
-        del os.environ[NAME], os.environ[FLAG]
+        del os.environ[NAME], os.environ[FLAG], os.environ[MARK]
 
 
 def _segments() -> set[str]:
     return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
-
-
-def _left(flag: str) -> tuple[str, ...]:
-    """Wait for everything with the flag's path in its environment to end; return what does not."""
-    limit = time.monotonic() + GONE
-    while (found := list(_living(flag))) and time.monotonic() < limit:
-        time.sleep(0.05)
-    return tuple(found)
-
-
-def _living(flag: str) -> Iterator[str]:
-    for process in psutil.process_iter():
-        try:
-            is_own = process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE
-            if not is_own and process.environ().get(FLAG) == flag:
-                yield " ".join(process.cmdline())
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue

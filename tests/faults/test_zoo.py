@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from autotune import load_config
 from tests.faults.injecting import inject
 from tests.faults.zoo import FAULTS, FLAG, NAME
 from tests.processes import are_gone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (

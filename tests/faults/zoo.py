@@ -21,10 +21,8 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from autotune.records import Outcome
 from autotune.workload import Workload
 
-FLAG = "AUTOTUNE_TEST_FLAG"
-"""Environment variable with the path of the file that switches the fault on."""
-NAME = "AUTOTUNE_TEST_FAULT"
-"""The same with the name of the fault."""
+FLAG = "AUTOTUNE_TEST_FLAG"  # environment variable with the path of the file that switches the fault on
+NAME = "AUTOTUNE_TEST_FAULT"  # the same with the name of the fault
 FOREVER = 10_000.0
 STEP_SECONDS = 0.005
 
@@ -33,20 +31,14 @@ STEP_SECONDS = 0.005
 class Fault:
     """One way to break a trial."""
 
-    outcome: Outcome
-    """What it is to be told as."""
+    outcome: Outcome  # what it is to be told as
     item: Callable[[], object] | None = None
     """What a sample does in the process that loads it; without workers in the training process."""
-    collate: Callable[[], object] | None = None
-    """The same for making a batch."""
-    step: Callable[[], object] | None = None
-    """The same in the training step, before the loss."""
-    loss: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """What becomes of the loss."""
-    optimizer: Callable[[], object] | None = None
-    """What the optimizer's step does."""
-    in_workers: bool = False
-    """Whether batches are built in a worker."""
+    collate: Callable[[], object] | None = None  # the same for making a batch
+    step: Callable[[], object] | None = None  # the same in the training step, before the loss
+    loss: Callable[[torch.Tensor], torch.Tensor] | None = None  # what becomes of the loss
+    optimizer: Callable[[], object] | None = None  # what the optimizer's step does
+    in_workers: bool = False  # whether batches are built in a worker
 
 
 def fail(error: BaseException) -> Callable[[], object]:
@@ -96,23 +88,23 @@ def out_of_device_memory() -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
-def backward_fails(loss: torch.Tensor) -> torch.Tensor:
-    failing: torch.Tensor = FailingBackward.apply(loss)  # type: ignore[no-untyped-call]
-    return failing
+def backward_fails(loss: torch.Tensor) -> Any:
+    return FailingBackward.apply(loss)  # type: ignore[no-untyped-call]
 
 
 read_address_zero = functools.partial(ctypes.string_at, 0)
 hang = functools.partial(time.sleep, FOREVER)
-crash = Outcome.CRASHED
+crash, user_error = Outcome.CRASHED, Outcome.USER_ERROR
+host_oom, device_oom, worker_died = Outcome.HOST_OOM, Outcome.DEVICE_OOM, Outcome.WORKER_DIED
 
 FAULTS: dict[str, Fault] = {
     # in the dataset
-    "item raises": Fault(outcome=Outcome.USER_ERROR, item=fail(ValueError("their item is broken"))),
-    "item recurses": Fault(outcome=Outcome.USER_ERROR, item=recurse),
+    "item raises": Fault(outcome=user_error, item=fail(ValueError("their item is broken"))),
+    "item recurses": Fault(outcome=user_error, item=recurse),
     "item runs out of files": Fault(outcome=Outcome.SHM, item=open_files_without_end),
-    "item runs out of memory": Fault(outcome=Outcome.HOST_OOM, item=fail(MemoryError())),
-    "item allocates a pebibyte": Fault(outcome=Outcome.HOST_OOM, item=lambda: torch.empty(2**48)),
-    "item is killed": Fault(outcome=Outcome.HOST_OOM, item=send_itself(signal.SIGKILL)),
+    "item runs out of memory": Fault(outcome=host_oom, item=fail(MemoryError())),
+    "item allocates a pebibyte": Fault(outcome=host_oom, item=lambda: torch.empty(2**48)),
+    "item is killed": Fault(outcome=host_oom, item=send_itself(signal.SIGKILL)),
     "item hangs": Fault(outcome=Outcome.TIMEOUT, item=hang),
     "item exits with 3": Fault(outcome=crash, item=functools.partial(os._exit, 3)),
     "item exits with 0": Fault(outcome=crash, item=functools.partial(os._exit, 0)),
@@ -122,35 +114,32 @@ FAULTS: dict[str, Fault] = {
     "item aborts": Fault(outcome=crash, item=os.abort),
     "item gets a bus error": Fault(outcome=Outcome.SHM, item=send_itself(signal.SIGBUS)),
     "item leaves processes and exits": Fault(outcome=crash, item=leave_processes_and_die),
-    "collating raises": Fault(outcome=Outcome.USER_ERROR, collate=fail(TypeError("cannot collate"))),
+    "collating raises": Fault(outcome=user_error, collate=fail(TypeError("cannot collate"))),
     # in the step
-    "step raises": Fault(outcome=Outcome.USER_ERROR, step=fail(IndexError("their step is broken"))),
+    "step raises": Fault(outcome=user_error, step=fail(IndexError("their step is broken"))),
     "step hangs": Fault(outcome=Outcome.TIMEOUT, step=hang),
     "step reads address zero": Fault(outcome=crash, step=read_address_zero),
     "loss is not a number": Fault(outcome=Outcome.NUMERICS, loss=lambda loss: loss * float("nan")),
     "loss is infinite": Fault(outcome=Outcome.NUMERICS, loss=lambda loss: loss + float("inf")),
-    "device out of memory in forward": Fault(outcome=Outcome.DEVICE_OOM, step=fail(out_of_device_memory())),
-    "device out of memory in backward": Fault(outcome=Outcome.DEVICE_OOM, loss=backward_fails),
-    "device out of memory in the optimizer": Fault(outcome=Outcome.DEVICE_OOM, optimizer=fail(out_of_device_memory())),
+    "device out of memory in forward": Fault(outcome=device_oom, step=fail(out_of_device_memory())),
+    "device out of memory in backward": Fault(outcome=device_oom, loss=backward_fails),
+    "device out of memory in the optimizer": Fault(outcome=device_oom, optimizer=fail(out_of_device_memory())),
     "device out of memory in cuBLAS": Fault(
-        outcome=Outcome.DEVICE_OOM, step=fail(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"))
+        outcome=device_oom, step=fail(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"))
     ),
     "device in an error that stays": Fault(
         outcome=Outcome.DEVICE_ERROR, step=fail(RuntimeError("CUDA error: device-side assert triggered"))
     ),
     # in a worker
-    "worker raises": Fault(outcome=Outcome.USER_ERROR, item=fail(KeyError("their item")), in_workers=True),
-    "worker runs out of memory": Fault(outcome=Outcome.HOST_OOM, item=fail(MemoryError()), in_workers=True),
-    "worker is killed": Fault(outcome=Outcome.WORKER_DIED, item=send_itself(signal.SIGKILL), in_workers=True),
-    "worker exits": Fault(outcome=Outcome.WORKER_DIED, item=functools.partial(os._exit, 5), in_workers=True),
-    "worker reads address zero": Fault(outcome=Outcome.WORKER_DIED, item=read_address_zero, in_workers=True),
+    "worker raises": Fault(outcome=user_error, item=fail(KeyError("their item")), in_workers=True),
+    "worker runs out of memory": Fault(outcome=host_oom, item=fail(MemoryError()), in_workers=True),
+    "worker is killed": Fault(outcome=worker_died, item=send_itself(signal.SIGKILL), in_workers=True),
+    "worker exits": Fault(outcome=worker_died, item=functools.partial(os._exit, 5), in_workers=True),
+    "worker reads address zero": Fault(outcome=worker_died, item=read_address_zero, in_workers=True),
     "worker hangs": Fault(outcome=Outcome.TIMEOUT, item=hang, in_workers=True),
-    "worker cannot collate": Fault(outcome=Outcome.USER_ERROR, collate=fail(TypeError("no")), in_workers=True),
-    "worker leaves processes and exits": Fault(
-        outcome=Outcome.WORKER_DIED, item=leave_processes_and_die, in_workers=True
-    ),
-}
-"""Every fault by its name."""
+    "worker cannot collate": Fault(outcome=user_error, collate=fail(TypeError("no")), in_workers=True),
+    "worker leaves processes and exits": Fault(outcome=worker_died, item=leave_processes_and_die, in_workers=True),
+}  # every fault by its name
 
 
 def strike(do: Callable[[], object] | None, *, in_workers: bool) -> None:

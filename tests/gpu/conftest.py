@@ -40,7 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device() -> Iterator[AcceleratorDevice]:
     """The current accelerator; what a test has left on it is gone before the next."""
     kind = torch.accelerator.current_accelerator()
-    assert kind is not None
     device = AcceleratorDevice(torch.device(kind.type, torch.accelerator.current_device_index()))
     yield device
     device.synchronize()

@@ -49,10 +49,15 @@ def test_name_memory_and_precisions_are_those_of_the_hardware(cuda: AcceleratorD
 # --- time ---
 
 
-def test_the_seconds_between_two_marks_are_those_of_the_clock(cuda: AcceleratorDevice) -> None:
+def warmed(cuda: AcceleratorDevice) -> float:
+    """Wait for the device once it has done something, and say what time it is."""
     spin(1)
     cuda.synchronize()
-    begin, first = time.perf_counter(), cuda.mark()
+    return time.perf_counter()
+
+
+def test_the_seconds_between_two_marks_are_those_of_the_clock(cuda: AcceleratorDevice) -> None:
+    begin, first = warmed(cuda), cuda.mark()
     spin(LONG)
     last = cuda.mark()
     cuda.synchronize()
@@ -60,9 +65,7 @@ def test_the_seconds_between_two_marks_are_those_of_the_clock(cuda: AcceleratorD
 
 
 def test_a_mark_does_not_wait_for_the_device_and_synchronising_does(cuda: AcceleratorDevice) -> None:
-    spin(1)
-    cuda.synchronize()
-    begin = time.perf_counter()
+    begin = warmed(cuda)
     spin(LONG)
     cuda.mark()
     marked = time.perf_counter() - begin
@@ -76,9 +79,7 @@ def test_only_a_pinned_batch_is_copied_without_waiting_for_the_device(cuda: Acce
     if is_pinned:
         batch = [tensor.pin_memory() for tensor in batch]
     move(batch, cuda.torch_device, non_blocking=is_pinned)
-    spin(1)
-    cuda.synchronize()
-    begin = time.perf_counter()
+    begin = warmed(cuda)
     spin(LONG)
     there = move(batch, cuda.torch_device, non_blocking=is_pinned)
     waited = time.perf_counter() - begin
@@ -97,7 +98,6 @@ def test_peaks_are_those_of_the_allocator_to_the_byte(cuda: AcceleratorDevice) -
     del block
     torch.cuda.empty_cache()
     peaks = cuda.peaks()
-    assert peaks is not None
     allocated, reserved = peaks
     assert allocated == before + GIBIBYTE
     assert allocated <= reserved == torch.cuda.max_memory_reserved()
@@ -120,7 +120,6 @@ def nvml(cuda: AcceleratorDevice) -> Any:
 def test_the_gpu_that_nvml_opens_is_the_one_that_torch_trains_on(cuda: AcceleratorDevice, nvml: Any) -> None:
     uuid = f"GPU-{torch.cuda.get_device_properties(cuda.torch_device).uuid}"
     for gpu in (cuda.gpu, open_gpu(uuid), open_gpu(uuid.removeprefix("GPU-"))):
-        assert gpu is not None
         assert nvml.nvmlDeviceGetUUID(gpu._handle) == uuid
 
 
@@ -135,7 +134,6 @@ def test_a_busy_gpu_reads_as_busy(cuda: AcceleratorDevice) -> None:
         spin(60)  # three seconds in all at 2 GHz, in pieces that no display's watchdog minds
     time.sleep(1.5)  # longer than NVML's sampling period
     reading = cuda.gpu.read()
-    assert reading.clock_mhz is not None
     assert reading.clock_mhz > 0
     if reading.utilisation is None:
         pytest.skip("NVML does not tell the utilisation of this GPU")

@@ -42,25 +42,22 @@ def is_measured(attempt: Attempt) -> bool:
     return attempt.outcome in (Outcome.OK, Outcome.SUSPECT) and attempt.measurement is not None
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
-def test_running_out_of_memory_is_an_outcome_and_the_same_configuration_is_measured_afterwards(
-    runner: ProcessRunner, fault: Path, phase: str
+@pytest.mark.parametrize(
+    ("phase", "outcome", "evidence"),
+    [
+        ("forward", Outcome.DEVICE_OOM, "out of memory"),
+        ("backward", Outcome.DEVICE_OOM, "out of memory"),
+        ("optimizer", Outcome.DEVICE_OOM, "out of memory"),
+        ("assertion", Outcome.DEVICE_ERROR, "device-side assert"),
+    ],
+)
+def test_a_failure_on_the_device_is_an_outcome_and_the_same_configuration_is_measured_afterwards(
+    runner: ProcessRunner, fault: Path, phase: str, outcome: Outcome, evidence: str
 ) -> None:
     fault.write_text(phase, encoding="utf-8")
     failed = runner.measure(CONFIG, REQUEST)
-    assert (failed.outcome, failed.measurement) == (Outcome.DEVICE_OOM, None), (failed.message, failed.details)
-    assert "out of memory" in failed.message
-    again = runner.measure(CONFIG, REQUEST)
-    assert is_measured(again), (again.outcome, again.message, again.details)
-
-
-def test_a_failed_assertion_on_the_device_does_not_spoil_the_next_measurement(
-    runner: ProcessRunner, fault: Path
-) -> None:
-    fault.write_text("assertion", encoding="utf-8")
-    failed = runner.measure(CONFIG, REQUEST)
-    assert (failed.outcome, failed.measurement) == (Outcome.DEVICE_ERROR, None), (failed.message, failed.details)
-    assert "device-side assert" in failed.details
+    assert (failed.outcome, failed.measurement) == (outcome, None), (failed.message, failed.details)
+    assert evidence in (failed.message if outcome is Outcome.DEVICE_OOM else failed.details)
     again = runner.measure(CONFIG, REQUEST)
     assert is_measured(again), (again.outcome, again.message, again.details)
 
@@ -68,15 +65,10 @@ def test_a_failed_assertion_on_the_device_does_not_spoil_the_next_measurement(
 def test_tuning_goes_round_what_does_not_fit() -> None:
     result = autotune.tune(
         "tests.gpu.workloads:too_large_above_32",
-        device="cuda",
-        budget=30,
-        baseline={"batch_size": LARGEST_THAT_FITS, "threads": 1},
-        batch_size=(LARGEST_THAT_FITS, 2 * LARGEST_THAT_FITS),
-        num_workers=0,
-        pin_memory=(False, True),
-        amp="off",
-        threads=1,
-    )
+        device="cuda", budget=30, baseline={"batch_size": LARGEST_THAT_FITS, "threads": 1},
+        batch_size=(LARGEST_THAT_FITS, 2 * LARGEST_THAT_FITS), num_workers=0, pin_memory=(False, True),
+        amp="off", threads=1,
+    )  # fmt: skip
     too_large = [trial for trial in result.history if trial.config.batch_size > LARGEST_THAT_FITS]
     assert {trial.outcome for trial in too_large} == {Outcome.DEVICE_OOM}
     assert result.config.batch_size == LARGEST_THAT_FITS

@@ -48,6 +48,11 @@ class Rows(Dataset[torch.Tensor]):
         return [ROW] * len(indices)
 
 
+def mean_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    mean: torch.Tensor = model(batch).mean()
+    return mean
+
+
 class Products(nn.Module):
     """Multiplies square matrices, however small its batch is, and gives its own loss."""
 
@@ -128,8 +133,7 @@ def classifier() -> Workload:
 def holding_a_gibibyte() -> Workload:
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         activation = torch.ones(GIBIBYTE, dtype=torch.uint8, device=batch.device)
-        loss: torch.Tensor = model(batch).mean() + activation[0]
-        return loss
+        return mean_of(model, batch) + activation[0]
 
     return Workload(nn.Linear(1, 1), Rows(), training_step=step)
 
@@ -140,8 +144,7 @@ def slow_at_first() -> Workload:
 
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         time.sleep(STEP_SECONDS if next(numbers) else FIRST_STEP_SECONDS)
-        loss: torch.Tensor = model(batch).mean()
-        return loss
+        return mean_of(model, batch)
 
     return Workload(nn.Linear(1, 1), Rows(), training_step=step)
 
@@ -176,8 +179,7 @@ def failing_once() -> Workload:
             return weight.expand(TEBIBYTE // 4)[:1].sum()  # the gradient of a slice is as large as what it is cut from
         if fault == "assertion":
             return weight[torch.full((1,), 10, device=batch.device)].sum()
-        loss: torch.Tensor = model(batch).mean()
-        return loss
+        return mean_of(model, batch)
 
     return Workload(model, Rows(), optimizer=optimizer, training_step=step)
 
@@ -195,7 +197,6 @@ def too_large_above_32() -> Workload:
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         if len(batch) > LARGEST_THAT_FITS:
             torch.empty(TEBIBYTE, dtype=torch.uint8, device=batch.device)
-        loss: torch.Tensor = model(batch).mean()
-        return loss
+        return mean_of(model, batch)
 
     return Workload(nn.Linear(1, 1), Rows(length=2048), training_step=step)

@@ -15,17 +15,9 @@ from transformers import Trainer, TrainingArguments
 import autotune
 from tests.integrations.data import BATCH, KNOBS, Slow, digest, say, unchanged
 
-ARGUMENTS: dict[str, Any] = {
-    "output_dir": "output",
-    "use_cpu": True,
-    "report_to": [],
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "num_train_epochs": 1,
-    "per_device_train_batch_size": BATCH,
-    "learning_rate": 0.01,
-    "logging_steps": 1000,
-}
+QUIET: dict[str, Any] = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1000}
+ARGUMENTS = QUIET | {"output_dir": "output", "use_cpu": True, "num_train_epochs": 1, "learning_rate": 0.01}
+ARGUMENTS["per_device_train_batch_size"] = BATCH
 
 
 class Classifier(nn.Module):

@@ -29,6 +29,7 @@ with warnings.catch_warnings():
 
 pytestmark = [pytest.mark.machine, pytest.mark.filterwarnings("default")]
 LOADER = DataLoader(Squares(8))
+ONE, PREPARED = "allowed: one torch DataLoader", "is prepared already: tune before accelerator.prepare"
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
 
 
@@ -78,38 +79,13 @@ def trainer(**options: Any) -> Any:
     return lightning.Trainer(accelerator="cpu", **(QUIET | options))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (lambda: ("trainer", Module(), LOADER), "trainer is str; allowed: a lightning Trainer"),
-        (lambda: (trainer(), nn.Linear(1, 1), LOADER), "module is Linear; allowed: a LightningModule"),
-        (lambda: (trainer(), torch.compile(Module()), LOADER), "not compiled and not wrapped"),
-        (lambda: (trainer(), WithoutStep(), LOADER), "WithoutStep has no training_step"),
-        (lambda: (trainer(), WithoutOptimizer(), LOADER), "WithoutOptimizer has no configure_optimizers"),
-        (lambda: (trainer(), ByHand(), LOADER), "ByHand optimizes by itself"),
-        (lambda: (trainer(), TakesAnIterator(), LOADER), "TakesAnIterator.training_step takes dataloader_iter"),
-        (lambda: (trainer(), compiled(), LOADER), "Module is compiled in place: pass it before that"),
-        (lambda: (trainer(devices=2), Module(), LOADER), "DDPStrategy on 2 x 1 devices; allowed: one device"),
-        (lambda: (trainer(precision="bf16-true"), Module(), LOADER), "precision is bf16-true; allowed: 32-true"),
-        (lambda: (trainer(), Module(), [LOADER, LOADER]), "the training loader is list; allowed: one torch DataLoader"),
-        (lambda: (trainer(), Module(), Squares(8)), "the training loader is Squares; allowed: one torch DataLoader"),
-        (lambda: (trainer(), WithTwoLoaders()), "the training loader is list; allowed: one torch DataLoader"),
-        (lambda: (trainer(), Module()), "there is no training loader: pass a DataLoader or a LightningDataModule"),
-    ],
-)
-def test_what_lightning_trains_and_cannot_be_tuned_is_refused(given: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        autotune.lightning.tune(*given())
-    assert message in str(caught.value)
+def arguments(folder: Path, **options: Any) -> Any:
+    return transformers.TrainingArguments(output_dir=str(folder), report_to=[], **options)
 
 
-def hugging(**options: Any) -> Any:
-    arguments = transformers.TrainingArguments(
-        output_dir="/nonexistent", use_cpu=True, report_to=[], remove_unused_columns=False
-    )
-    return transformers.Trainer(
-        **({"model": nn.Linear(1, 1), "args": arguments, "train_dataset": Squares(8)} | options)
-    )
+def hugging(kind: Any = transformers.Trainer, **options: Any) -> Any:
+    args = arguments(Path("/nonexistent"), use_cpu=True, remove_unused_columns=False)
+    return kind(**({"model": nn.Linear(1, 1), "args": args, "train_dataset": Squares(8)} | options))
 
 
 def trained() -> Any:
@@ -123,46 +99,67 @@ class Listing(transformers.Trainer):  # type: ignore[misc, name-defined]
         return [LOADER]
 
 
+def assert_refused(tune: Callable[..., Any], given: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tune(*given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: ("trainer", Module(), LOADER), "trainer is str; allowed: a lightning Trainer"),
+        (lambda: (trainer(), nn.Linear(1, 1), LOADER), "module is Linear; allowed: a LightningModule"),
+        (lambda: (trainer(), torch.compile(Module()), LOADER), "not compiled and not wrapped"),
+        (lambda: (trainer(), WithoutStep(), LOADER), "WithoutStep has no training_step"),
+        (lambda: (trainer(), WithoutOptimizer(), LOADER), "WithoutOptimizer has no configure_optimizers"),
+        (lambda: (trainer(), ByHand(), LOADER), "ByHand optimizes by itself"),
+        (lambda: (trainer(), TakesAnIterator(), LOADER), "TakesAnIterator.training_step takes dataloader_iter"),
+        (lambda: (trainer(), compiled(), LOADER), "Module is compiled in place: pass it before that"),
+        (lambda: (trainer(devices=2), Module(), LOADER), "DDPStrategy on 2 x 1 devices; allowed: one device"),
+        (lambda: (trainer(precision="bf16-true"), Module(), LOADER), "precision is bf16-true; allowed: 32-true"),
+        (lambda: (trainer(), Module(), [LOADER, LOADER]), f"the training loader is list; {ONE}"),
+        (lambda: (trainer(), Module(), Squares(8)), f"the training loader is Squares; {ONE}"),
+        (lambda: (trainer(), WithTwoLoaders()), f"the training loader is list; {ONE}"),
+        (lambda: (trainer(), Module()), "there is no training loader: pass a DataLoader or a LightningDataModule"),
+    ],
+)
+def test_what_lightning_trains_and_cannot_be_tuned_is_refused(given: Callable[[], Any], message: str) -> None:
+    assert_refused(autotune.lightning.tune, given(), message)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: trainer(), "trainer is Trainer; allowed: a transformers.Trainer"),
+        (trainer, "trainer is Trainer; allowed: a transformers.Trainer"),
         (lambda: hugging(train_dataset=None), "the Trainer has no train_dataset"),
         (trained, "the Trainer has trained its model already"),
-        (
-            lambda: Listing(model=nn.Linear(1, 1), args=hugging().args, train_dataset=Squares(8)),
-            "the training loader is",
-        ),
+        (lambda: hugging(Listing), "the training loader is"),
     ],
 )
 def test_what_transformers_trains_and_cannot_be_tuned_is_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        autotune.transformers.tune(make())
-    assert message in str(caught.value)
+    assert_refused(autotune.transformers.tune, [make()], message)
 
 
 def test_what_is_prepared_already_is_refused() -> None:
     accelerator, model = accelerate.Accelerator(cpu=True), nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     prepared = accelerator.prepare(model, optimizer, LOADER)
-    for position, name in ((1, "AcceleratedOptimizer"), (2, "DataLoaderShard")):
-        given = [model, optimizer, LOADER]
-        given[position] = prepared[position]
-        with pytest.raises(UsageError, match=f"{name} is prepared already: tune before accelerator.prepare"):
-            autotune.accelerate.tune(accelerator, *given)
-    with pytest.raises(UsageError, match=r"accelerator is str; allowed: an accelerate\.Accelerator"):
-        autotune.accelerate.tune("accelerator", model, optimizer, LOADER)
-    with pytest.raises(UsageError, match="the loader is list; allowed: one torch DataLoader"):
-        autotune.accelerate.tune(accelerator, model, optimizer, [LOADER])
+    for given, message in (
+        ((accelerator, model, prepared[1], LOADER), f"AcceleratedOptimizer {PREPARED}"),
+        ((accelerator, model, optimizer, prepared[2]), f"DataLoaderShard {PREPARED}"),
+        (("accelerator", model, optimizer, LOADER), "accelerator is str; allowed: an accelerate.Accelerator"),
+        ((accelerator, model, optimizer, [LOADER]), f"the loader is list; {ONE}"),
+    ):
+        assert_refused(autotune.accelerate.tune, given, message)
 
 
 def test_an_accelerator_that_compiles_is_refused() -> None:
     accelerate.state.AcceleratorState._reset_state(True)  # it can be set up once in a process
+    expected = r'the accelerator compiles .*; whether compiling pays .* explore="compile"'
     try:
         compiling, model = accelerate.Accelerator(cpu=True, dynamo_backend="inductor"), nn.Linear(1, 1)
-        with pytest.raises(
-            UsageError, match=r'the accelerator compiles .*; whether compiling pays .* explore="compile"'
-        ):
+        with pytest.raises(UsageError, match=expected):
             autotune.accelerate.tune(compiling, model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)
     finally:
         accelerate.state.AcceleratorState._reset_state(True)
@@ -222,16 +219,13 @@ class Stepping(transformers.Trainer):  # type: ignore[misc, name-defined]
 
 
 def test_what_is_not_measured_of_a_trainer_of_transformers_is_said() -> None:
-    given = Stepping(model=nn.Linear(1, 1), args=hugging().args, train_dataset=Squares(8))
     expected = "not part of what is measured: Stepping.training_step"
     with pytest.warns(UserWarning, match=expected), pytest.raises(UsageError):
-        autotune.transformers.tune(given, budget="none")
+        autotune.transformers.tune(hugging(Stepping), budget="none")
 
 
 def test_updated_arguments_are_a_copy_with_the_configurations_settings(tmp_path: Path) -> None:
-    given = transformers.TrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, report_to=[], learning_rate=math.pi, optim="sgd"
-    )
+    given = arguments(tmp_path, use_cpu=True, learning_rate=math.pi, optim="sgd")
     config = Config(batch_size=3, num_workers=2, prefetch_factor=4, amp="bf16", accumulation_steps=5, pin_memory=True)
     found = autotune.transformers.updated(given, config)
     assert (found.per_device_train_batch_size, found.gradient_accumulation_steps, found.bf16) == (3, 5, True)
@@ -243,21 +237,21 @@ def test_updated_arguments_are_a_copy_with_the_configurations_settings(tmp_path:
 
 
 def test_options_that_were_explored_are_set_too(tmp_path: Path) -> None:
-    given = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    given = arguments(tmp_path, use_cpu=True)
     found = autotune.transformers.updated(given, Config(options=("fused_optimizer", "checkpointing")))
     assert (found.optim, found.gradient_checkpointing) == ("adamw_torch_fused", True)
     assert autotune.transformers.updated(given, Config()).optim == given.optim
 
 
 def test_an_option_without_an_argument_is_said_and_another_optimizer_stays(tmp_path: Path) -> None:
-    given = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], optim="sgd")
+    given = arguments(tmp_path, use_cpu=True, optim="sgd")
     with pytest.warns(UserWarning, match="nothing for channels_last, fused_optimizer"):
         found = autotune.transformers.updated(given, Config(options=("channels_last", "fused_optimizer")))
     assert found.optim == "sgd"
 
 
 def test_a_precision_is_accepted_on_a_machine_without_an_accelerator(tmp_path: Path) -> None:
-    given = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[])
+    given = arguments(tmp_path)
     if given.device.type != "cpu":
         pytest.skip("there is an accelerator")
     assert autotune.transformers.updated(given, Config(amp="bf16")).bf16 is True

@@ -39,17 +39,9 @@ def seed_worker(number: int) -> None:
 
 
 def test_the_present_settings_are_the_loaders() -> None:
-    loader = DataLoader(
-        Squares(64), batch_size=16, num_workers=2, prefetch_factor=3, persistent_workers=True, pin_memory=False
-    )
-    expected = {
-        "batch_size": 16,
-        "num_workers": 2,
-        "prefetch_factor": 3,
-        "persistent_workers": True,
-        "pin_memory": False,
-    }
-    assert read_loader(loader, "the loader").present == expected
+    settings: dict[str, Any] = {"batch_size": 16, "num_workers": 2, "prefetch_factor": 3}
+    settings |= {"persistent_workers": True, "pin_memory": False}
+    assert read_loader(DataLoader(Squares(64), **settings), "the loader").present == settings
 
 
 def test_without_workers_nothing_is_said_of_them() -> None:
@@ -98,45 +90,26 @@ def test_another_batch_sampler_is_kept_and_fixes_the_batch_size() -> None:
     assert numbers(again(loader, batch_size=50), is_counted=True) == [0, 1, 2, 5, 6, 7]
 
 
-def test_several_ranks_are_not_measured_from_a_trainer() -> None:
-    with pytest.raises(UsageError, match="ranks=2: from a trainer one process is measured"):
-        tune_existing(
-            torch.nn.Linear(1, 1),
-            read_loader(DataLoader(Squares(100)), "the loader"),
-            device=torch.device("cpu"),
-            settings={},
-            options={"ranks": 2},
-            optimizer=torch.optim.AdamW,
-            training_step=None,
-        )
-
-
-def test_another_batch_size_than_a_fixed_one_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": 2}, "ranks=2: from a trainer one process is measured"),
+        ({"batch_size": 8}, "batch sampler makes batches of 3"),
+    ],
+)
+def test_neither_several_ranks_nor_another_batch_size_than_a_fixed_one_is_measured(
+    options: dict[str, Any], message: str
+) -> None:
     found = read_loader(DataLoader(Squares(100), batch_sampler=Buckets()), "the loader")
-    with pytest.raises(UsageError, match="batch sampler makes batches of 3"):
-        tune_existing(
-            torch.nn.Linear(1, 1),
-            found,
-            device=torch.device("cpu"),
-            settings={},
-            options={"batch_size": 8},
-            optimizer=torch.optim.AdamW,
-            training_step=None,
-        )
+    given: dict[str, Any] = {"device": torch.device("cpu"), "settings": {}, "options": options, "training_step": None}
+    with pytest.raises(UsageError, match=message):
+        tune_existing(torch.nn.Linear(1, 1), found, optimizer=torch.optim.AdamW, **given)
 
 
 def test_how_batches_are_made_is_kept() -> None:
-    loader = DataLoader(
-        Squares(20),
-        batch_size=8,
-        drop_last=True,
-        collate_fn=first_elements,
-        worker_init_fn=seed_worker,
-        timeout=5,
-        num_workers=1,
-        multiprocessing_context="spawn",
-        in_order=False,
-    )
+    of_workers: dict[str, Any] = {"worker_init_fn": seed_worker, "timeout": 5, "in_order": False, "num_workers": 1}
+    of_batches: dict[str, Any] = {"batch_size": 8, "drop_last": True, "collate_fn": first_elements}
+    loader = DataLoader(Squares(20), multiprocessing_context="spawn", **of_workers, **of_batches)
     found = again(loader)
     assert len(found) == 2
     assert found.worker_init_fn is seed_worker

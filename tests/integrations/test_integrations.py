@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.alone import ROOT, assert_passes
+from tests.alone import assert_passes
+from tests.processes import printed
 
 pytestmark = pytest.mark.machine
 
@@ -22,18 +20,8 @@ CHANGED = {"dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_p
 
 def told(folder: Path, name: str, act: str) -> Any:
     """Run one of the scripts beside this file, and return what its last line says."""
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.integrations.of_{name}", act],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return json.loads(printed("-m", f"tests.integrations.of_{name}", act, folder=folder, **quiet).splitlines()[-1])
 
 
 def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> None:

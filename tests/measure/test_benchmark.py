@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils import data
 
 from autotune.config import Config
 from autotune.measure.benchmark import measure
 from autotune.measure.device import CpuDevice
-from autotune.measure.step import tensors_in
 from autotune.measure.step_probe import open_step
 from autotune.records import Measurement, Request
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Divided, Lengthening, OneShard, Ragged, SlowToOpen, Squares, first_elements
+from tests.datasets import CountingUp, Divided, Lengthening, Ragged, SlowToOpen, Squares, first_elements
+from tests.measure.doing import MANY, Doing
+from tests.measure.test_step_probe import Training
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, Sleeping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
@@ -45,32 +36,13 @@ LOADERS = pytest.mark.parametrize(
 )
 QUICK = Request(seconds=0.8, target=0.5)
 """Epochs of up to half of it are measured whole: those here take a tenth of that, and have room on a busy machine."""
-OPENING = 0.2
-"""Seconds until a process has opened the dataset."""
-MANY = 100_000
-"""More samples than any of these windows holds."""
+OPENING = 0.2  # seconds until a process has opened the dataset
 
 
 @pytest.fixture(autouse=True)
 def warm_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps are enough here: these tests are not about how fast the model is."""
     monkeypatch.setattr("autotune.measure.step_probe.WARM_SECONDS", 0.0)
-
-
-class Training:
-    """A training step that remembers the batches it was given."""
-
-    def __init__(self) -> None:
-        self.batches: list[Any] = []
-
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        self.batches.append(batch)
-        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
-        return loss
-
-    def samples(self, steps: int) -> int:
-        """Samples in the last batches."""
-        return sum(len(next(tensors_in(batch))) for batch in self.batches[-steps:])
 
 
 def measured(
@@ -91,27 +63,25 @@ def notes_with(words: str, found: Measurement) -> list[str]:
 # --- epochs ---
 
 
-@LOADERS
-def test_a_short_last_batch_counts_what_it_holds(loader: dict[str, Any]) -> None:
-    found = measured(Squares(37), loader, training_step=(training := Training()))
-    assert found.samples == training.samples(found.steps)
-    assert (found.samples % 37, found.steps % 5) == (0, 0)
-    assert found.epoch_samples == 37
-
-
 @WITHOUT_AND_WITH_WORKERS
 def test_a_dataset_smaller_than_a_batch_is_one_batch(loader: dict[str, Any]) -> None:
     found = measured(Squares(10), loader, batch_size=32)
-    assert found.samples == 10 * found.steps
-    assert found.epoch_samples == 10
+    assert (found.samples, found.epoch_samples) == (10 * found.steps, 10)
 
 
 @LOADERS
-def test_over_whole_epochs_the_rate_is_samples_by_time_with_every_start(loader: dict[str, Any]) -> None:
+def test_whole_epochs_count_what_a_short_last_batch_holds_and_the_time_of_every_start(loader: dict[str, Any]) -> None:
+    training = Training()
+
     def is_whole(found: Measurement) -> bool:
+        assert found.samples == training.samples(found.steps)
+        assert (found.samples % 37, found.steps % 5, found.epoch_samples) == (0, 0, 37)
+        assert (found.persistence_gain is None) == (not loader)
+        if "persistent_workers" not in loader:  # what ends with its epoch does not tell the memory at the end
+            assert found.epoch_host_memory_bytes is None
         return found.samples_per_second == pytest.approx(found.samples / found.seconds)
 
-    found = undisturbed(lambda: measured(Squares(37), loader), is_whole)
+    found = undisturbed(lambda: measured(Squares(37), loader, training_step=training), is_whole)
     assert found.restart_seconds is not None
     assert is_whole(found)
     assert found.steady_samples_per_second >= found.samples_per_second
@@ -126,32 +96,28 @@ def test_an_epoch_that_never_fills_the_queue_is_measured_whole_and_says_so() -> 
     assert found.samples_per_second < found.steady_samples_per_second
 
 
-def test_of_a_long_epoch_a_part_is_measured_and_its_start_is_spread_over_all_of_it() -> None:
+def test_of_a_long_epoch_a_part_is_measured_its_start_is_spread_over_all_and_its_memory_is_told() -> None:
     found = measured(Squares(MANY), {"num_workers": 2})
     assert not notes_with("no steady state is reached", found)
-    assert found.epoch_samples == MANY
+    assert (found.epoch_samples, found.restart_seconds) == (MANY, None)
     assert found.samples < MANY
-    assert found.restart_seconds is None
     assert found.first_batch_seconds > 0
     whole_epoch = MANY / found.steady_samples_per_second + found.first_batch_seconds
     assert found.samples_per_second == pytest.approx(MANY / whole_epoch)
+    assert 0 <= found.ready_batches <= 4
+    assert found.worker_growth_bytes_per_sample is not None
+    assert found.worker_growth_bytes_per_sample >= 0
+    assert found.epoch_host_memory_bytes is not None
+    assert found.epoch_host_memory_bytes >= found.host_memory_bytes
 
 
 def test_workers_that_are_kept_open_the_dataset_once_and_new_ones_for_each_epoch() -> None:
     dataset = SlowToOpen(32, OPENING)
     anew, kept = (measured(dataset, {"num_workers": 2, "persistent_workers": keeps}) for keeps in (False, True))
     assert min(anew.first_batch_seconds, kept.first_batch_seconds) >= OPENING
-    assert anew.restart_seconds is not None
-    assert kept.restart_seconds is not None
-    assert kept.restart_seconds < OPENING <= anew.restart_seconds
+    assert (kept.restart_seconds or OPENING) < OPENING <= (anew.restart_seconds or 0.0)
     assert anew.samples_per_second < kept.samples_per_second < kept.steady_samples_per_second
-    assert anew.persistence_gain is not None
-    assert kept.persistence_gain is not None
-    assert min(anew.persistence_gain, kept.persistence_gain) > 0.5
-
-
-def test_without_workers_there_is_nothing_to_keep() -> None:
-    assert measured(Squares(37), {}).persistence_gain is None
+    assert min(anew.persistence_gain or 0.0, kept.persistence_gain or 0.0) > 0.5
 
 
 def test_the_first_batch_takes_as_long_as_its_samples() -> None:
@@ -161,7 +127,7 @@ def test_the_first_batch_takes_as_long_as_its_samples() -> None:
 # --- samplers ---
 
 
-class Endless(Sampler[int]):
+class Endless(data.Sampler[int]):
     """Draws forever, as samplers for training by steps do."""
 
     def __iter__(self) -> Iterator[int]:
@@ -180,12 +146,12 @@ def test_a_sampler_without_end_is_one_epoch_of_unknown_length(loader: dict[str, 
 @pytest.mark.parametrize("count", [37, MANY + 1])
 @WITHOUT_AND_WITH_WORKERS
 def test_an_epoch_is_as_long_as_the_users_sampler(loader: dict[str, Any], count: int) -> None:
-    sampler = WeightedRandomSampler([1.0] * 10, count)
+    sampler = data.WeightedRandomSampler([1.0] * 10, count)
     assert measured(Squares(10), loader, sampler=sampler).epoch_samples == count
 
 
 def test_training_is_on_what_the_users_sampler_draws() -> None:
-    subset = SubsetRandomSampler(range(50, 87))
+    subset = data.SubsetRandomSampler(range(50, 87))
     found = measured(Squares(1000), {}, sampler=subset, training_step=(training := Training()))
     assert torch.cat([x for x, _ in training.batches]).unique().tolist() == list(range(50, 87))
     assert (found.samples % 37, found.epoch_samples) == (0, 37)
@@ -194,7 +160,7 @@ def test_training_is_on_what_the_users_sampler_draws() -> None:
 @WITHOUT_AND_WITH_WORKERS
 def test_what_a_batch_sampler_drops_is_not_counted(loader: dict[str, Any]) -> None:
     dataset = Squares(37)
-    sampler = functools.partial(BatchSampler, RandomSampler(dataset), drop_last=True)
+    sampler = functools.partial(data.BatchSampler, data.RandomSampler(dataset), drop_last=True)
     found = measured(dataset, loader, batch_sampler=sampler, training_step=(training := Training()))
     assert {len(x) for x, _ in training.batches} == {8}
     assert found.samples == training.samples(found.steps) == 8 * found.steps
@@ -202,22 +168,20 @@ def test_what_a_batch_sampler_drops_is_not_counted(loader: dict[str, Any]) -> No
 
 
 @WITHOUT_AND_WITH_WORKERS
-def test_batches_of_different_sizes_count_what_each_holds(loader: dict[str, Any]) -> None:
-    buckets = [[0, 1, 2, 3, 4, 5, 6, 7], [8], [9, 10]]
-    found = measured(Squares(11), loader, batch_sampler=lambda size: buckets, training_step=(training := Training()))
+@pytest.mark.parametrize(
+    ("length", "options"),
+    [
+        (11, {"batch_sampler": lambda size: [[0, 1, 2, 3, 4, 5, 6, 7], [8], [9, 10]]}),
+        (37, {"collate_fn": first_elements}),
+    ],
+    ids=["of different sizes", "of the user's collate function"],
+)
+def test_batches_count_what_each_holds(loader: dict[str, Any], length: int, options: dict[str, Any]) -> None:
+    found = measured(Squares(length), loader, **options, training_step=(training := Training()))
     assert found.samples == training.samples(found.steps)
-    assert (found.samples % 11, found.epoch_samples) == (0, 11)
-
-
-# --- collation ---
-
-
-@WITHOUT_AND_WITH_WORKERS
-def test_batches_of_the_users_collate_function_are_counted_by_their_samples(loader: dict[str, Any]) -> None:
-    found = measured(Squares(37), loader, collate_fn=first_elements, training_step=(training := Training()))
-    assert training.batches[-1].keys() == {"x"}
-    assert found.samples == training.samples(found.steps)
-    assert found.samples % 37 == 0
+    assert (found.samples % length, found.epoch_samples) == (0, length)
+    if "collate_fn" in options:
+        assert training.batches[-1].keys() == {"x"}
 
 
 @WITHOUT_AND_WITH_WORKERS
@@ -237,22 +201,20 @@ def test_padded_sequences_are_counted_as_samples_however_long(loader: dict[str, 
     [(Divided(MANY), {"num_workers": 2}), (CountingUp(MANY), {"num_workers": 1}), (CountingUp(MANY), {})],
     ids=["divided", "one worker", "alone"],
 )
-def test_samples_that_no_other_worker_yields_count_in_full(dataset: CountingUp, loader: dict[str, Any]) -> None:
+def test_samples_that_no_other_worker_yields_count_in_full_and_an_unknown_end_is_told(
+    dataset: CountingUp, loader: dict[str, Any]
+) -> None:
     found = measured(dataset, loader)
     assert found.samples_per_second == found.steady_samples_per_second
     assert not notes_with("samples are counted", found)
     assert not notes_with("no data", found)
+    assert (found.epoch_samples, found.persistence_gain, found.epoch_host_memory_bytes) == (None, None, None)
 
 
 def test_samples_that_both_workers_yield_count_once() -> None:
     found = measured(CountingUp(MANY), {"num_workers": 2})
     assert found.samples_per_second == pytest.approx(found.steady_samples_per_second / 2)
     assert notes_with("only 50% of the samples are counted", found)
-
-
-def test_an_iterable_epoch_without_a_known_end_has_no_length() -> None:
-    found = measured(Divided(MANY), {"num_workers": 2})
-    assert (found.epoch_samples, found.persistence_gain, found.epoch_host_memory_bytes) == (None, None, None)
 
 
 @LOADERS
@@ -275,43 +237,31 @@ def test_what_an_iterable_dataset_says_of_its_length_is_not_relied_upon() -> Non
     assert measured(Sized(61), {"num_workers": 2}).epoch_samples == 61
 
 
-def test_a_worker_without_a_shard_is_told() -> None:
-    found = measured(OneShard(MANY), {"num_workers": 2})
-    assert notes_with("1 of 2 loader workers", found)
-    assert found.samples_per_second == found.steady_samples_per_second
-
-
 @pytest.mark.parametrize("length", [10, 97, 400])
 def test_epochs_that_grow_longer_are_measured_all_the_same(length: int) -> None:
-    found = measured(Lengthening(length), {}, batch_size=1)
-    assert found.samples >= 1
-    assert found.samples_per_second > 0
+    assert measured(Lengthening(length), {}, batch_size=1).samples_per_second > 0
 
 
-class Understating(BatchSampler):
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_sampler_that_yields_more_than_it_says_is_measured_all_the_same() -> None:
+    sampler = functools.partial(Understating, data.SequentialSampler(range(1000)), drop_last=False)
+    assert measured(Squares(1000), {}, batch_size=2, batch_sampler=sampler).samples_per_second > 0
+
+
+class Understating(data.BatchSampler):
     """Yields more batches than it says."""
 
     def __len__(self) -> int:
         return super().__len__() * 9 // 10
 
 
-def test_a_sampler_that_yields_more_than_it_says_is_measured_all_the_same() -> None:
-    def sampler(batch_size: int) -> BatchSampler:
-        return Understating(SequentialSampler(range(1000)), batch_size, drop_last=False)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        assert measured(Squares(1000), {}, batch_size=2, batch_sampler=sampler).samples_per_second > 0
-
-
+@pytest.mark.filterwarnings("ignore::UserWarning")  # there is nothing to pin memory for
 def test_how_batches_are_copied_is_the_loaders_choice_and_not_that_of_the_first_in_the_cell() -> None:
     workload, device = Workload(nn.Linear(1, 1), Squares(MANY), training_step=Training()), CpuDevice()
     warm = open_step(workload, Config(batch_size=8), device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # there is nothing to pin memory for
-        for pins in (True, False):
-            measure(workload, Config(batch_size=8, pin_memory=pins), warm, device, Request(seconds=0.1))
-            assert warm.step.non_blocking is pins
+    for pins in (True, False):
+        measure(workload, Config(batch_size=8, pin_memory=pins), warm, device, Request(seconds=0.1))
+        assert warm.step.non_blocking is pins
 
 
 # --- what else a measurement says ---
@@ -329,41 +279,26 @@ def test_the_numbers_of_a_measurement_fit_together(loader: dict[str, Any]) -> No
     assert math.isfinite(found.loss)
     assert found.ci95 is not None
     assert found.ci95[0] <= found.samples_per_second <= found.ci95[1]
-    assert found.device_idle_share is None
-    assert 0 < found.peak_memory_bytes == found.host_memory_bytes
+    assert (found.memory, found.peak_allocated_bytes, found.device_idle_share) == ("host", None, None)
+    assert 2**20 < found.peak_memory_bytes == found.host_memory_bytes <= found.memory_limit_bytes
 
 
 def test_only_workers_build_ahead_grow_and_fill_shared_memory() -> None:
     found = measured(Squares(MANY), {})
-    assert (found.ready_batches, found.shared_memory_bytes) == (0, 0)
-    assert (found.worker_growth_bytes_per_sample, found.epoch_host_memory_bytes) == (None, None)
+    assert (found.ready_batches, found.shared_memory_bytes, found.worker_growth_bytes_per_sample) == (0, 0, None)
+    assert found.epoch_host_memory_bytes is None
 
 
-def test_workers_that_live_on_tell_the_memory_at_the_end_of_an_epoch() -> None:
-    found = measured(Squares(MANY), {"num_workers": 2})
-    assert 0 <= found.ready_batches <= 4
-    assert found.worker_growth_bytes_per_sample is not None
-    assert found.worker_growth_bytes_per_sample >= 0
-    assert found.epoch_host_memory_bytes is not None
-    assert found.epoch_host_memory_bytes >= found.host_memory_bytes
-
-
-def test_workers_that_end_with_their_epoch_do_not_tell_it() -> None:
-    assert measured(Squares(37), {"num_workers": 2}).epoch_host_memory_bytes is None
-
-
-class Broken(Squares):
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if index == 600:
-            raise ValueError(f"item {index} is broken")
-        return super().__getitem__(index)
+def raise_at_600(index: int) -> None:
+    if index == 600:
+        raise ValueError(f"item {index} is broken")
 
 
 @WITHOUT_AND_WITH_WORKERS
 def test_an_item_that_raises_after_many_good_ones_gives_its_message_and_no_rate(loader: dict[str, Any]) -> None:
-    dataset, training, before = Broken(1000), Training(), set(psutil.Process().children())
+    dataset, training, before = Doing(raise_at_600, 1000), Training(), set(psutil.Process().children())
     endless = Request(seconds=600.0, target=0.0)  # however long that item takes to come
     with pytest.raises(ValueError, match="item 600 is broken"):
-        measured(dataset, loader, request=endless, sampler=SequentialSampler(dataset), training_step=training)
+        measured(dataset, loader, request=endless, sampler=data.SequentialSampler(dataset), training_step=training)
     assert len(training.batches) == 600 // 8
     assert set(psutil.Process().children()) <= before

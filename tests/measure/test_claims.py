@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,9 +17,7 @@ import torch.multiprocessing
 from torch import nn
 from torch.utils.data import Dataset
 
-import autotune
 from autotune.config import Config
-from autotune.host import usable_cpus
 from autotune.measure.benchmark import measure
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import CpuDevice
@@ -29,26 +25,18 @@ from autotune.measure.step_probe import open_step
 from autotune.records import Conditions, Outcome, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
-from tests import examples
 from tests.datasets import HoldsALambda, Squares
-from tests.simulated import space_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.measure.doing import Doing, spin
 
 QUICK = Request(seconds=0.3, time_limit=60)
 ALONE = Config(batch_size=8)
 WITH_WORKERS = Config(batch_size=8, num_workers=2, persistent_workers=True)
-ROOT = str(Path(autotune.__file__).parent.parent)
 
 pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("shared_processes")]
 
 
 def runner_of(name: str) -> ProcessRunner:
     return ProcessRunner(describe(f"tests.measure.test_claims:{name}"), "cpu")
-
-
-# --- other processes ---
 
 
 @pytest.fixture
@@ -77,26 +65,17 @@ def test_a_measurement_beside_busy_neighbours_is_suspect(request: pytest.Fixture
     assert attempt.measurement.conditions.is_crowded
 
 
-class Laborious(Squares):
-    """Keeps a CPU busy for 2 ms a sample."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        end = time.thread_time() + 0.002
-        while time.thread_time() < end:
-            pass
-        return super().__getitem__(index)
+def labour(index: int) -> None:
+    spin(0.002)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_loader_workers_are_no_neighbours_even_if_they_have_ended(keeps: bool) -> None:
-    workload, device = Workload(nn.Linear(1, 1), Laborious(64)), CpuDevice()
+    workload, device = Workload(nn.Linear(1, 1), Doing(labour, 64)), CpuDevice()
     config = Config(batch_size=8, num_workers=1, persistent_workers=keeps)
     found = measure(workload, config, open_step(workload, config, device), device, Request(seconds=0.6))
     assert found.restart_seconds is not None
     assert found.conditions.own_cpus > 0.15  # beside busy neighbours too; training itself takes a tenth of that
-
-
-# --- files ---
 
 
 class Blocks(Dataset[torch.Tensor]):
@@ -147,20 +126,8 @@ def test_what_comes_from_storage_is_told_from_what_the_page_cache_had(blocks: Pa
         return measure(workload, config, warm, device, Request(seconds=0.2)).conditions.storage_share
 
     warm, cold = storage_share(forgets=False), storage_share(forgets=True)
-    assert warm is not None
-    assert cold is not None
-    assert warm < 0.2
-    assert cold > 0.8
-
-
-# --- limits of a container ---
-
-
-def test_the_workers_that_are_tried_follow_the_quota_and_not_the_number_of_cpus() -> None:
-    def most_workers(quota: float | None) -> int:
-        return max(space_of(examples.facts(), usable_cpus(16, quota)).allowed["num_workers"])
-
-    assert (most_workers(2.0), most_workers(None)) == (4, 32)
+    assert None not in (warm, cold)
+    assert warm < 0.2 < 0.8 < cold  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -184,53 +151,6 @@ def test_throttling_by_the_quota_is_told(tmp_path: Path, mount: str, before: str
     (tmp_path / "proc/self/cgroup").write_text("0::/job\n" if "cgroup2" in mount else "3:cpu:/job\n")
     (tmp_path / "proc/self/mountinfo").write_text(f"31 23 0:28 / /sys/fs/cgroup rw - {mount}\n")
     assert conditions_after(2.0).throttled_share == pytest.approx(0.25)
-
-
-class Large(Dataset[torch.Tensor]):
-    """Samples of 4 MB."""
-
-    def __len__(self) -> int:
-        return 10_000
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.ones(2**20)
-
-
-def large_batches() -> Workload:
-    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.05)
-        loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
-        return loss
-
-    return Workload(nn.Linear(1, 1), Large(), training_step=step)
-
-
-def report_large_batches() -> None:
-    """Measure batches of 16 MB, eight of them in flight and then none."""
-    with runner_of("large_batches") as runner:
-        configs = (Config(batch_size=4, num_workers=2, prefetch_factor=4), Config(batch_size=4))
-        attempts = [runner.measure(config, QUICK) for config in configs]
-    sys.stdout.write(json.dumps([(attempt.outcome, attempt.message) for attempt in attempts]))
-
-
-def test_batches_that_shared_memory_does_not_hold_are_an_outcome_and_no_workers_are_measured() -> None:
-    code = "from tests.measure.test_claims import report_large_batches; report_large_batches()"
-    in_small_memory = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]
-    if not shutil.which("unshare") or subprocess.run([*in_small_memory, "true"], capture_output=True).returncode:
-        pytest.skip("a small /dev/shm takes the right to mount one")
-    environment = {**os.environ, "PYTHONPATH": ROOT}
-    ended = subprocess.run(
-        [*in_small_memory, sys.executable, "-c", code],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    (crowded, message), (alone, _) = json.loads(ended.stdout)
-    assert crowded == Outcome.SHM
-    assert "shared memory" in message
-    assert alone in (Outcome.OK, Outcome.SUSPECT)
-
-
-# --- how workers are started ---
 
 
 def squares_without_fork() -> Workload:

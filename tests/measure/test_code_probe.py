@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import multiprocessing
 import sys
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,24 +19,17 @@ from torch import nn
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler
 
 from autotune.config import Config
-from autotune.demo import CompressedImages
 from autotune.errors import UserCodeError
 from autotune.measure.code_probe import look_inside
 from autotune.measure.device import CpuDevice
+from autotune.probes import Anatomy
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Squares, first_elements
+from tests.measure.doing import MANY, Doing, spin
 from tests.quiet import undisturbed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from autotune.probes import Anatomy
-
 BATCH_SIZE = 4
-SECONDS = 0.5
-"""Length of a look."""
-MANY = 100_000
-"""More samples than any of these looks builds."""
+SECONDS = 0.5  # length of a look
 
 
 class Mean(nn.Module):
@@ -61,42 +56,28 @@ def slept(seconds: float) -> Any:
 # --- what building a batch takes, and where ---
 
 
-def spin(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
+TAKEN: list[float] = []  # seconds that each sample of the next dataset has taken
 
 
-class Uneven(Squares):
-    """Sleeps 6 ms a sample and computes for 2; knows what each has taken."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.taken: list[float] = []
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        begin = time.perf_counter()
-        time.sleep(0.006)
-        spin(0.002)
-        self.taken.append(time.perf_counter() - begin)
-        return super().__getitem__(index)
-
-
-def collate_slowly(samples: list[Any]) -> Any:
-    time.sleep(0.02)
-    return torch.utils.data.default_collate(samples)
-
-
-UNEVEN = Uneven(MANY)
+def sleep_and_spin(index: int) -> None:
+    begin = time.perf_counter()
+    time.sleep(0.006)
+    spin(0.002)
+    TAKEN.append(time.perf_counter() - begin)
 
 
 @pytest.fixture(scope="module")
 def uneven() -> Anatomy:
-    return look(UNEVEN, seconds=1.0)
+    return look(Doing(sleep_and_spin), seconds=1.0)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Anatomy:
+    return look(Squares(MANY))
 
 
 def test_samples_take_as_long_as_their_parts(uneven: Anatomy) -> None:
-    assert 0.008 <= min(UNEVEN.taken) <= uneven.sample_seconds < 1.5 * max(UNEVEN.taken)
+    assert 0.008 <= min(TAKEN) <= uneven.sample_seconds < 1.5 * max(TAKEN)
     assert 0 < uneven.collate_seconds < uneven.sample_seconds
 
 
@@ -106,62 +87,57 @@ def test_functions_are_named_by_what_they_take_themselves_longest_first(uneven: 
     assert 0.3 < sleeping.share < 0.85
     shares = {each.where: each.share for each in others}
     line = inspect.getsourcelines(spin)[1]
-    spinning = [f"tests/measure/test_code_probe.py:{line} spin", "built-in time.thread_time"]
+    spinning = [f"tests/measure/doing.py:{line} spin", "built-in time.thread_time"]
     assert 0.1 < sum(shares.get(where, 0.0) for where in spinning) < 0.6
     assert [each.share for each in uneven.code] == sorted((each.share for each in uneven.code), reverse=True)
     assert sum(each.share for each in uneven.code) <= 1
 
 
 def test_what_a_collate_function_takes_is_told_from_its_samples() -> None:
-    found = undisturbed(
-        lambda: look(Squares(MANY), collate_fn=collate_slowly),
-        lambda found: found.collate_seconds == slept(0.02) and found.code[0].where == "built-in time.sleep",
-    )
-    assert found.collate_seconds == slept(0.02)
+    def collate_slowly(samples: list[Any]) -> Any:
+        time.sleep(0.02)
+        return torch.utils.data.default_collate(samples)
+
+    def is_right(found: Anatomy) -> bool:
+        return found.collate_seconds == slept(0.02) and found.code[0].where == "built-in time.sleep"
+
+    found = undisturbed(lambda: look(Squares(MANY), collate_fn=collate_slowly), is_right)
+    assert is_right(found), found
     assert found.sample_seconds < 0.5 * found.collate_seconds
-    assert found.code[0].where == "built-in time.sleep"
     assert found.is_custom_collate
-    assert not look(Squares(MANY), seconds=0.1).is_custom_collate
 
 
-def test_neither_autotune_nor_torchs_loader_is_in_the_list() -> None:
-    names = [each.where for each in look(Squares(MANY)).code]
+def test_neither_autotune_nor_torchs_loader_is_in_the_list_and_the_start_method_is_told(plain: Anatomy) -> None:
+    names = [each.where for each in plain.code]
     assert names
     assert not [name for name in names if "autotune/" in name or "torch/utils" in name or "_utils/" in name]
+    assert plain.start_method in multiprocessing.get_all_start_methods()
+    assert plain.has_cuda_build == (torch.version.cuda is not None or torch.version.hip is not None)
+    assert (plain.is_custom_collate, plain.has_getitems) == (False, False)
+    assert plain.python_objects < 100
 
 
 def test_the_list_is_short_and_has_no_absolute_path() -> None:
-    class Varied(Squares):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            json.loads(json.dumps({str(number): [number] for number in range(200)}))
-            zlib.decompress(zlib.compress(bytes(40_000)))
-            np.sort(np.random.default_rng(0).normal(size=2000))
-            return super().__getitem__(index)
+    def do_much(index: int) -> None:
+        json.loads(json.dumps({str(number): [number] for number in range(200)}))
+        zlib.decompress(zlib.compress(bytes(40_000)))
+        np.sort(np.random.default_rng(0).normal(size=2000))
 
-    found = look(Varied(MANY)).code
-    assert 3 <= len(found) <= 6
-    assert not [each for each in found if each.where.startswith("/") or "0x" in each.where]
-    assert "built-in zlib.compress" in [each.where for each in found]
-
-
-def test_the_demo_is_a_users_code_like_any_other() -> None:
-    assert "built-in zlib.decompress" in [each.where for each in look(CompressedImages()).code]
+    names = [each.where for each in look(Doing(do_much)).code]
+    assert 3 <= len(names) <= 6
+    assert not [name for name in names if name.startswith("/") or "0x" in name]
+    assert "built-in zlib.compress" in names
 
 
 def test_the_profiler_is_off_afterwards_also_after_an_error() -> None:
-    class Broken(Squares):
-        reads = 0
-
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            Broken.reads += 1
-            if sys.getprofile() is not None:
-                raise ValueError("their item is broken")
-            return super().__getitem__(index)
+    def raise_if_profiled(index: int) -> None:
+        if sys.getprofile() is not None:
+            raise ValueError("their item is broken")
 
     look(Squares(MANY), seconds=0.1)
     assert sys.getprofile() is None
     with pytest.raises(ValueError, match="their item is broken"):
-        look(Broken(MANY), seconds=0.1)
+        look(Doing(raise_if_profiled), seconds=0.1)
     assert sys.getprofile() is None
 
 
@@ -184,6 +160,15 @@ def test_arrays_are_counted_in_a_sample_and_tensors_in_a_batch() -> None:
     assert (found.numpy_arrays, found.batch_tensors) == (2, 8)
 
 
+def test_a_batch_that_a_dataset_makes_itself_is_no_list_of_samples() -> None:
+    class Columns(Squares):
+        def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
+            return dict.fromkeys("xy", torch.tensor(indices))
+
+    found = look(Columns(MANY), seconds=0.1, collate_fn=lambda columns: columns)
+    assert (found.batch_tensors, found.numpy_arrays) == (2, 0)
+
+
 def test_a_dataset_that_reads_whole_batches_is_read_so() -> None:
     class Together(Squares):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,16 +181,6 @@ def test_a_dataset_that_reads_whole_batches_is_read_so() -> None:
     found = look(Together(MANY))
     assert found.has_getitems
     assert found.sample_seconds == slept(0.02 / BATCH_SIZE)
-    assert not look(Squares(MANY), seconds=0.1).has_getitems
-
-
-def test_a_batch_that_a_dataset_makes_itself_is_no_list_of_samples() -> None:
-    class Columns(Squares):
-        def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
-            return {"x": torch.tensor(indices), "y": torch.tensor(indices)}
-
-    found = look(Columns(MANY), seconds=0.1, collate_fn=lambda columns: columns)
-    assert (found.batch_tensors, found.numpy_arrays) == (2, 0)
 
 
 class Stream(IterableDataset[np.ndarray[Any, Any]]):
@@ -232,32 +207,18 @@ def test_batches_are_those_of_the_users_sampler() -> None:
     def sampler(batch_size: int) -> BatchSampler:
         return BatchSampler(SequentialSampler(range(8)), 2 * batch_size, drop_last=False)
 
-    sizes: list[int] = []
-
     def collate(samples: list[Any]) -> Any:
-        sizes.append(len(samples))
+        assert len(samples) == 2 * BATCH_SIZE
         return first_elements(samples)
 
     look(Squares(8), seconds=0.1, batch_sampler=sampler, collate_fn=collate)
-    assert set(sizes) == {2 * BATCH_SIZE}
     read: list[int] = []
-
-    class Noting(Squares):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            read.append(index)
-            return super().__getitem__(index)
-
-    look(Noting(MANY), seconds=0.1, sampler=range(10, 14))
+    look(Doing(read.append), seconds=0.1, sampler=range(10, 14))
     assert set(read) == {10, 11, 12, 13}
 
 
 def test_slow_batches_take_a_bounded_time() -> None:
-    class Slow(Squares):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            time.sleep(0.1)
-            return super().__getitem__(index)
-
-    found = look(Slow(MANY), seconds=0.2)
+    found = look(Doing(lambda index: time.sleep(0.1)), seconds=0.2)
     assert found.sample_seconds == slept(0.1)
     assert 0.8 < found.seconds < 4
 
@@ -266,58 +227,39 @@ def test_slow_batches_take_a_bounded_time() -> None:
 
 
 def test_what_the_dataset_holds_is_counted_and_pickled() -> None:
-    class Named(Squares):
-        def __init__(self) -> None:
-            super().__init__(MANY)
-            self.names = [f"image {number}.png" for number in range(200_000)]
-
-    found = look(Named(), seconds=0.1)
+    dataset: Any = Squares(MANY)
+    dataset.names = [f"image {number}.png" for number in range(200_000)]
+    found = look(dataset, seconds=0.1)
     assert 200_000 <= found.python_objects < 200_100
     assert found.dataset_bytes is not None
     assert 2e6 < found.dataset_bytes < 6e6
-    assert look(Squares(MANY), seconds=0.1).python_objects < 100
-
-
-def test_the_start_method_is_told_and_not_fixed() -> None:
-    found = look(Squares(MANY), seconds=0.1)
-    assert found.start_method in multiprocessing.get_all_start_methods()
-    assert found.has_cuda_build == (torch.version.cuda is not None or torch.version.hip is not None)
 
 
 # --- what a step does ---
 
 
-def layers(count: int) -> nn.Module:
-    return nn.Sequential(*(nn.Linear(1, 1) for _ in range(count)))
+sgd = functools.partial(torch.optim.SGD, lr=1e-3, foreach=False)
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=1e-3, foreach=False)
+def operators(count: int, accumulation_steps: int = 1) -> int:
+    """Operators of a step of a model with so many layers."""
+    workload = Workload(nn.Sequential(*(nn.Linear(1, 1) for _ in range(count))), Squares(MANY), optimizer=sgd)
+    config = Config(batch_size=BATCH_SIZE, accumulation_steps=accumulation_steps)
+    return look_inside(workload, config, CpuDevice(), 0.1).operators_per_step
 
 
-def test_operators_grow_with_the_layers_of_a_model() -> None:
-    few, some, many = (look(Squares(MANY), layers(n), 0.1, optimizer=sgd).operators_per_step for n in (1, 2, 5))
+def test_operators_of_a_step_grow_with_the_layers_of_a_model_and_not_with_accumulation() -> None:
+    few, some, many = map(operators, (1, 2, 5))
     assert 4 <= some - few <= 20  # forward, backward and two parameters to change
     assert many - some == 3 * (some - few)
-
-
-def test_operators_of_one_step_do_not_depend_on_accumulation() -> None:
-    workload = Workload(layers(2), Squares(MANY), optimizer=sgd)
-    one, four = (
-        look_inside(workload, Config(batch_size=BATCH_SIZE, accumulation_steps=n), CpuDevice(), 0.1) for n in (1, 4)
-    )
-    assert one.operators_per_step == four.operators_per_step
+    assert operators(2, accumulation_steps=4) == some
 
 
 def test_a_dictionary_for_a_model_that_gives_its_own_loss_is_trained_on() -> None:
-    class Transformer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(1, 1)
+    class Transformer(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"loss": super().forward(x).mean()}
 
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": self.head(x).mean()}
-
-    found = look(Squares(MANY), Transformer(), collate_fn=first_elements)
+    found = look(Squares(MANY), Transformer(1, 1), collate_fn=first_elements)
     assert (found.batch_tensors, found.synchronisations) == (1, ())
     assert found.operators_per_step > 5

@@ -35,39 +35,35 @@ def test_what_others_use_is_what_is_busy_beyond_our_own() -> None:
     [(1.9, 0.05, False), (1.0, 0.9, True), (0.1, 0.9, False), (2.0, 0.0, False), (1.5, 0.3, True)],
 )
 def test_others_disturb_only_where_they_take_what_we_could_use(own: float, foreign: float, is_crowded: bool) -> None:
-    later = after(1.0, own=START.own + own, busy=START.busy + own + foreign)
-    conditions = conditions_between(START, later)
-    assert conditions.is_crowded is is_crowded
-    assert bool(conditions.disturbances) is is_crowded
+    conditions = conditions_between(START, after(1.0, own=START.own + own, busy=START.busy + own + foreign))
+    assert (conditions.is_crowded, bool(conditions.disturbances)) == (is_crowded, is_crowded)
 
 
 def test_waiting_throttling_and_pressure_are_shares_of_the_window() -> None:
-    conditions = conditions_between(START, after(2.0, waiting=0.6, throttled=1.0, pressure=2.5))
-    assert conditions.run_queue_share == pytest.approx(0.05)
-    assert conditions.throttled_share == pytest.approx(0.5)
-    assert conditions.cpu_pressure_share == pytest.approx(0.25)
+    found = conditions_between(START, after(2.0, waiting=0.6, throttled=1.0, pressure=2.5))
+    shares = (found.run_queue_share, found.throttled_share, found.cpu_pressure_share)
+    assert shares == pytest.approx((0.05, 0.5, 0.25))
 
 
 def test_what_the_system_does_not_count_is_none() -> None:
-    conditions = conditions_between(
-        replace(START, waiting=None, throttled=None, pressure=None, read={}), after(1.0, waiting=1.0)
-    )
-    shares = (conditions.run_queue_share, conditions.throttled_share, conditions.cpu_pressure_share)
-    assert (*shares, conditions.storage_share, conditions.gpu_utilisation) == (None,) * 5
-
-
-@pytest.mark.parametrize(("stored", "share"), [(0, 0.0), (500, 0.5), (4000, 1.0)])
-def test_the_storage_share_is_what_did_not_come_from_the_page_cache(stored: int, share: float) -> None:
-    conditions = conditions_between(START, after(1.0, read={7: (2000, stored), 9: (50, 50)}))
-    assert conditions.storage_share == share
+    before = replace(START, waiting=None, throttled=None, pressure=None, read={})
+    found = conditions_between(before, after(1.0, waiting=1.0))
+    shares = (found.run_queue_share, found.throttled_share, found.cpu_pressure_share)
+    assert (*shares, found.storage_share, found.gpu_utilisation) == (None,) * 5
 
 
 @pytest.mark.parametrize(
-    ("stored", "label"), [(None, None), (0, "warm"), (40, "warm"), (100, "mixed"), (890, "mixed"), (1000, "cold")]
+    ("stored", "share", "label"),
+    [
+        *((None, None, None), (0, 0.0, "warm"), (40, 0.04, "warm"), (100, 0.1, "mixed"), (500, 0.5, "mixed")),
+        *((890, 0.89, "mixed"), (1000, 1.0, "cold"), (4000, 1.0, "cold")),
+    ],
 )
-def test_data_from_storage_and_from_the_page_cache_have_names(stored: int | None, label: str | None) -> None:
-    later = after(1.0, read={} if stored is None else {7: (2000, stored)})
-    assert conditions_between(START, later).page_cache == label
+def test_the_storage_share_is_what_did_not_come_from_the_page_cache_and_has_a_name(
+    stored: int | None, share: float | None, label: str | None
+) -> None:
+    found = conditions_between(START, after(1.0, read={} if stored is None else {7: (2000, stored), 9: (50, 50)}))
+    assert (found.storage_share, found.page_cache) == (share, label)
 
 
 @pytest.mark.parametrize(
@@ -82,43 +78,36 @@ def test_data_from_storage_and_from_the_page_cache_have_names(stored: int | None
 )
 def test_a_worker_computes_in_the_threads_that_are_busy(used: dict[int, float], threads: int) -> None:
     before = replace(START, threads={7: {1: 5.0}})
-    later = replace(
-        after(1.0), threads={7: {1: 5.0 + used[1], **{t: s for t, s in used.items() if t > 1}}, 8: {9: 9.0}}
-    )
+    later = after(1.0, threads={7: {**used, 1: 5.0 + used[1]}, 8: {9: 9.0}})
     assert conditions_between(before, later).worker_threads == threads
 
 
 def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
     slowdowns = ("hardware thermal slowdown",)
     reading = GpuReading(utilisation=0.9, clock_mhz=1200, process_bytes=5, foreign_bytes=7, slowdowns=slowdowns)
-    conditions = conditions_between(START, after(1.0), reading)
-    assert conditions.gpu_clock_mhz == 1200
-    assert (conditions.gpu_process_bytes, conditions.gpu_foreign_bytes) == (5, 7)
-    assert conditions.disturbances == ("the GPU ran slower than it can: hardware thermal slowdown",)
+    found = conditions_between(START, after(1.0), reading)
+    assert (found.gpu_clock_mhz, found.gpu_process_bytes, found.gpu_foreign_bytes) == (1200, 5, 7)
+    assert found.disturbances == ("the GPU ran slower than it can: hardware thermal slowdown",)
 
 
-def test_counters_are_read_from_the_kernels_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("waited", "pressed", "expected"),
+    [
+        ("100 2500000000 3\n", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull ...\n", (2.5, 1.5)),
+        *((damaged, damaged, (None, None)) for damaged in ("", "nonsense", "1 x 2", "some total=\n")),
+    ],
+)
+def test_counters_are_read_from_the_kernels_files_and_damaged_ones_count_nothing(
+    tmp_path: Path, waited: str, pressed: str, expected: tuple[float | None, float | None]
+) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/pressure").mkdir()
-    (tmp_path / "proc/self/schedstat").write_text("100 2500000000 3\n")
-    (tmp_path / "proc/pressure/cpu").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull ...\n")
+    (tmp_path / "proc/self/schedstat").write_text(waited)
+    (tmp_path / "proc/pressure/cpu").write_text(pressed)
     now = snapshot(tmp_path)
-    assert (now.waiting, now.pressure) == (2.5, 1.5)
+    assert (now.waiting, now.pressure) == expected
     assert now.own > 0
     assert now.busy >= 0
-
-
-@pytest.mark.parametrize("content", ["", "nonsense", "1 x 2", "some total=\n"])
-def test_damaged_files_count_nothing(tmp_path: Path, content: str) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/pressure").mkdir()
-    (tmp_path / "proc/self/schedstat").write_text(content)
-    (tmp_path / "proc/pressure/cpu").write_text(content)
-    now = snapshot(tmp_path)
-    assert (now.waiting, now.pressure) == (None, None)
-
-
-# --- what others want ---
 
 
 def test_what_others_want_is_what_they_use_and_wait_for() -> None:
@@ -132,7 +121,9 @@ def test_where_others_use_more_than_they_were_seen_to_want_it_is_not_known(used:
     assert found.foreign_demand == (1.0 if is_known else None)
 
 
-def test_it_is_read_of_every_thread_of_others_and_of_none_of_ours(tmp_path: Path) -> None:
+def test_it_is_read_of_every_thread_of_others_and_of_none_of_ours_unless_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for process, thread, used in ((1, 1, 5), (1, 12, 7), (os.getpid(), os.getpid(), 100)):
         folder = tmp_path / f"proc/{process}/task/{thread}"
         folder.mkdir(parents=True)
@@ -141,12 +132,6 @@ def test_it_is_read_of_every_thread_of_others_and_of_none_of_ours(tmp_path: Path
     found = foreign_demand(tmp_path)
     assert found
     assert found.wanted == {"1": 5.5, "12": 7.5}
-
-
-def test_a_machine_with_too_many_threads_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "proc/1/task/1").mkdir(parents=True)
-    (tmp_path / "proc/1/task/1/schedstat").write_text("1 1 1\n")
-    assert foreign_demand(tmp_path)
     monkeypatch.setattr("autotune.measure.conditions.MOST_THREADS", 0)
     assert foreign_demand(tmp_path) is None
 

@@ -22,13 +22,6 @@ def test_an_epoch_takes_what_its_samples_take_and_one_start(
     assert length == pytest.approx(samples / rate + seconds)
 
 
-def test_a_start_of_a_tenth_of_the_epoch_costs_an_eleventh_of_the_rate() -> None:
-    cost = EpochCost(samples=1000, rate=100.0, start=1.0, restart=0.0)
-    assert cost.rate_over_epochs(keeps_workers=False) == pytest.approx(1000 / 11)
-    assert cost.rate_over_epochs(keeps_workers=True) == pytest.approx(100.0)
-    assert cost.persistence_gain == pytest.approx(0.1)
-
-
 @given(SAMPLES, RATES, SECONDS, st.floats(0, 0.99))
 def test_keeping_the_workers_gains_where_a_restart_is_shorter_than_a_start(
     samples: int, rate: float, start: float, share: float
@@ -43,12 +36,3 @@ def test_keeping_the_workers_gains_where_a_restart_is_shorter_than_a_start(
 @given(SAMPLES, RATES, SECONDS)
 def test_nothing_is_gained_where_a_restart_takes_as_long_as_a_start(samples: int, rate: float, start: float) -> None:
     assert EpochCost(samples=samples, rate=rate, start=start, restart=start).persistence_gain == 0
-
-
-def test_the_longer_the_epoch_the_less_its_start_matters() -> None:
-    costs = [EpochCost(samples=10**power, rate=100.0, start=5.0, restart=0.5) for power in range(2, 9)]
-    gains = [cost.persistence_gain for cost in costs]
-    assert gains == sorted(gains, reverse=True)
-    assert gains[0] > 2
-    assert gains[-1] < 1e-5
-    assert costs[-1].rate_over_epochs(keeps_workers=False) == pytest.approx(100.0, rel=1e-5)

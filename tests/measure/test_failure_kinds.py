@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 import errno
-import threading
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from autotune.errors import UserCodeError
 from autotune.measure.failures import classify
 from autotune.records import Outcome
+from tests.broken import WithLock
 
-
-def caused(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
+KILLED = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+BUS_ERROR = RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ...")
+AFTER_BUS_ERROR = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+AFTER_BUS_ERROR.__cause__ = BUS_ERROR
 
 
 @pytest.mark.parametrize(
@@ -26,18 +26,9 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (MemoryError(), Outcome.HOST_OOM),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."), Outcome.HOST_OOM),
         (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>"), Outcome.SHM),
-        (
-            RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ..."),
-            Outcome.SHM,
-        ),
-        (
-            caused(
-                RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"),
-                RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible ..."),
-            ),
-            Outcome.SHM,
-        ),
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), Outcome.WORKER_DIED),
+        (BUS_ERROR, Outcome.SHM),
+        (AFTER_BUS_ERROR, Outcome.SHM),
+        (KILLED, Outcome.WORKER_DIED),
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), Outcome.WORKER_DIED),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), Outcome.USER_ERROR),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), Outcome.DEVICE_ERROR),
@@ -80,22 +71,18 @@ def test_what_went_wrong_is_said_in_one_line(error: Exception, line: str) -> Non
     assert classify(error)[1] == line
 
 
-@pytest.mark.parametrize(
-    "text", ["cuDNN error: CUDNN_STATUS_NOT_SUPPORTED", "cuda: CUBLAS_STATUS_NOT_INITIALIZED when calling `x`"]
-)
+@pytest.mark.parametrize(("free", "outcome"), [(1, Outcome.DEVICE_OOM), (50, Outcome.USER_ERROR)])
+@pytest.mark.parametrize("status", ["CUDNN_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_NOT_INITIALIZED when calling `x`"])
 def test_a_vague_error_is_for_want_of_memory_where_the_device_is_full(
-    text: str, monkeypatch: pytest.MonkeyPatch
+    status: str, free: int, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 100))
-    assert classify(RuntimeError(text))[0] is Outcome.DEVICE_OOM
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (50, 100))
-    assert classify(RuntimeError(text))[0] is Outcome.USER_ERROR
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100))
+    assert classify(RuntimeError(f"cuda: {status}"))[0] is outcome
 
 
 def test_a_dead_worker_is_the_memorys_fault_where_the_kernel_counted_a_kill() -> None:
-    error = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
-    outcome, message, _ = classify(error, oom_kills=1)
+    outcome, message, _ = classify(KILLED, oom_kills=1)
     assert outcome is Outcome.HOST_OOM
     assert message.startswith("the kernel had run out of memory and killed a loader worker: RuntimeError: DataLoader")
 
@@ -109,21 +96,10 @@ def test_too_many_open_files_comes_with_the_way_out_and_the_place() -> None:
     assert "test_failure_kinds.py" in details
 
 
-class Unpicklable(Dataset[torch.Tensor]):
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.zeros(1)
-
-
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_cannot_be_sent_to_a_worker_is_said_with_the_way_out(method: str) -> None:
-    loader = DataLoader(Unpicklable(), num_workers=1, multiprocessing_context=method)
+    loader = DataLoader(WithLock(), num_workers=1, multiprocessing_context=method)
     with pytest.raises(TypeError) as caught:
         next(iter(loader))
     outcome, message, _ = classify(caught.value)

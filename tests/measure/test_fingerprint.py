@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from autotune import Workload
 from autotune.measure.workload_facts import fingerprint
@@ -94,55 +94,51 @@ EDITS = {
 }
 
 
-def fingerprint_in_another_process(folder: Path, source: str, name: str = "train.py") -> str:
-    (folder / name).write_text(source)
+def fingerprint_in_another_process(path: Path, source: str) -> str:
+    path.write_text(source)
     script = (
         "from autotune.workload import describe, load; from autotune.measure.workload_facts import fingerprint\n"
-        f"print(fingerprint(load(describe('{folder / name}:build', None)), 64))"
+        f"print(fingerprint(load(describe('{path}:build', None)), 64))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def built(source: str) -> str:
-    """The fingerprint of what a source builds, in this process."""
+def workload(source: str = SOURCE) -> Workload:
     names: dict[str, Any] = {"__name__": "train"}
     exec(compile(source, "train.py", "exec"), names)
-    return fingerprint(names["build"](), 64)
+    made: Workload = names["build"]()
+    return made
+
+
+def built(source: str = SOURCE) -> str:
+    """The fingerprint of what a source builds, in this process."""
+    return fingerprint(workload(source), 64)
+
+
+def of(*arguments: Any, **options: Any) -> str:
+    """The fingerprint of a small workload."""
+    return fingerprint(Workload(nn.Linear(1, 1), *arguments, **options), 8)
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_an_edit_of_what_runs_is_another_workload(edit: tuple[str, str]) -> None:
     assert SOURCE.count(edit[0]) == 1
-    assert built(SOURCE.replace(*edit)) != built(SOURCE)
+    assert built(SOURCE.replace(*edit)) != built()
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        ("import functools", "\n\n# a comment\nimport functools"),
-        ("def step", "\n\ndef step"),
-    ],
-)
-def test_lines_and_comments_do_not_matter(edit: tuple[str, str]) -> None:
-    assert built(SOURCE.replace(*edit)) == built(SOURCE)
+@pytest.mark.parametrize("line", ["import functools", "def step"])
+def test_lines_and_comments_do_not_matter(line: str) -> None:
+    assert built(SOURCE.replace(line, f"\n\n# a comment\n{line}")) == built()
 
 
 @pytest.mark.machine
 def test_neither_the_process_nor_the_file_matters(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    found = {
-        fingerprint_in_another_process(tmp_path, SOURCE),
-        fingerprint_in_another_process(tmp_path, f"# moved\n{SOURCE}"),
-        fingerprint_in_another_process(tmp_path / "other", SOURCE),
-    }
-    assert len(found) == 1
+    places = [("train.py", SOURCE), ("train.py", f"# moved\n{SOURCE}"), ("other/train.py", SOURCE)]
+    assert len({fingerprint_in_another_process(tmp_path / name, source) for name, source in places}) == 1
 
 
 def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -182,41 +178,32 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def test_every_kind_of_callable_is_told_from_the_others() -> None:
-    found = {fingerprint(Workload(nn.Linear(1, 1), Squares(8), loss), 8) for loss in LOSSES.values()}
-    assert len(found) == len(LOSSES)
+    assert len({of(Squares(8), loss) for loss in LOSSES.values()}) == len(LOSSES)
 
 
-class Twice(Dataset[Any]):
-    def __len__(self) -> int:
-        return 8
-
+class Twice(Squares):
     def __getitem__(self, index: int) -> Any:
         return torch.ones(1), 2 * torch.ones(1)
 
 
 @pytest.mark.parametrize("wrap", [lambda data: Subset(data, range(8)), lambda data: ConcatDataset([data, data])])
 def test_wrapped_datasets_count(wrap: Callable[[Any], Any]) -> None:
-    one, other = (fingerprint(Workload(nn.Linear(1, 1), wrap(data)), 8) for data in (Squares(8), Twice()))
-    assert one != other
+    assert of(wrap(Squares(8))) != of(wrap(Twice(8)))
 
 
 def test_code_that_refers_to_itself_comes_to_an_end() -> None:
     def step(model: nn.Module, batch: Any) -> Any:
         return step(model, batch)
 
-    assert len(fingerprint(Workload(nn.Linear(1, 1), Squares(8), training_step=step), 8)) == 16
+    assert len(of(Squares(8), training_step=step)) == 16
 
 
 def test_what_a_dataset_keeps_to_itself_may_be_another_in_every_run() -> None:
     """A cache, a connection, the number of a process: only the code that sets it counts."""
-    names: dict[str, Any] = {"__name__": "train"}
-    exec(compile(SOURCE, "train.py", "exec"), names)
-    workload = names["build"]()
-    before = fingerprint(workload, 64)
-    workload.dataset._opened = 18
-    assert fingerprint(workload, 64) == before
+    made: Any = workload()
+    made.dataset._opened = 18
+    assert fingerprint(made, 64) == built()
 
 
 def test_how_a_model_is_made_parallel_is_part_of_the_workload() -> None:
-    plain, wrapped = (Workload(nn.Linear(1, 1), Squares(4), parallelize=wrap) for wrap in (None, nn.DataParallel))
-    assert fingerprint(plain, 4) != fingerprint(wrapped, 4)
+    assert of(Squares(8), parallelize=None) != of(Squares(8), parallelize=nn.DataParallel)

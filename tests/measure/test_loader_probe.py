@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from statistics import fmean, median
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -18,46 +20,31 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, d
 from autotune.measure import loader_probe as looks
 from autotune.measure.device import CpuDevice
 from autotune.measure.loader_probe import look_at_loader
+from autotune.probes import LoaderTrace
 from autotune.workload import Workload
 from tests.datasets import CountingUp, SlowToOpen, Squares
+from tests.measure.doing import MANY, Doing, spin
 from tests.quiet import undisturbed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from autotune.probes import LoaderTrace
 
 pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
 BATCH_SIZE = 4
 SAMPLE_SECONDS = 0.01
 BATCH_SECONDS = 0.03
-SECONDS = 0.5
-"""Length of a look."""
-MANY = 100_000
-"""More samples than any of these looks builds."""
-SAMPLE_BYTES = 8
-"""Of a sample of ``Squares``: two floats."""
+SECONDS = 0.5  # length of a look
+SAMPLE_BYTES = 8  # of a sample of Squares: two floats
 
 
 class Sleeping(Squares):
-    """Takes a known time for each sample, and next to no CPU."""
+    """Takes a known time for each sample, another for each batch, and next to no CPU."""
 
-    def __init__(self, length: int = MANY, seconds: float = SAMPLE_SECONDS) -> None:
+    def __init__(self, length: int = MANY, seconds: float = SAMPLE_SECONDS, batch_seconds: float = 0.0) -> None:
         super().__init__(length)
-        self.seconds = seconds
+        self.seconds, self.batch_seconds = seconds, batch_seconds
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        time.sleep(self.seconds * len(indices))  # once for a batch: a sleeper wakes up late
+        time.sleep(self.batch_seconds + self.seconds * len(indices))  # once for a batch: a sleeper wakes up late
         return [self[index] for index in indices]
-
-
-class SleepingTogether(Sleeping):
-    """Takes a known time for each batch, and another for each sample in it."""
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        time.sleep(BATCH_SECONDS)
-        return super().__getitems__(indices)
 
 
 class SleepingStream(IterableDataset[torch.Tensor]):
@@ -68,16 +55,6 @@ class SleepingStream(IterableDataset[torch.Tensor]):
             if number % BATCH_SIZE == 0:
                 time.sleep(BATCH_SIZE * SAMPLE_SECONDS)
             yield torch.tensor([float(number)])
-
-
-class Computing(Squares):
-    """Takes a known CPU time for each sample."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        end = time.thread_time() + SAMPLE_SECONDS
-        while time.thread_time() < end:
-            pass
-        return super().__getitem__(index)
 
 
 def look(dataset: Any, batch_size: int = BATCH_SIZE, seconds: float = SECONDS, **options: Any) -> LoaderTrace:
@@ -109,36 +86,22 @@ def is_undisturbed(trace: LoaderTrace) -> bool:
 # --- what building a batch takes ---
 
 
-def test_a_worker_builds_a_batch_in_the_time_of_its_samples(sleeping: LoaderTrace) -> None:
-    assert fmean(sleeping.build_seconds) == pytest.approx(BATCH_SIZE * SAMPLE_SECONDS, rel=0.08)
-    assert median(sleeping.build_seconds) == pytest.approx(BATCH_SIZE * SAMPLE_SECONDS, rel=0.08)
+def test_a_batch_takes_the_time_of_its_samples_in_a_worker_and_without(sleeping: LoaderTrace) -> None:
+    found = (fmean(sleeping.build_seconds), median(sleeping.build_seconds), sleeping.inline_seconds)
+    assert found == pytest.approx((BATCH_SIZE * SAMPLE_SECONDS,) * 3, rel=0.08)
     assert sleeping.batch_size == BATCH_SIZE
-
-
-def test_without_workers_it_takes_as_long(sleeping: LoaderTrace) -> None:
-    assert sleeping.inline_seconds == pytest.approx(BATCH_SIZE * SAMPLE_SECONDS, rel=0.08)
-
-
-def test_batches_that_were_built_before_the_look_are_not_part_of_it(sleeping: LoaderTrace) -> None:
-    assert min(sleeping.build_seconds[:2]) > 0.5 * BATCH_SIZE * SAMPLE_SECONDS
-
-
-def test_a_look_lasts_about_as_long_as_was_asked_for(sleeping: LoaderTrace) -> None:
+    assert min(sleeping.build_seconds[:2]) > 0.5 * BATCH_SIZE * SAMPLE_SECONDS  # what was built before is left out
     assert SECONDS - 3 * BATCH_SIZE * SAMPLE_SECONDS < sum(sleeping.build_seconds) < 1.5 * SECONDS
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_two_looks_tell_what_a_batch_costs_beside_its_samples(batch_size: int) -> None:
-    look_that_takes(BATCH_SECONDS + 0.004 * batch_size, SleepingTogether(seconds=0.004), batch_size)
+    dataset = Sleeping(seconds=0.004, batch_seconds=BATCH_SECONDS)
+    look_that_takes(BATCH_SECONDS + 0.004 * batch_size, dataset, batch_size)
 
 
 def test_builds_of_a_different_length_are_told_one_by_one() -> None:
-    class Uneven(Squares):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            time.sleep(0.08 if index % (2 * BATCH_SIZE) == 0 else 0.004)
-            return super().__getitem__(index)
-
-    dataset = Uneven(MANY)
+    dataset = Doing(lambda index: time.sleep(0.08 if index % (2 * BATCH_SIZE) == 0 else 0.004))
 
     def alternates(trace: LoaderTrace) -> bool:
         slow = [seconds > 0.05 for seconds in trace.build_seconds]
@@ -148,38 +111,43 @@ def test_builds_of_a_different_length_are_told_one_by_one() -> None:
     assert alternates(trace), trace.build_seconds
 
 
-def test_the_users_collate_function_is_part_of_building() -> None:
-    def collate(samples: list[Any]) -> Any:
-        time.sleep(BATCH_SECONDS)
-        return default_collate(samples)
-
-    look_that_takes(BATCH_SECONDS, Squares(MANY), seconds=0.3, collate_fn=collate, rel=0.15)
+def collate_slowly(samples: list[Any]) -> Any:
+    time.sleep(BATCH_SECONDS)
+    return default_collate(samples)
 
 
-def test_batches_are_those_of_the_users_batch_sampler() -> None:
-    def sampler(batch_size: int) -> BatchSampler:
-        return BatchSampler(SequentialSampler(range(MANY)), 2 * batch_size, drop_last=False)
-
-    trace = look_that_takes(2 * BATCH_SIZE * SAMPLE_SECONDS, Sleeping(), seconds=0.3, batch_sampler=sampler)
-    assert trace.batch_bytes == 2 * BATCH_SIZE * SAMPLE_BYTES
+def of_twice_as_many(batch_size: int) -> BatchSampler:
+    return BatchSampler(SequentialSampler(range(MANY)), 2 * batch_size, drop_last=False)
 
 
-def test_an_iterable_dataset_is_looked_at_like_any_other() -> None:
-    trace = look_that_takes(BATCH_SIZE * SAMPLE_SECONDS, SleepingStream(), seconds=0.3)
-    assert trace.batch_bytes == BATCH_SIZE * 4
+@pytest.mark.parametrize(
+    ("dataset", "options", "seconds", "batch_bytes"),
+    [
+        (Squares(MANY), {"collate_fn": collate_slowly, "rel": 0.15}, BATCH_SECONDS, BATCH_SIZE * SAMPLE_BYTES),
+        (
+            Sleeping(),
+            {"batch_sampler": of_twice_as_many},
+            2 * BATCH_SIZE * SAMPLE_SECONDS,
+            2 * BATCH_SIZE * SAMPLE_BYTES,
+        ),
+        (SleepingStream(), {}, BATCH_SIZE * SAMPLE_SECONDS, BATCH_SIZE * 4),
+    ],
+    ids=["the user's collate function", "the user's batch sampler", "an iterable dataset"],
+)
+def test_batches_are_the_users(dataset: Any, options: dict[str, Any], seconds: float, batch_bytes: int) -> None:
+    assert look_that_takes(seconds, dataset, seconds=0.3, **options).batch_bytes == batch_bytes
 
 
 def test_epochs_of_three_batches_are_looked_at_without_their_starts() -> None:
-    class Opening(Sleeping):
-        opened_by = 0
+    opened_by: list[int] = []
 
-        def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            if self.opened_by != os.getpid():
-                time.sleep(0.2)
-                self.opened_by = os.getpid()
-            return super().__getitems__(indices)
+    def open_and_sleep(index: int) -> None:
+        if os.getpid() not in opened_by:
+            time.sleep(0.2)
+            opened_by.append(os.getpid())
+        time.sleep(0.02)
 
-    look_that_takes(BATCH_SIZE * 0.02, Opening(3 * BATCH_SIZE, seconds=0.02), seconds=0.2, rel=0.15)
+    look_that_takes(BATCH_SIZE * 0.02, Doing(open_and_sleep, 3 * BATCH_SIZE), seconds=0.2, rel=0.15)
 
 
 def test_an_iterable_dataset_may_end_within_the_look() -> None:
@@ -191,12 +159,11 @@ def test_an_iterable_dataset_may_end_within_the_look() -> None:
 def test_batches_that_are_slower_than_the_look_take_a_bounded_time() -> None:
     built = torch.zeros(1, dtype=torch.int64).share_memory_()
 
-    class Counting(Sleeping):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            built.add_(1)
-            return super().__getitem__(index)
+    def build(index: int) -> None:
+        time.sleep(0.5)
+        built.add_(1)
 
-    trace = look(Counting(seconds=0.5), batch_size=1, seconds=0.3)
+    trace = look(Doing(build), batch_size=1, seconds=0.3)
     assert built.item() <= 10
     assert trace.build_seconds
     assert takes(trace, 0.5)
@@ -205,16 +172,17 @@ def test_batches_that_are_slower_than_the_look_take_a_bounded_time() -> None:
 # --- what else it takes ---
 
 
-def test_taking_a_batch_that_is_ready_does_not_wait_for_one(sleeping: LoaderTrace) -> None:
+def test_taking_a_batch_that_is_ready_does_not_wait_for_one_and_nothing_is_pinned_or_moved_on_a_cpu(
+    sleeping: LoaderTrace,
+) -> None:
     assert 0 < sleeping.receive_seconds < 0.2 * BATCH_SIZE * SAMPLE_SECONDS
+    assert (sleeping.pin_seconds, sleeping.transfer_seconds) == (0, 0)
 
 
-def test_a_dataset_that_sleeps_takes_no_cpu(sleeping: LoaderTrace) -> None:
+def test_a_dataset_takes_the_cpu_where_it_computes_and_not_where_it_sleeps(sleeping: LoaderTrace) -> None:
+    computing = look(Doing(lambda index: spin(SAMPLE_SECONDS)))
+    assert 0.8 < computing.cpu_seconds / (BATCH_SIZE * SAMPLE_SECONDS) < 1.5
     assert 0 <= sleeping.cpu_seconds < 0.15 * BATCH_SIZE * SAMPLE_SECONDS
-
-
-def test_a_dataset_that_computes_takes_the_cpu_for_as_long() -> None:
-    assert 0.8 < look(Computing(MANY)).cpu_seconds / (BATCH_SIZE * SAMPLE_SECONDS) < 1.5
 
 
 def test_a_batch_has_the_bytes_of_all_its_tensors() -> None:
@@ -236,55 +204,36 @@ def test_starting_a_worker_includes_opening_the_dataset_and_not_the_first_batch(
 
 
 def test_what_a_worker_holds_by_itself_is_told(sleeping: LoaderTrace) -> None:
-    class Caching(Squares):
-        kept = b""
+    kept: list[bytes] = []
 
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            if get_worker_info() and not self.kept:
-                self.kept = bytes([1]) * 2**26
-            return super().__getitem__(index)
+    def keep_once(index: int) -> None:
+        if get_worker_info() and not kept:
+            kept.append(bytes([1]) * 2**26)
 
-    grown = look(Caching(MANY), seconds=0.1).worker_memory_bytes - sleeping.worker_memory_bytes
+    grown = look(Doing(keep_once), seconds=0.1).worker_memory_bytes - sleeping.worker_memory_bytes
     assert grown == pytest.approx(2**26, rel=0.3)
     assert sleeping.worker_memory_bytes > 0
-
-
-def test_on_a_cpu_nothing_is_pinned_or_moved(sleeping: LoaderTrace) -> None:
-    assert (sleeping.pin_seconds, sleeping.transfer_seconds) == (0, 0)
 
 
 # --- how it ends ---
 
 
-def test_no_worker_outlives_the_look() -> None:
-    before = set(psutil.Process().children(recursive=True))
-    look(Squares(MANY), seconds=0.1)
-    assert set(psutil.Process().children(recursive=True)) <= before
-
-
-class Broken(Squares):
-    """Raises at a number of items read by one process, where it is to."""
-
-    def __init__(self, is_to_raise: Callable[[], Any], after: int) -> None:
-        super().__init__(MANY)
-        self._is_to_raise, self._left = is_to_raise, after
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._is_to_raise():
-            self._left -= 1
-            if self._left < 0:
-                raise ValueError("their item is broken")
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("after", [0, 50], ids=["at once", "later"])
+@pytest.mark.parametrize("after", [None, 0, 50], ids=["never", "at once", "later"])
 @pytest.mark.parametrize("is_to_raise", [lambda: True, get_worker_info], ids=["anywhere", "in the worker"])
-def test_what_the_dataset_raises_passes_through_and_leaves_no_worker(
-    is_to_raise: Callable[[], Any], after: int
+def test_what_the_dataset_raises_passes_through_and_no_worker_outlives_the_look(
+    is_to_raise: Callable[[], Any], after: int | None
 ) -> None:
+    read = 0
+
+    def raise_later(index: int) -> None:
+        nonlocal read
+        read += bool(is_to_raise())
+        if after is not None and read > after:
+            raise ValueError("their item is broken")
+
     before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(ValueError, match="their item is broken"):
-        look(Broken(is_to_raise, after), seconds=0.2)
+    with nullcontext() if after is None else pytest.raises(ValueError, match="their item is broken"):
+        look(Doing(raise_later), seconds=0.2)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
@@ -298,6 +247,6 @@ def test_the_worker_is_asked_for_no_more_than_shared_memory_holds(
 
 def test_with_room_for_one_batch_ahead_the_look_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looks, "_prefetch", lambda batch_bytes: 1)
-    trace = look_at_loader(Workload(nn.Linear(1, 1), Squares(10**6)), 4, CpuDevice(), 0.3)
+    trace = look(Squares(10**6), seconds=0.3)
     assert len(trace.build_seconds) >= looks.LEAST_BATCHES
     assert trace.receive_seconds == 0.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,46 +34,38 @@ class Loader:
     freezes_epoch: bool = False
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"early_share": 0.2}, "20% of the batches had been built before the window"),
-        ({"early_share": -0.08}, "8% more batches are counted than were used"),
-        ({"is_steady": False}, "never settled"),
-    ],
-)
-def test_what_is_wrong_with_a_window_is_told(changes: dict[str, Any], words: str) -> None:
-    (note,) = window_notes(replace(SUMMARY, **changes))
-    assert words in note
+def of_window(**changes: Any) -> Iterator[str]:
+    return window_notes(replace(SUMMARY, **changes))
+
+
+def of_loader(**changes: Any) -> Iterator[str]:
+    return loader_notes(Loader(**changes), Config(num_workers=2), 4)
+
+
+def of_machine(**changes: Any) -> Iterator[str]:
+    return machine_notes(examples.conditions(**changes))
 
 
 @pytest.mark.parametrize(
-    ("loader", "words"),
+    ("notes", "changes", "words"),
     [
-        (Loader(epoch_batches=4), "an epoch ends after 4"),
-        (Loader(idle_workers=1), "1 of 2 loader workers got no data"),
-        (Loader(freezes_epoch=True), "set_epoch does not reach workers"),
-        (Loader(unique_share=0.5), "only 50% of the samples are counted"),
+        (of_window, {"early_share": 0.2}, "20% of the batches had been built before the window"),
+        (of_window, {"early_share": -0.08}, "8% more batches are counted than were used"),
+        (of_window, {"is_steady": False}, "never settled"),
+        (of_loader, {"epoch_batches": 4}, "an epoch ends after 4"),
+        (of_loader, {"idle_workers": 1}, "1 of 2 loader workers got no data"),
+        (of_loader, {"freezes_epoch": True}, "set_epoch does not reach workers"),
+        (of_loader, {"unique_share": 0.5}, "only 50% of the samples are counted"),
+        (of_machine, {"throttled_share": 0.3}, "the CPU quota stopped processes for 30% of the time"),
+        (of_machine, {"storage_share": 0.5}, "50% of the data came from storage"),
+        (of_machine, {"worker_threads": 4}, "each loader worker computes in 4 threads"),
+        (of_machine, {"is_crowded": True, "foreign_cpus": 1.5}, "other processes used 1.5 of 2 CPUs"),
+        (of_machine, {"gpu_slowdowns": ("hardware thermal slowdown",)}, "hardware thermal slowdown"),
+        (of_machine, {"allocator_retries": 3}, "the device's memory was full 3 times"),
     ],
 )
-def test_what_is_wrong_with_a_loader_is_told(loader: Loader, words: str) -> None:
-    (note,) = loader_notes(loader, Config(num_workers=2), 4)
-    assert words in note
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"throttled_share": 0.3}, "the CPU quota stopped processes for 30% of the time"),
-        ({"storage_share": 0.5}, "50% of the data came from storage"),
-        ({"worker_threads": 4}, "each loader worker computes in 4 threads"),
-        ({"is_crowded": True, "foreign_cpus": 1.5}, "other processes used 1.5 of 2 CPUs"),
-        ({"gpu_slowdowns": ("hardware thermal slowdown",)}, "hardware thermal slowdown"),
-        ({"allocator_retries": 3}, "the device's memory was full 3 times"),
-    ],
-)
-def test_what_is_wrong_with_the_machine_is_told(changes: dict[str, Any], words: str) -> None:
-    (note,) = machine_notes(examples.conditions(**changes))
+def test_what_is_wrong_is_told(notes: Callable[..., Iterator[str]], changes: dict[str, Any], words: str) -> None:
+    (note,) = notes(**changes)
     assert words in note
 
 

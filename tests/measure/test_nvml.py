@@ -9,9 +9,12 @@ import pytest
 
 from autotune.measure.conditions import GpuReading, open_gpu
 
-UUIDS = ["GPU-bbbb", "GPU-aaaa"]
-"""NVML's order; CUDA numbers the fastest first and would call ``GPU-aaaa`` the first."""
+UUIDS = ["GPU-bbbb", "GPU-aaaa"]  # NVML's order; CUDA numbers the fastest first and would call GPU-aaaa the first
 CLOCKS = {"GPU-aaaa": 1980, "GPU-bbbb": 1410}
+
+
+def process(pid: int, used: int | None) -> Any:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -23,10 +26,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
         "nvmlDeviceGetClockInfo": lambda handle, kind: CLOCKS[handle],
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
-            SimpleNamespace(pid=1, usedGpuMemory=5),
-            SimpleNamespace(pid=os.getpid(), usedGpuMemory=6 * 2**30),
-        ],
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(1, 5), process(os.getpid(), 6 * 2**30)],
         "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: 0x4 | 0x20,
     }
     for name, value in {**functions, **changes}.items():
@@ -45,35 +45,22 @@ def read(uuid: str) -> GpuReading:
     return gpu.read()
 
 
-def test_the_uuid_finds_the_gpu_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch)
-    assert read("aaaa").clock_mhz == 1980
-    assert read("GPU-bbbb").clock_mhz == 1410
-
-
-def test_a_power_cap_is_usual_and_heat_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch)
-    assert read("aaaa").slowdowns == ("software thermal slowdown",)
-
-
-def test_the_name_that_older_drivers_gave_the_reasons_is_used_where_there_is_no_other(
+def test_the_uuid_finds_the_gpu_whatever_the_order_and_its_memory_is_that_of_this_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    changes = {
-        "nvmlDeviceGetCurrentClocksEventReasons": None,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x8,
-    }
-    install(monkeypatch, **changes)
-    assert read("aaaa").slowdowns == ("hardware slowdown",)
-
-
-def test_the_memory_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
+    assert [read(uuid).clock_mhz for uuid in ("aaaa", "GPU-bbbb")] == [1980, 1410]
     assert read("aaaa").process_bytes == 6 * 2**30
 
 
-def process(pid: int, used: int | None) -> Any:
-    return SimpleNamespace(pid=pid, usedGpuMemory=used)
+def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_drivers_gave_the_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch)
+    assert read("aaaa").slowdowns == ("software thermal slowdown",)
+    older = {"nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x8}
+    install(monkeypatch, nvmlDeviceGetCurrentClocksEventReasons=None, **older)
+    assert read("aaaa").slowdowns == ("hardware slowdown",)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +90,11 @@ def test_what_the_gpu_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) 
     assert read("aaaa") == nothing
 
 
-def test_without_nvml_there_is_no_gpu_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_or_with_an_unknown_uuid_there_is_no_gpu_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    assert open_gpu("cccc") is None
+    assert open_gpu(None) is None
     install(monkeypatch, nvmlInit=failing)
     assert open_gpu("aaaa") is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert open_gpu("aaaa") is None
-
-
-def test_an_unknown_uuid_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch)
-    assert open_gpu("cccc") is None
-    assert open_gpu(None) is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 import pytest
 from torch import nn
@@ -14,7 +15,7 @@ from torch import nn
 import autotune
 from autotune.config import Config
 from autotune.measure.worker import Session
-from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
@@ -23,17 +24,13 @@ from tests.datasets import Squares
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 LOADER = Request(seconds=0.4, time_limit=60, part="loader")
 COMPUTE = Request(seconds=0.4, time_limit=60, part="compute")
 ANATOMY = Request(seconds=1.0, time_limit=60, part="anatomy")
 TRAINING = Request(seconds=0.3, time_limit=60)
 OURS = str(Path(autotune.__file__).parent)
 SOUND = Config(batch_size=8, intra_op_threads=1)
-FAILING = Config(batch_size=8, intra_op_threads=2)
-"""The configuration in which the broken workloads break."""
+Found = TypeVar("Found", LoaderTrace, ComputeProbe, Measurement, Anatomy, Trace)
 
 pytestmark = [
     pytest.mark.machine,
@@ -52,25 +49,15 @@ def has_run(attempt: Attempt) -> bool:
     return attempt.outcome in (Outcome.OK, Outcome.SUSPECT)
 
 
+def found_in(attempt: Attempt, kind: type[Found]) -> Found:
+    assert has_run(attempt), (attempt.message, attempt.details)
+    assert isinstance(attempt.payload, kind)
+    return attempt.payload
+
+
 def traced(attempt: Attempt) -> LoaderTrace:
     assert attempt.outcome is Outcome.OK, (attempt.message, attempt.details)
-    assert (attempt.measurement, attempt.compute) == (None, None)
-    assert attempt.loader is not None
-    return attempt.loader
-
-
-def computed(attempt: Attempt) -> ComputeProbe:
-    assert has_run(attempt), (attempt.message, attempt.details)
-    assert (attempt.measurement, attempt.loader) == (None, None)
-    assert attempt.compute is not None
-    return attempt.compute
-
-
-def trained(attempt: Attempt) -> Measurement:
-    assert has_run(attempt), (attempt.message, attempt.details)
-    assert (attempt.compute, attempt.loader) == (None, None)
-    assert attempt.measurement is not None
-    return attempt.measurement
+    return found_in(attempt, LoaderTrace)
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +76,9 @@ def test_a_look_at_the_loader_tells_how_long_batches_take(sleeping: ProcessRunne
         return min(found) >= 0.98 * truth and max(found) <= 1.08 * truth
 
     attempt = undisturbed(lambda: sleeping.measure(SOUND, LOADER), is_right)
-    trace = traced(attempt)
     assert is_right(attempt)
-    assert isinstance(trace.build_seconds, tuple)
-    assert (trace.batch_size, trace.batch_bytes) == (8, 8 * 4)
+    trace = traced(attempt)
+    assert (type(trace.build_seconds), trace.batch_size, trace.batch_bytes) == (tuple, 8, 8 * 4)
     assert attempt.seconds > LOADER.seconds
     assert attempt.message == attempt.details == ""
 
@@ -105,23 +91,19 @@ def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> 
         assert compute.host_seconds >= STEP_SECONDS
         return compute.samples_per_second >= 0.85 * 8 / STEP_SECONDS and compute.host_seconds <= 1.3 * STEP_SECONDS
 
-    compute = undisturbed(lambda: computed(sleeping.measure(SOUND, fresh)), is_right)
+    compute = undisturbed(lambda: found_in(sleeping.measure(SOUND, fresh), ComputeProbe), is_right)
     assert is_right(compute)
     assert compute.memory == "host"
     assert 2**20 < compute.peak_memory_bytes <= compute.memory_limit_bytes
 
 
-@pytest.mark.parametrize(
-    "look",
-    [LOADER, COMPUTE, ANATOMY],
-    ids=["loader", "compute", "anatomy"],
-)
+@pytest.mark.parametrize("look", [LOADER, COMPUTE, ANATOMY], ids=["loader", "compute", "anatomy"])
 def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
     truth = 8 / (8 * SAMPLE_SECONDS + STEP_SECONDS)
 
     def measure() -> float:
         assert sleeping.measure(SOUND, look).found
-        rate = trained(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60))).samples_per_second
+        rate = found_in(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60)), Measurement).samples_per_second
         assert rate <= truth * 1.02
         return rate
 
@@ -131,29 +113,31 @@ def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: Pr
 def test_a_look_inside_names_the_users_code(sleeping: ProcessRunner) -> None:
     attempt = sleeping.measure(SOUND, ANATOMY)
     assert (attempt.outcome, attempt.message) == (Outcome.OK, ""), attempt.details
-    assert attempt.anatomy is not None
-    assert attempt.anatomy.sample_seconds == pytest.approx(SAMPLE_SECONDS, rel=0.15)
-    assert attempt.anatomy.code[0].where == "built-in time.sleep"
-    assert attempt.anatomy.synchronisations == ()
+    found = found_in(attempt, Anatomy)
+    assert found.sample_seconds == pytest.approx(SAMPLE_SECONDS, rel=0.15)
+    assert (found.code[0].where, found.synchronisations) == ("built-in time.sleep", ())
+
+
+def trace_at(path: Path) -> Request:
+    return Request(seconds=0.4, time_limit=60, part="trace", trace_path=str(path))
 
 
 def test_a_trace_is_written_by_the_process_and_training_goes_on_after_it(
     sleeping: ProcessRunner, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.json"
-    attempt = sleeping.measure(SOUND, Request(seconds=0.4, time_limit=60, part="trace", trace_path=str(path)))
+    attempt = sleeping.measure(SOUND, trace_at(path))
     assert (attempt.outcome, attempt.message) == (Outcome.OK, ""), attempt.details
-    assert attempt.trace is not None
-    assert attempt.trace.path == str(path)
+    assert found_in(attempt, Trace).path == str(path)
     assert path.stat().st_size > 0
-    assert trained(sleeping.measure(SOUND, TRAINING)).steps > 0
+    assert found_in(sleeping.measure(SOUND, TRAINING), Measurement).steps > 0
 
 
 def test_a_trace_that_cannot_be_written_is_an_error_that_names_the_file(
     sleeping: ProcessRunner, tmp_path: Path
 ) -> None:
     path = tmp_path / "missing" / "trace.json"
-    attempt = sleeping.measure(SOUND, Request(seconds=0.4, time_limit=60, part="trace", trace_path=str(path)))
+    attempt = sleeping.measure(SOUND, trace_at(path))
     assert (attempt.outcome, attempt.found) == (Outcome.USER_ERROR, False)
     assert attempt.message.startswith(f"{path}: the trace cannot be written: No such file or directory; name a file")
 
@@ -162,39 +146,28 @@ def test_what_a_look_at_the_step_gave_is_the_ceiling_of_training_after_it(sleepi
     config = Config(batch_size=4, intra_op_threads=1)
     attempt = sleeping.measure(config, COMPUTE)
     traced(sleeping.measure(config, LOADER))
-    found = trained(sleeping.measure(config, TRAINING))
-    ceiling = computed(attempt).samples_per_second
-    if attempt.outcome is Outcome.OK:
-        assert found.ceiling_samples_per_second == ceiling
-    else:
-        assert found.ceiling_samples_per_second != ceiling
+    ceiling = found_in(sleeping.measure(config, TRAINING), Measurement).ceiling_samples_per_second
+    assert (ceiling == found_in(attempt, ComputeProbe).samples_per_second) == (attempt.outcome is Outcome.OK)
 
 
 def test_looks_and_training_of_other_batch_sizes_share_a_process() -> None:
     with runner_of("telling_process") as runner:
         runner.inspect(SOUND)
-        first = trained(runner.measure(SOUND, TRAINING)).loss
+        first = found_in(runner.measure(SOUND, TRAINING), Measurement).loss
         config = Config(batch_size=16, intra_op_threads=1)
         assert runner.measure(config, LOADER).found
         assert runner.measure(config, COMPUTE).found
-        assert trained(runner.measure(SOUND, TRAINING)).loss == first
-
-
-def test_an_error_in_the_users_dataset_comes_back_from_the_process() -> None:
-    with runner_of("item_raises_in_worker") as runner:
-        attempt = runner.measure(FAILING, LOADER)
-    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: item 3 is broken")
-    assert_tells_where(attempt, "raise_value_error")
+        assert found_in(runner.measure(SOUND, TRAINING), Measurement).loss == first
 
 
 def test_after_an_error_looks_and_training_go_on_in_a_clean_process() -> None:
     with runner_of("raising_at_batch_size_7") as runner:
         runner.inspect(SOUND)
-        first = trained(runner.measure(SOUND, TRAINING)).loss
+        first = found_in(runner.measure(SOUND, TRAINING), Measurement).loss
         attempt = runner.measure(Config(batch_size=7, intra_op_threads=1), COMPUTE)
         assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
         traced(runner.measure(SOUND, LOADER))
-        assert trained(runner.measure(SOUND, TRAINING)).loss != first
+        assert found_in(runner.measure(SOUND, TRAINING), Measurement).loss != first
 
 
 @pytest.fixture
@@ -203,41 +176,32 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
 
 
-def assert_tells_where(attempt: Attempt, function: str) -> None:
-    assert not attempt.found
-    assert 'workloads.py", line ' in attempt.details
-    assert f", in {function}\n" in attempt.details
-    assert OURS not in attempt.details
+ITEM = ("ValueError: item 3 is broken", "raise_value_error")
+STEP = ("ValueError: cannot train on 7", "step")
 
 
 @pytest.mark.usefixtures("breaks")
 @pytest.mark.parametrize(
-    ("make", "batch_size", "look", "message", "function"),
+    ("make", "batch_size", "look", "told"),
     [
-        (workloads.item_raises, 8, LOADER, "ValueError: item 3 is broken", "raise_value_error"),
-        (workloads.item_raises_in_worker, 8, LOADER, "ValueError: item 3 is broken", "raise_value_error"),
-        (workloads.collate_raises_in_worker, 8, LOADER, "ValueError: cannot collate", "collate"),
-        (workloads.item_raises, 64, ANATOMY, "ValueError: item 3 is broken", "raise_value_error"),
-        (workloads.raising_at_batch_size_7, 7, ANATOMY, "ValueError: cannot train on 7", "step"),
-        (workloads.item_raises, 64, COMPUTE, "ValueError: item 3 is broken", "raise_value_error"),
-        (workloads.raising_at_batch_size_7, 7, COMPUTE, "ValueError: cannot train on 7", "step"),
+        (workloads.item_raises, 8, LOADER, ITEM),
+        (workloads.item_raises_in_worker, 8, LOADER, ITEM),
+        (workloads.collate_raises_in_worker, 8, LOADER, ("ValueError: cannot collate", "collate")),
+        (workloads.item_raises, 64, ANATOMY, ITEM),
+        (workloads.raising_at_batch_size_7, 7, ANATOMY, STEP),
+        (workloads.item_raises, 64, COMPUTE, ITEM),
+        (workloads.raising_at_batch_size_7, 7, COMPUTE, STEP),
     ],
-    ids=[
-        "item",
-        "item in worker",
-        "collate",
-        "item inside",
-        "step inside",
-        "item of the resident batch",
-        "step",
-    ],
+    ids=["item", "item in worker", "collate", "item inside", "step inside", "item of the resident batch", "step"],
 )
 def test_an_error_in_the_users_code_is_an_outcome_with_their_frames_and_none_of_ours(
-    make: Callable[[], Workload], batch_size: int, look: Request, message: str, function: str
+    make: Callable[[], Workload], batch_size: int, look: Request, told: tuple[str, str]
 ) -> None:
     attempt = Session(make(), "cpu").measure(Config(batch_size=batch_size), look)
-    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, message)
-    assert_tells_where(attempt, function)
+    assert (attempt.outcome, attempt.message, attempt.found) == (Outcome.USER_ERROR, told[0], False)
+    assert 'workloads.py", line ' in attempt.details
+    assert f", in {told[1]}\n" in attempt.details
+    assert OURS not in attempt.details
 
 
 @pytest.mark.usefixtures("breaks")
@@ -246,30 +210,27 @@ def test_a_worker_that_runs_out_of_memory_in_a_look_is_told_from_an_error_of_the
     assert (attempt.outcome, attempt.found) == (Outcome.HOST_OOM, False), (attempt.message, attempt.details)
 
 
+def session_with(step: Any) -> Session:
+    return Session(Workload(nn.Linear(1, 1), Squares(256), training_step=step), "cpu")
+
+
 def test_a_session_keeps_its_last_step_and_warms_another_for_another_batch_size() -> None:
     warmed: list[int] = []
 
-    def step(model: nn.Module, batch: tuple[object, ...]) -> object:
-        warmed.append(len(batch[0]))  # type: ignore[arg-type]
+    def step(model: nn.Module, batch: Any) -> Any:
+        warmed.append(len(batch[0]))
         return model(batch[0]).sum()
 
-    session = Session(Workload(nn.Linear(1, 1), Squares(256), training_step=step), "cpu")  # type: ignore[arg-type]
+    session = session_with(step)
     attempts = [session.measure(Config(batch_size=batch_size), COMPUTE) for batch_size in (8, 4)]
     assert all(has_run(attempt) for attempt in attempts)
     assert list(dict.fromkeys(warmed)) == [8, 4]
     warmed.clear()
-    again = session.measure(Config(batch_size=4, num_workers=1), COMPUTE)
-    assert has_run(again)
+    assert has_run(session.measure(Config(batch_size=4, num_workers=1), COMPUTE))
     assert bool(warmed) == (attempts[-1].outcome is Outcome.SUSPECT)
 
 
 def test_a_part_that_was_not_asked_for_is_not_run() -> None:
     steps: list[object] = []
-
-    def step(model: nn.Module, batch: object) -> object:
-        steps.append(batch)
-        raise AssertionError("no step was asked for")
-
-    session = Session(Workload(nn.Linear(1, 1), Squares(256), training_step=step), "cpu")  # type: ignore[arg-type]
-    traced(session.measure(Config(batch_size=8), LOADER))
+    traced(session_with(lambda model, batch: steps.append(batch)).measure(Config(batch_size=8), LOADER))
     assert not steps

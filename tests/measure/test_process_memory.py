@@ -12,20 +12,21 @@ def sample(batches: int, private: dict[int, int], shared: dict[int, int], in_fli
     return MemorySample(batches=batches, private=private, shared=shared, in_flight=in_flight, held=0)
 
 
-def test_growth_is_that_of_all_workers_for_each_batch_of_any() -> None:
-    begin = sample(10, {1: 100, 2: 100}, {1: 50, 2: 50})
-    end = sample(30, {1: 300, 2: 200}, {1: 40, 2: 30})
-    assert growth_between(begin, end) == MemoryGrowth(bytes_per_batch=15.0, copied_per_batch=1.5, copyable=70)
-
-
-def test_nothing_that_grew_is_no_growth() -> None:
-    growth = growth_between(sample(0, {1: 100}, {1: 50}), sample(10, {1: 90}, {1: 60}))
-    assert growth == MemoryGrowth(bytes_per_batch=0.0, copied_per_batch=0.0, copyable=60)
-
-
-def test_no_more_was_copied_than_grew() -> None:
-    growth = growth_between(sample(0, {1: 100}, {1: 900}), sample(10, {1: 150}, {1: 100}))
-    assert growth == MemoryGrowth(bytes_per_batch=5.0, copied_per_batch=5.0, copyable=100)
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (sample(10, {1: 100, 2: 100}, {1: 50, 2: 50}), sample(30, {1: 300, 2: 200}, {1: 40, 2: 30}), (15.0, 1.5, 70)),
+        (sample(0, {1: 100}, {1: 50}), sample(10, {1: 90}, {1: 60}), (0.0, 0.0, 60)),
+        (sample(0, {1: 100}, {1: 900}), sample(10, {1: 150}, {1: 100}), (5.0, 5.0, 100)),
+    ],
+    ids=["of all workers for each batch of any", "nothing that grew is none", "no more was copied than grew"],
+)
+def test_growth_is_that_of_all_workers(
+    begin: MemorySample, end: MemorySample, expected: tuple[float, float, int]
+) -> None:
+    grown, copied, copyable = expected
+    growth = MemoryGrowth(bytes_per_batch=grown, copied_per_batch=copied, copyable=copyable)
+    assert growth_between(begin, end) == growth
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,7 @@ def test_growth_needs_workers_that_lived_through_it_and_batches(begin: MemorySam
 
 def test_copying_ends_with_what_can_be_copied_and_own_growth_does_not() -> None:
     growth = MemoryGrowth(bytes_per_batch=10.0, copied_per_batch=4.0, copyable=100)
-    assert growth.after(0) == 0
-    assert growth.after(25) == 250
-    assert growth.after(26) == 256
-    assert growth.after(1000) == 6 * 1000 + 100
+    assert [growth.after(batches) for batches in (0, 25, 26, 1000)] == [0, 250, 256, 6 * 1000 + 100]
 
 
 def test_the_memory_of_workers_is_told_apart() -> None:

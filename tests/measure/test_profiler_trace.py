@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,15 +19,12 @@ from autotune.errors import UsageError
 from autotune.measure.device import CpuDevice
 from autotune.measure.profiler_trace import trace_steps
 from autotune.measure.step_probe import WarmStep, open_step
+from autotune.probes import Trace
 from autotune.records import Request
 from autotune.workload import Workload
 from tests import examples
 from tests.datasets import Squares
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from autotune.probes import Trace
+from tests.measure.doing import Doing
 
 pytestmark = pytest.mark.machine
 
@@ -54,12 +53,6 @@ def trace(made: Workload, path: Path | None, config: Config = CONFIG, seconds: f
     return trace_steps(made, config, open_step(made, config, device), device, request)
 
 
-def never_stepped() -> WarmStep:
-    """A step for what must fail before any step."""
-    step: Any = None
-    return WarmStep(step, examples.compute_probe(), ())
-
-
 def test_the_file_holds_the_steps_and_the_answer_names_what_took_longest(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     found = trace(workload(), path)
@@ -67,81 +60,73 @@ def test_the_file_holds_the_steps_and_the_answer_names_what_took_longest(tmp_pat
     assert sum(event["name"] == "training step" for event in events if event.get("ph") == "X") == found.steps
     assert found.path == str(path)
     assert 2 <= found.steps <= 8
-    assert found.operations[0].name == "aten::mm"
-    assert found.operations[0].calls == 3  # one in forward, two in backward
-    assert found.operations[0].seconds > 0
-    assert len(found.operations) <= 12
-    assert "training step" not in [operation.name for operation in found.operations]
-    seconds = [operation.seconds for operation in found.operations]
+    longest, seconds = found.operations[0], [operation.seconds for operation in found.operations]
+    assert (longest.name, longest.calls) == ("aten::mm", 3)  # one in forward, two in backward
+    assert longest.seconds > 0
+    assert len(seconds) <= 12
     assert seconds == sorted(seconds, reverse=True)
+    assert "training step" not in [operation.name for operation in found.operations]
 
 
 def test_waiting_for_the_loader_is_in_the_trace(tmp_path: Path) -> None:
-    class Slow(Squares):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            time.sleep(0.01)
-            return super().__getitem__(index)
-
     config = Config(batch_size=4, num_workers=1, intra_op_threads=1)
     before = set(psutil.Process().children(recursive=True))
-    found = trace(Workload(nn.Linear(1, 1), Slow(1000)), tmp_path / "trace.json", config)
-    assert found.operations[0].name.startswith("enumerate(DataLoader)")
-    assert found.operations[0].calls == 1
+    slow = Workload(nn.Linear(1, 1), Doing(lambda index: time.sleep(0.01), 1000))
+    waited = trace(slow, tmp_path / "trace.json", config).operations[0]
+    assert waited.name.startswith("enumerate(DataLoader)")
+    assert waited.calls == 1
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
-def test_a_name_that_ends_in_gz_is_compressed(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json.gz"
-    trace(workload(), path)
-    assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_is_there_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
+@pytest.mark.parametrize(("name", "read"), [("trace.json.gz", gzip.decompress), ("trace.json", bytes)])
+def test_a_file_that_is_there_is_replaced_and_compressed_where_its_name_ends_in_gz(
+    tmp_path: Path, name: str, read: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / name
     path.write_text("old", encoding="utf-8")
     trace(workload(), path)
-    assert json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    assert json.loads(read(path.read_bytes()))["traceEvents"]
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_slow_steps_make_a_short_trace(tmp_path: Path) -> None:
-    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+    def step(model: nn.Module, batch: Any) -> Any:
         time.sleep(0.1)
-        loss: torch.Tensor = model(batch[0])
-        return loss
+        return model(batch[0])
 
     assert trace(workload(training_step=step), tmp_path / "trace.json", seconds=0.2).steps == 2
 
 
+NEVER_STEPPED: Any = WarmStep(None, examples.compute_probe(), ())  # type: ignore[arg-type]
+"""A step for what must fail before any step."""
+UNWRITTEN = "the trace cannot be written"
+
+
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "words"),
     [
-        ("missing/trace.json", "No such file or directory"),
-        ("file/trace.json", "Not a directory"),
-        (".", "Is a directory"),
+        ("missing/trace.json", f"{UNWRITTEN}: No such file or directory; name a file in a folder"),
+        ("file/trace.json", f"{UNWRITTEN}: Not a directory; name a file in a folder"),
+        (".", f"{UNWRITTEN}: Is a directory; name a file in a folder"),
+        (None, "pass trace_path"),
     ],
-    ids=["no folder", "a file as folder", "a folder"],
+    ids=["no folder", "a file as folder", "a folder", "no path"],
 )
-def test_a_path_that_cannot_be_written_is_an_error_before_any_step(tmp_path: Path, name: str, reason: str) -> None:
+def test_a_path_that_cannot_be_written_is_an_error_before_any_step(
+    tmp_path: Path, name: str | None, words: str
+) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    request = Request(seconds=0.5, part="trace", trace_path=str(tmp_path / name))
-    with pytest.raises(UsageError, match=f"the trace cannot be written: {reason}; name a file in a folder"):
-        trace_steps(workload(), CONFIG, never_stepped(), CpuDevice(), request)
+    request = Request(seconds=0.5, part="trace", trace_path=name and str(tmp_path / name))
+    with pytest.raises(UsageError, match=words):
+        trace_steps(workload(), CONFIG, NEVER_STEPPED, CpuDevice(), request)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_trace_without_a_path_is_an_error() -> None:
-    with pytest.raises(UsageError, match="pass trace_path"):
-        trace_steps(workload(), CONFIG, never_stepped(), CpuDevice(), Request(seconds=0.5, part="trace"))
-
-
 def test_what_goes_wrong_in_a_step_leaves_no_file_and_no_profiler(tmp_path: Path) -> None:
-    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+    def step(model: nn.Module, batch: Any) -> Any:
         if torch.autograd._profiler_enabled():
             raise FileNotFoundError("their step is broken")
-        loss: torch.Tensor = model(batch[0])
-        return loss
+        return model(batch[0])
 
     with pytest.raises(FileNotFoundError, match="their step is broken"):
         trace(workload(training_step=step), tmp_path / "trace.json")

@@ -18,14 +18,14 @@ from autotune.measure.step import tensors_in
 from autotune.measure.step_probe import LARGEST_STEPS, WarmStep, open_step
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Ragged, Squares
+from tests.measure.doing import Doing, spin
 from tests.quiet import undisturbed
 
 pytestmark = [pytest.mark.machine, pytest.mark.timed]
 
 STEP_SECONDS = 0.03
 MIB = 2**20
-LONGEST = 17
-"""Length of the longest sequence of ``Ragged``."""
+LONGEST = 17  # length of the longest sequence of Ragged
 
 
 def training(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -44,6 +44,10 @@ class Training:
         self.batches.append(batch)
         time.sleep(self._seconds)
         return training(model, batch)
+
+    def samples(self, steps: int) -> int:
+        """Samples in the last batches."""
+        return sum(len(next(tensors_in(batch))) for batch in self.batches[-steps:])
 
     @property
     def others(self) -> list[Any]:
@@ -77,42 +81,39 @@ def in_order(batch_size: int) -> BatchSampler:
     return BatchSampler(SequentialSampler(range(100)), batch_size, drop_last=False)
 
 
-@pytest.fixture
-def warm_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten steps are enough where how fast the model is does not matter."""
-    monkeypatch.setattr("autotune.measure.step_probe.WARM_SECONDS", 0.0)
+def opened_at_once(*given: Any, **options: Any) -> WarmStep:
+    """The same after ten steps, which are enough where how fast the model is does not matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.measure.step_probe.WARM_SECONDS", 0.0)
+        return opened(*given, **options)
 
 
 # --- what a step costs ---
 
 
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_the_ceiling_is_the_rate_of_the_step_on_a_batch_that_is_there(batch_size: int) -> None:
-    warm = opened_near(batch_size, Squares(100), batch_size)
-    assert is_near(warm, batch_size)
+class Warming(Training):
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(0.1 if len(self.batches) < 3 else 0.0)
+        return super().__call__(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("samples", "dataset", "batch_size", "training"),
+    [
+        (1, Squares(100), 1, Training),
+        (8, Squares(100), 8, Training),
+        (10, Squares(10), 32, Training),
+        (4, Doing(lambda index: time.sleep(0.05), 100), 4, Training),
+        (8, Squares(100), 8, Warming),
+    ],
+    ids=["of one", "of eight", "that the dataset cannot fill", "that takes long to load", "after slow steps"],
+)
+def test_the_ceiling_is_the_rate_of_the_step_on_a_batch_that_is_there(
+    samples: int, dataset: Any, batch_size: int, training: type[Training]
+) -> None:
+    warm = opened_near(samples, dataset, batch_size, training)
+    assert is_near(warm, samples)
     assert warm.ceiling == warm.compute.samples_per_second
-
-
-def test_a_batch_that_the_dataset_cannot_fill_counts_what_it_holds() -> None:
-    assert is_near(opened_near(10, Squares(10), 32), 10)
-
-
-def test_loading_is_no_part_of_it() -> None:
-    class Slow(Squares):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            time.sleep(0.05)
-            return super().__getitem__(index)
-
-    assert is_near(opened_near(4, Slow(100), 4), 4)
-
-
-def test_steps_that_were_slow_at_first_do_not_count() -> None:
-    class Warming(Training):
-        def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-            time.sleep(0.1 if len(self.batches) < 3 else 0.0)
-            return super().__call__(model, batch)
-
-    assert is_near(opened_near(8, Squares(100), 8, Warming), 8)
 
 
 def test_on_a_cpu_the_host_is_busy_for_the_whole_step() -> None:
@@ -123,17 +124,25 @@ def test_on_a_cpu_the_host_is_busy_for_the_whole_step() -> None:
     assert is_right(undisturbed(lambda: opened(Squares(100), 8, Training(STEP_SECONDS)), is_right))
 
 
+class Compiled(Training):
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(0.0 if self.batches else 0.3)
+        return super().__call__(model, batch)
+
+
+def test_the_first_step_is_told_apart() -> None:
+    compute = opened(Squares(100), 8, Compiled(STEP_SECONDS)).compute
+    assert compute.first_step_seconds >= 0.3
+    assert compute.host_seconds < 0.1
+
+
 def test_the_cpu_time_of_a_step_is_what_it_computes_and_not_what_it_waits() -> None:
     def compute(model: nn.Module, batch: Any) -> torch.Tensor:
-        end = time.thread_time() + STEP_SECONDS
-        while time.thread_time() < end:
-            pass
+        spin(STEP_SECONDS)
         return training(model, batch)
 
-    computing = opened(Squares(100), 8, compute).compute.cpu_seconds
-    waiting = opened(Squares(100), 8, Training(STEP_SECONDS)).compute.cpu_seconds
-    assert STEP_SECONDS <= computing < 1.5 * STEP_SECONDS
-    assert 0 < waiting < 0.5 * STEP_SECONDS
+    assert STEP_SECONDS <= opened(Squares(100), 8, compute).compute.cpu_seconds < 1.5 * STEP_SECONDS
+    assert 0 < opened(Squares(100), 8, Training(STEP_SECONDS)).compute.cpu_seconds < 0.5 * STEP_SECONDS
 
 
 def test_slow_steps_are_made_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,20 +171,13 @@ class Rows(Dataset[torch.Tensor]):
         return torch.ones(MIB // 16)
 
 
-@pytest.mark.usefixtures("warm_at_once")
-def test_a_larger_batch_needs_more_memory_by_as_much_as_it_is_larger() -> None:
-    small, large = (opened(Rows(), batch_size).compute for batch_size in (4, 132))
+def test_a_larger_batch_needs_more_memory_of_the_host_by_as_much_as_it_is_larger() -> None:
+    small, large = (opened_at_once(Rows(), batch_size).compute for batch_size in (4, 132))
     grown = large.peak_memory_bytes - small.peak_memory_bytes
     assert 1.1 * grown >= 32 * MIB
     assert grown < 3 * 32 * MIB  # the samples and the batch made of them
-
-
-@pytest.mark.usefixtures("warm_at_once")
-def test_on_a_cpu_memory_is_the_hosts() -> None:
-    compute = opened(Squares(100)).compute
-    assert compute.memory == "host"
-    assert compute.peak_memory_bytes == compute.host_memory_bytes
-    assert MIB < compute.peak_memory_bytes <= compute.memory_limit_bytes
+    assert small.memory == "host"
+    assert MIB < small.peak_memory_bytes == small.host_memory_bytes <= small.memory_limit_bytes
 
 
 class HasOneLarge(Dataset[torch.Tensor]):
@@ -191,45 +193,46 @@ class HasOneLarge(Dataset[torch.Tensor]):
         return torch.ones(self._large if index == 20 else 1)
 
 
-@pytest.mark.usefixtures("warm_at_once")
 def test_the_peak_is_that_of_a_batch_with_the_largest_sample() -> None:
-    small, large = (opened(HasOneLarge(count), 2, collate_fn=pad).compute for count in (2, 16 * MIB))
+    small, large = (opened_at_once(HasOneLarge(count), 2, collate_fn=pad).compute for count in (2, 16 * MIB))
     assert large.peak_memory_bytes - small.peak_memory_bytes >= 2 * 64 * MIB
 
 
 # --- the largest samples ---
 
 
-@pytest.mark.usefixtures("warm_at_once")
-def test_where_samples_differ_in_size_the_largest_is_trained_on() -> None:
-    opened(Ragged(), training_step=(step := Training()), collate_fn=pad)
-    assert step.others
+class Lists(Ragged):
+    """The same as lists, which have no bytes before they are collated."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate"),
+    [(Ragged(), pad), (Lists(), lambda samples: pad([torch.tensor(sample) for sample in samples]))],
+    ids=["tensors", "what only the collate function turns into tensors"],
+)
+def test_where_samples_differ_in_size_the_largest_is_trained_on(dataset: Any, collate: Any) -> None:
+    opened_at_once(dataset, training_step=(step := Training()), collate_fn=collate)
     assert {tuple(batch.shape) for batch in step.others} == {(8, LONGEST)}
     assert step.batches[-1].sum() < 8 * LONGEST
 
 
-@pytest.mark.usefixtures("warm_at_once")
-def test_of_a_sampler_the_largest_of_the_samples_that_it_draws_is_taken() -> None:
-    sampler = SubsetRandomSampler(range(12))
-    opened(Ragged(), training_step=(step := Training()), collate_fn=pad, sampler=sampler)
-    assert [tuple(batch.shape) for batch in step.batches[-LARGEST_STEPS:]] == [(8, 12)] * LARGEST_STEPS
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"sampler": SubsetRandomSampler(range(12))}, (8, 12)),
+        ({"batch_sampler": in_order}, (8, LONGEST)),
+        ({"batch_size": 1}, (1, LONGEST)),
+    ],
+    ids=["samples that a sampler draws", "batches of a batch sampler", "samples, in a batch of one"],
+)
+def test_the_largest_is_that_of_what_may_be_drawn(options: dict[str, Any], shape: tuple[int, int]) -> None:
+    opened_at_once(Ragged(), training_step=(step := Training()), collate_fn=pad, **options)
+    assert [tuple(batch.shape) for batch in step.batches[-LARGEST_STEPS:]] == [shape] * LARGEST_STEPS
 
 
-@pytest.mark.usefixtures("warm_at_once")
-def test_of_a_batch_sampler_the_largest_of_its_own_batches_is_taken() -> None:
-    dataset = Ragged()
-    opened(dataset, training_step=(step := Training()), collate_fn=pad, batch_sampler=in_order)
-    largest = max(pad([dataset[index] for index in batch]).numel() for batch in in_order(8))
-    assert [batch.numel() for batch in step.batches[-LARGEST_STEPS:]] == [largest] * LARGEST_STEPS
-
-
-@pytest.mark.usefixtures("warm_at_once")
-def test_a_batch_of_one_is_the_largest_sample() -> None:
-    opened(Ragged(), 1, step := Training(), collate_fn=pad)
-    assert [tuple(batch.shape) for batch in step.batches[-LARGEST_STEPS:]] == [(1, LONGEST)] * LARGEST_STEPS
-
-
-@pytest.mark.usefixtures("warm_at_once")
 def test_no_more_samples_are_held_than_a_batch_has() -> None:
     """Held samples would count as memory that training needs."""
     alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
@@ -246,76 +249,38 @@ def test_no_more_samples_are_held_than_a_batch_has() -> None:
             alive.add(sample)
             return sample
 
-    opened(Watched(), 8, Training(), collate_fn=counting)
+    opened_at_once(Watched(), 8, Training(), collate_fn=counting)
     assert 8 <= most <= 10  # a batch, the largest, and the one that is looked at
 
 
-class Lists(Ragged):
-    """The same as lists, which have no bytes before they are collated."""
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index).tolist()
-
-
-@pytest.mark.usefixtures("warm_at_once")
-def test_samples_that_only_the_collate_function_turns_into_tensors_have_their_size_too() -> None:
-    def collate(samples: list[list[float]]) -> torch.Tensor:
-        return pad([torch.tensor(sample) for sample in samples])
-
-    opened(Lists(), training_step=(step := Training()), collate_fn=collate)
-    assert {tuple(batch.shape) for batch in step.others} == {(8, LONGEST)}
-
-
-class Counting(Squares):
-    """Counts what was drawn of it."""
-
-    def __init__(self, length: int, seconds: float = 0.0) -> None:
-        super().__init__(length)
-        self.drawn: list[int] = []
-        self._seconds = seconds
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.drawn.append(index)
-        time.sleep(self._seconds)
-        return super().__getitem__(index)
-
-
-@pytest.mark.usefixtures("warm_at_once")
 @pytest.mark.parametrize(("length", "looked_at"), [(10, 10), (33, 32), (10_000, 32)])
 def test_of_samples_of_equal_size_a_few_from_all_over_are_drawn_and_not_trained_on(length: int, looked_at: int) -> None:
-    dataset = Counting(length)
-    opened(dataset, training_step=(step := Training()))
-    drawn = dataset.drawn[8:]
-    assert len(drawn) == len(set(drawn)) == looked_at
-    assert max(drawn) >= 0.9 * (length - 1)
+    drawn: list[int] = []
+    opened_at_once(Doing(drawn.append, length), training_step=(step := Training()))
+    assert len(drawn[8:]) == len(set(drawn[8:])) == looked_at
+    assert max(drawn[8:]) >= 0.9 * (length - 1)
     assert not step.others
 
 
-@pytest.mark.usefixtures("warm_at_once")
 def test_samples_that_are_slow_to_load_are_looked_at_for_a_moment_only() -> None:
-    dataset = Counting(10_000, seconds=0.1)
-    opened(dataset, 1)
-    assert 2 <= len(dataset.drawn) <= 1 + 4
+    def load_slowly(index: int) -> None:
+        drawn.append(index)
+        time.sleep(0.1)
+
+    drawn: list[int] = []
+    opened_at_once(Doing(load_slowly, 10_000), 1)
+    assert 2 <= len(drawn) <= 1 + 4
 
 
-@pytest.mark.usefixtures("warm_at_once")
-def test_where_a_sampler_says_what_may_be_drawn_nothing_else_is() -> None:
-    dataset = Counting(1000)
-    opened(dataset, sampler=SubsetRandomSampler(range(50, 87)))
-    assert set(dataset.drawn) <= set(range(50, 87))
-
-
-@pytest.mark.usefixtures("warm_at_once")
 def test_of_an_iterable_dataset_one_batch_is_read() -> None:
-    opened(CountingUp(100), training_step=(step := Training()))
+    opened_at_once(CountingUp(100), training_step=(step := Training()))
     assert not step.others
     assert step.batches[0].flatten().tolist() == list(range(8))
 
 
 def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> None:
-    device = CpuDevice()
     workload = Workload(nn.Linear(1, 1), CountingUp(64), training_step=training)
-    warm = open_step(workload, Config(batch_size=1, accumulation_steps=10_000), device)
+    warm = open_step(workload, Config(batch_size=1, accumulation_steps=10_000), CpuDevice())
     assert warm.step.accumulator.optimizer.state_dict()["state"]
 
 
@@ -328,24 +293,13 @@ class Compiling(nn.Linear):
         self.compiled += 1
 
 
-@pytest.mark.usefixtures("warm_at_once")
 @pytest.mark.parametrize(
     ("length", "options", "last"), [(20, ("compile",), 4), (20, (), 8), (24, ("compile",), 8), (17, ("compile",), 8)]
 )
-def test_a_compiled_step_has_seen_the_last_batch_of_an_epoch(length: int, options: Any, last: int) -> None:
-    model, step = Compiling(1, 1), Training()
-    workload = Workload(model, Squares(length), training_step=step)
+def test_a_compiled_step_has_seen_the_last_batch_of_an_epoch(
+    length: int, options: Any, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.measure.step_probe.WARM_SECONDS", 0.0)
+    workload = Workload(model := Compiling(1, 1), Squares(length), training_step=(step := Training()))
     open_step(workload, Config(batch_size=8, options=options), CpuDevice())
-    assert model.compiled == len(options)
-    assert len(step.batches[-1][0]) == last
-
-
-def test_the_first_step_is_told_apart() -> None:
-    class Compiled(Training):
-        def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-            time.sleep(0.0 if self.batches else 0.3)
-            return super().__call__(model, batch)
-
-    compute = opened(Squares(100), 8, Compiled(STEP_SECONDS)).compute
-    assert compute.first_step_seconds >= 0.3
-    assert compute.host_seconds < 0.1
+    assert (model.compiled, len(step.batches[-1][0])) == (len(options), last)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from autotune.config import Amp, Config
 from autotune.measure.code_probe import look_inside
 from autotune.measure.device import CpuDevice
+from autotune.probes import Synchronisation
 from autotune.workload import Workload
 from tests.datasets import Squares
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from autotune.probes import Synchronisation
 
 HERE = "tests/measure/test_sync_points.py"
 
@@ -45,14 +42,13 @@ def reading_step(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss
 
 
-def asking_step(model: nn.Module, batch: Any) -> torch.Tensor:
+def asking_step(model: nn.Module, batch: Any) -> Any:
     x, y = batch
     large = x[x > -1].reshape(-1, 1)
     for number in y.cpu().flatten().tolist():
         assert number >= 0
     kept = torch.unique(y).nonzero()
-    loss: torch.Tensor = model(large).mean() + 0 * kept.sum() + 0 * x[torch.tensor([0, 1])].sum()
-    return loss
+    return model(large).mean() + 0 * kept.sum() + 0 * x[torch.tensor([0, 1])].sum()
 
 
 def test_reading_a_value_in_the_training_step_is_found_with_its_line() -> None:
@@ -84,9 +80,8 @@ class ReadsInBackward(torch.autograd.Function):
 
 
 def test_reading_a_value_in_backward_is_found_too() -> None:
-    def step(model: nn.Module, batch: Any) -> torch.Tensor:
-        loss: torch.Tensor = ReadsInBackward.apply(model(batch[0])).mean()  # type: ignore[no-untyped-call]
-        return loss
+    def step(model: nn.Module, batch: Any) -> Any:
+        return ReadsInBackward.apply(model(batch[0])).mean()  # type: ignore[no-untyped-call]
 
     (found,) = waits(step)
     assert found.where == f"{HERE}:{line_of(ReadsInBackward.backward, '.item()')} backward"
@@ -113,11 +108,10 @@ def test_a_value_that_is_read_in_some_steps_counts_as_its_share() -> None:
 
 
 def test_modes_are_off_again_after_an_error_in_a_watched_step() -> None:
-    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+    def step(model: nn.Module, batch: Any) -> Any:
         if _get_current_dispatch_mode_stack():
             raise ValueError("their step is broken")
-        loss: torch.Tensor = model(batch[0]).mean()
-        return loss
+        return model(batch[0]).mean()
 
     with pytest.raises(ValueError, match="their step is broken"):
         waits(step)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from itertools import pairwise
+from dataclasses import astuple
 from statistics import fmean, median
 
 import pytest
@@ -46,14 +47,7 @@ def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
 def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
     """The rows from one on, their clock set to 0 at the end of the step before."""
     zero = rows[first - 1].end
-    return [
-        StepRow(
-            *(t - zero for t in (r.begin, r.there, r.moved, r.forwarded, r.differentiated, r.synchronised, r.end)),
-            r.samples,
-            r.ready,
-        )
-        for r in rows[first:]
-    ]
+    return [StepRow(*(time - zero for time in astuple(each)[:-2]), each.samples, each.ready) for each in rows[first:]]
 
 
 def window(machine: SimulatedPipeline, blocks: int = 20) -> WindowSummary:
@@ -73,16 +67,20 @@ def inventory(rows: list[StepRow], first: int, workers: int) -> float:
     return fmean(row.ready for row in rows[first - max(1, workers) : first])
 
 
-@given(st.integers(0, 64), st.floats(1e-5, 0.2))
-def test_a_block_is_a_multiple_of_the_workers_and_at_least_five_steps(workers: int, seconds: float) -> None:
+def summed(
+    rows: list[StepRow], ready: int, block: int, workers: int = 0, *, whole_epochs: bool = False
+) -> WindowSummary:
+    return summarise(rows, ready, block, workers, whole_epochs=whole_epochs)
+
+
+@given(st.integers(0, 64), st.floats(1e-5, 0.2), st.floats(0.2, 100, exclude_min=True))
+def test_a_block_is_a_multiple_of_the_workers_and_at_least_five_steps_and_of_slow_steps_one_burst(
+    workers: int, seconds: float, slow: float
+) -> None:
     block = block_steps(workers, seconds)
     assert block % max(1, workers) == 0
     assert 5 <= block < 5 + max(1, workers)
-
-
-@given(st.integers(0, 64), st.floats(0.2, 100, exclude_min=True))
-def test_a_block_of_slow_steps_is_one_burst(workers: int, seconds: float) -> None:
-    assert block_steps(workers, seconds) == max(1, workers)
+    assert block_steps(workers, slow) == max(1, workers)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +103,9 @@ def test_the_inventory_is_stationary_when_it_stands_still_over_two_blocks(
     assert is_stationary(ready, 5, workers) is expected
 
 
-def test_many_workers_are_allowed_a_quarter_of_them_as_change() -> None:
-    ready = [20 - 4 * (index // 16) for index in range(33)]
-    assert is_stationary(ready, 16, 16)
-    assert not is_stationary([20 - 5 * (index // 16) for index in range(33)], 16, 16)
+@pytest.mark.parametrize(("change", "expected"), [(4, True), (5, False)])
+def test_many_workers_are_allowed_a_quarter_of_them_as_change(change: int, expected: bool) -> None:
+    assert is_stationary([20 - change * (index // 16) for index in range(33)], 16, 16) is expected
 
 
 def ends_of(seconds: list[float]) -> list[float]:
@@ -116,29 +113,22 @@ def ends_of(seconds: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("seconds", [0.5, 0.1])  # one that a float holds, and one that it rounds
-def test_equal_blocks_have_no_width(seconds: float) -> None:
+def test_equal_blocks_have_no_width_and_one_alone_an_infinite_one(seconds: float) -> None:
     ends = [seconds * index for index in range(1, 41)]
     assert relative_half_width(ends, 0.0, 5, 0) == pytest.approx(0, abs=1e-9)
-
-
-def test_one_block_has_an_infinite_width() -> None:
-    assert relative_half_width([1.0, 2.0, 3.0, 4.0, 5.0], 0.0, 5, 0) == math.inf
+    assert relative_half_width(ends[:5], 0.0, 5, 0) == math.inf
 
 
 @given(
-    st.lists(st.integers(1, 64), min_size=10, max_size=100),
-    st.integers(-6, 6),
-    st.integers(0, 100),
-    st.integers(0, 8),
+    st.lists(st.integers(1, 64), min_size=10, max_size=100), st.integers(-6, 6), st.integers(0, 100), st.integers(0, 8)
 )
 def test_the_relative_width_knows_neither_unit_nor_start(
     lengths: list[int], power: int, start: int, workers: int
 ) -> None:
-    ends = ends_of([float(length) for length in lengths])
+    ends, block = ends_of([float(length) for length in lengths]), block_steps(workers, 0.0)
     shifted = [(start + end) * 2.0**power for end in ends]  # exactly: a rounded autocorrelation may round the width
-    width = relative_half_width(ends, 0.0, block_steps(workers, 0.0), workers)
-    again = relative_half_width(shifted, start * 2.0**power, block_steps(workers, 0.0), workers)
-    assert again == pytest.approx(width, rel=1e-9, abs=1e-12)
+    again = relative_half_width(shifted, start * 2.0**power, block, workers)
+    assert again == pytest.approx(relative_half_width(ends, 0.0, block, workers), rel=1e-9, abs=1e-12)
 
 
 def test_many_blocks_are_merged_to_ten_at_most() -> None:
@@ -164,8 +154,7 @@ BALANCES = {
     "balanced": 1.0,
     "draining slowly": 0.9,
     "just keeping up": 1.03,
-}
-"""Seconds of a step per second that the workers need for a batch together."""
+}  # seconds of a step per second that the workers need for a batch together
 
 
 DEVIATIONS = [random.Random(number).gauss(0, 1) for number in range(6000)]
@@ -184,9 +173,15 @@ def pipeline(
 
 @pytest.mark.parametrize("balance", BALANCES)
 @pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
-def test_the_rate_is_the_long_run_rate_from_a_cold_start(balance: str, workers: int, prefetch: int) -> None:
+def test_the_rate_is_the_long_run_rate_from_a_cold_start_and_when_build_times_vary(
+    balance: str, workers: int, prefetch: int
+) -> None:
     machine = pipeline(balance, workers, prefetch)
     assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.03)
+    machine = pipeline(balance, workers, prefetch, spread=0.1, pause=5.0)
+    summary = window(machine, blocks=40)
+    tolerance = max(0.03, summary.relative_half_width)  # forty bursts vary by chance
+    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=tolerance)
 
 
 @pytest.mark.parametrize("balance", BALANCES)
@@ -195,15 +190,6 @@ def test_batches_built_before_the_window_are_not_credited(balance: str, workers:
     machine = pipeline(balance, workers, prefetch, pause=60.0)
     assert machine.ready == workers * prefetch  # the queue was full
     assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.03)
-
-
-@pytest.mark.parametrize("balance", BALANCES)
-@pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
-def test_the_rate_holds_when_build_times_vary(balance: str, workers: int, prefetch: int) -> None:
-    machine = pipeline(balance, workers, prefetch, spread=0.1, pause=5.0)
-    summary = window(machine, blocks=40)
-    tolerance = max(0.03, summary.relative_half_width)  # forty bursts vary by chance
-    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=tolerance)
 
 
 def test_a_window_over_the_draining_queue_alone_is_still_right() -> None:
@@ -219,8 +205,7 @@ def test_a_window_over_the_draining_queue_alone_is_still_right() -> None:
 
 def test_bursts_are_not_read_as_the_median() -> None:
     machine = pipeline("loader-bound", 8, 2)
-    rows = follow(machine, 400)
-    typical = median(later.end - earlier.end for earlier, later in pairwise(rows[100:]))
+    typical = median(later.end - earlier.end for earlier, later in itertools.pairwise(follow(machine, 400)[100:]))
     assert BATCH_SIZE / typical > 2 * machine.true_rate()
     assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.01)
 
@@ -229,7 +214,7 @@ def test_bursts_are_not_read_as_the_median() -> None:
 def test_a_difference_of_one_batch_is_counting_noise_and_not_corrected(
     ready_before: int, ready_after: int, share: float
 ) -> None:
-    summary = summarise(even_rows([0.01] * 50, ready=ready_after), ready_before, 5, 1, whole_epochs=False)
+    summary = summed(even_rows([0.01] * 50, ready=ready_after), ready_before, 5, 1)
     assert summary.early_share == pytest.approx(share)
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE * 100 * (1 - share))
 
@@ -237,13 +222,8 @@ def test_a_difference_of_one_batch_is_counting_noise_and_not_corrected(
 @pytest.mark.parametrize(
     ("before", "after", "steps", "expected"),
     [
-        (0, 0, 1, True),
-        (0, 1, 199, False),
-        (0, 1, 200, True),
-        (1, 0, 200, True),
-        (9, 4, 999, False),
-        (9, 4, 1000, True),
-        (4, 9, 1000, True),
+        *((0, 0, 1, True), (0, 1, 199, False), (0, 1, 200, True), (1, 0, 200, True)),
+        *((9, 4, 999, False), (9, 4, 1000, True), (4, 9, 1000, True)),
     ],
 )
 def test_a_window_is_balanced_up_to_half_a_percent_of_its_steps(
@@ -254,37 +234,37 @@ def test_a_window_is_balanced_up_to_half_a_percent_of_its_steps(
 
 def test_steps_that_have_not_settled_are_dropped_at_the_front() -> None:
     generator = random.Random(1)
-    rows = even_rows([0.05] * 10 + [generator.gauss(0.01, 1e-4) for _ in range(90)])
-    summary = summarise(rows, 0, 5, 0, whole_epochs=False)
+    summary = summed(even_rows([0.05] * 10 + [generator.gauss(0.01, 1e-4) for _ in range(90)]), 0, 5)
     assert summary.is_steady
     assert summary.dropped_steps + summary.steps == 100
     assert 50 <= summary.steps <= 90
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE / 0.01, rel=0.01)
 
 
-def test_slow_steps_at_the_front_stay_where_the_rest_differs_as_much_within_itself() -> None:
-    rest = [0.010, 0.014, 0.010, 0.014, 0.010, 0.014, 0.010, 0.014]
-    assert summarise(even_rows([0.0159, 0.0159, *rest]), 0, 1, 0, whole_epochs=False).dropped_steps == 0
-    assert summarise(even_rows([0.0165, 0.0165, *rest]), 0, 1, 0, whole_epochs=False).dropped_steps == 2
-
-
-@pytest.mark.parametrize(("excess", "dropped"), [(0.019, 0), (0.021, 2), (-0.019, 0), (-0.021, 2)])
-def test_a_difference_of_less_than_two_percent_is_no_transient(excess: float, dropped: int) -> None:
-    rest = [1.0, 1.0001] * 4
-    rows = even_rows([1.00005 * (1 + excess)] * 2 + rest)
-    assert summarise(rows, 0, 1, 0, whole_epochs=False).dropped_steps == dropped
-
-
-@pytest.mark.parametrize(("blocks", "dropped"), [(4, 0), (5, 1)])
-def test_of_fewer_than_five_blocks_none_is_dropped(blocks: int, dropped: int) -> None:
-    rows = even_rows([1.0] + [0.1, 0.1001] * 5)[:blocks]
-    assert summarise(rows, 0, 1, 0, whole_epochs=False).dropped_steps == dropped
+@pytest.mark.parametrize(
+    ("seconds", "dropped"),
+    [
+        ([0.0159, 0.0159, *[0.010, 0.014] * 4], 0),
+        ([0.0165, 0.0165, *[0.010, 0.014] * 4], 2),
+        *(([1.00005 * (1 + excess)] * 2 + [1.0, 1.0001] * 4, 0) for excess in (0.019, -0.019)),
+        *(([1.00005 * (1 + excess)] * 2 + [1.0, 1.0001] * 4, 2) for excess in (0.021, -0.021)),
+        ([1.0, 0.1, 0.1001, 0.1], 0),
+        ([1.0, 0.1, 0.1001, 0.1, 0.1001], 1),
+    ],
+    ids=[
+        *("as the rest within itself", "more than the rest within itself", "1.9 % more", "1.9 % less", "2.1 % more"),
+        *("2.1 % less", "four blocks", "five blocks"),
+    ],
+)
+def test_steps_at_the_front_are_dropped_where_they_differ_enough_and_blocks_are_left(
+    seconds: list[float], dropped: int
+) -> None:
+    assert summed(even_rows(seconds), 0, 1).dropped_steps == dropped
 
 
 @pytest.mark.parametrize("blocks", [5, 6, 7, 10])
 def test_steps_that_never_settle_are_told(blocks: int) -> None:
-    rows = even_rows([2.0**-index for index in range(blocks)])
-    assert not summarise(rows, 0, 1, 0, whole_epochs=False).is_steady
+    assert not summed(even_rows([2.0**-index for index in range(blocks)]), 0, 1).is_steady
 
 
 @pytest.mark.parametrize(
@@ -304,16 +284,12 @@ def test_batches_built_and_not_yet_used_count_where_the_loop_was_starved(
     assert summary.samples_per_second == pytest.approx(factor * BATCH_SIZE)
 
 
-def test_whole_epochs_are_neither_trimmed_nor_corrected() -> None:
-    rows = even_rows([0.05] * 10 + [0.01] * 90)
-    summary = summarise(rows, 50, 5, 0, whole_epochs=True)
+def test_whole_epochs_are_neither_trimmed_nor_corrected_and_a_short_last_batch_counts_what_it_holds() -> None:
+    summary = summed(even_rows([0.05] * 10 + [0.01] * 90), 50, 5, whole_epochs=True)
     assert summary.steps == 100
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE * 100 / 1.4)
-
-
-def test_a_short_last_batch_counts_what_it_holds() -> None:
-    rows = [row(0, 0, 1, samples=16), row(1, 1, 2, samples=16), row(2, 2, 3, samples=7)]
-    summary = summarise(rows, 0, 1, 0, whole_epochs=True)
+    rows = [row(begin, begin, begin + 1, samples=samples) for begin, samples in enumerate((16, 16, 7))]
+    summary = summed(rows, 0, 1, whole_epochs=True)
     assert summary.samples == 39
     assert summary.samples_per_second == pytest.approx(13.0)
 
@@ -330,14 +306,9 @@ PHASES = st.lists(st.floats(0, 1), min_size=7, max_size=7)
 
 @given(st.lists(PHASES, min_size=1, max_size=60), st.integers(0, 40), st.booleans())
 def test_the_shares_of_a_step_add_up_to_it(phases: list[list[float]], ready: int, whole_epochs: bool) -> None:
-    rows, clock = [], 0.0
-    for lengths in phases:
-        marks = []
-        for length in lengths:
-            clock += length + 1e-3
-            marks.append(clock)
-        rows.append(StepRow(*marks, BATCH_SIZE, 0))
-    summary = summarise(rows, ready, 5, 0, whole_epochs=whole_epochs)
+    clock = itertools.accumulate(length + 1e-3 for lengths in phases for length in lengths)
+    rows = [StepRow(*itertools.islice(clock, 7), BATCH_SIZE, 0) for _ in phases]
+    summary = summed(rows, ready, 5, whole_epochs=whole_epochs)
     assert summary.step_time.total == pytest.approx(summary.seconds / summary.steps, rel=1e-9)
     assert 0 <= summary.waiting_share <= 1
     assert 0 <= summary.samples_per_second <= summary.samples / summary.seconds * (1 + 1e-12)

@@ -9,8 +9,8 @@ import gc
 import mmap
 import os
 import time
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -28,9 +28,6 @@ from autotune.measure.process_memory import (
     reset_peak,
     sample_memory,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
 
 MIB = 1 << 20
 WORKERS = 2
@@ -103,15 +100,9 @@ def workers_on(dataset: Images) -> Iterator[tuple[BatchStream, Callable[[], Memo
     """
     gc.collect()
     gc.freeze()
-    known = open_segments(os.getpid())
-    counter = CountingCollate(None, WORKERS)
+    known, counter = open_segments(os.getpid()), CountingCollate(None, WORKERS)
     loader = DataLoader(
-        dataset,
-        batch_size=1,
-        num_workers=WORKERS,
-        prefetch_factor=PREFETCH,
-        multiprocessing_context="fork",
-        collate_fn=counter,
+        dataset, 1, num_workers=WORKERS, prefetch_factor=PREFETCH, multiprocessing_context="fork", collate_fn=counter
     )
     stream = BatchStream(loader, counter)
     try:
@@ -160,10 +151,7 @@ def test_what_a_worker_keeps_of_every_batch_is_its_growth() -> None:
     assert 0.9 * MIB <= growth.bytes_per_batch <= 1.25 * MIB
     assert growth.copied_per_batch < 0.1 * MIB
     assert growth.after(1000) >= 900 * MIB
-
-
-def test_growth_is_seen_in_workers_that_also_map_shared_memory() -> None:
-    _, growth = growth_over(Keeping(torch.ones(100 * MIB // 4).share_memory_()), 40)
+    _, growth = growth_over(Keeping(torch.ones(100 * MIB // 4).share_memory_()), 40)  # they map shared memory, too
     assert 0.9 * MIB <= growth.bytes_per_batch <= 1.25 * MIB
 
 

@@ -19,8 +19,7 @@ from tests.processes import MARK, are_gone, marked
 from tests.ranks.workloads import FAILED, HOW
 
 CONFIG = Config(batch_size=8, num_workers=1, ranks=2)
-LIMIT = 6.0
-"""Seconds that a trial may take."""
+LIMIT = 6.0  # seconds that a trial may take
 FAILURES = {
     "raise": (Outcome.USER_ERROR, "rank 1 of 2: ValueError: the second rank has had enough"),
     "out_of_memory": (Outcome.DEVICE_OOM, "rank 1 of 2: OutOfMemoryError: CUDA out of memory"),
@@ -28,8 +27,7 @@ FAILURES = {
     "kill": (Outcome.HOST_OOM, "rank 1: the process was killed (signal 9)"),
     "crash": (Outcome.CRASHED, "rank 1: the process ended without an answer (segmentation fault"),
     "exit": (Outcome.CRASHED, "rank 1: the process ended without an answer (exit code 3)"),
-}
-"""How the second rank fails, the outcome of that, and how its message begins."""
+}  # how the second rank fails, the outcome of that, and how its message begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +35,10 @@ class Struck:
     """What became of it."""
 
     attempt: Attempt
-    seconds: float
-    """Until the trial had ended."""
-    is_trial_gone: bool
-    """Whether none of its processes is left."""
-    next: Attempt
-    """The same configuration, measured after it."""
-    is_all_gone: bool
-    """Whether no process is left once the runner is closed."""
+    seconds: float  # until the trial had ended
+    is_trial_gone: bool  # whether none of its processes is left
+    next: Attempt  # the same configuration, measured after it
+    is_all_gone: bool  # whether no process is left once the runner is closed
 
 
 def strike(how: str, failed: Path) -> Struck:

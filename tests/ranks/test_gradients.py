@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,15 +32,14 @@ class Recording(torch.optim.SGD):
         return super().step(*given, **more)
 
 
-def trained(rank: int, ranks: int, config: Config, reduction: Literal["mean", "sum"]) -> list[list[float]]:
-    """Train an epoch on a rank's share, every so many-th sample; return the gradients of every step."""
+def trained(config: Config, batches: Iterable[torch.Tensor], reduction: Literal["mean", "sum"]) -> list[list[float]]:
+    """Train an epoch on a rank's batches; return the gradients of every step."""
     torch.manual_seed(0)
-    inputs = torch.randn(SAMPLES, 3)
     model = nn.Linear(3, 1)
     optimizer = Recording(model)
-    replicas: nn.Module = DistributedDataParallel(model) if ranks > 1 else model
+    replicas: nn.Module = DistributedDataParallel(model) if config.ranks > 1 else model
     accumulator = config.accumulator(optimizer, "cpu", reduction=reduction)
-    for batch in inputs[rank::ranks].split(config.batch_size):
+    for batch in batches:
         with accumulator.accumulate(replicas):
             loss = functional.mse_loss(replicas(batch), batch.sum(dim=1, keepdim=True), reduction=reduction)
             accumulator.backward(loss, len(batch))
@@ -54,41 +54,28 @@ def test_gradients_are_those_of_one_process_with_all_samples(
     tmp_path: Path, reduction: Literal["mean", "sum"], accumulation_steps: int
 ) -> None:
     config = Config(batch_size=BATCH, accumulation_steps=accumulation_steps, ranks=RANKS)
+    inputs = torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(0))
 
     def work(group: RankGroup) -> Any:
-        return trained(group.rank, group.size, config, reduction)
+        return trained(config, inputs[group.rank :: RANKS].split(BATCH), reduction)
 
-    found = in_ranks(RANKS, tmp_path, work)
-    whole = trained(0, 1, Config(batch_size=BATCH * RANKS * accumulation_steps), reduction)
-    assert len(found[0]) == -(-SAMPLES // (BATCH * RANKS * accumulation_steps))
+    found, in_a_step = in_ranks(RANKS, tmp_path, work), BATCH * RANKS * accumulation_steps
+    whole = trained(Config(batch_size=in_a_step), inputs.split(in_a_step), reduction)
+    assert len(found[0]) == -(-SAMPLES // in_a_step)
     for mine in found:
         assert mine == [pytest.approx(gradients, rel=1e-4, abs=1e-5) for gradients in whole]
 
 
 def test_ranks_with_other_numbers_of_samples_step_alike_and_as_one_process_would(tmp_path: Path) -> None:
-    config, sizes = Config(batch_size=4, accumulation_steps=2, ranks=RANKS), ((4, 1), (4, 3))
-    torch.manual_seed(1)
-    inputs = torch.randn(12, 3)
-
-    def train(model: nn.Module, replicas: nn.Module, config: Config, batches: list[torch.Tensor]) -> list[float]:
-        optimizer = Recording(model)
-        accumulator = config.accumulator(optimizer, "cpu")
-        for batch in batches:
-            with accumulator.accumulate(replicas):
-                accumulator.backward(functional.mse_loss(replicas(batch), batch.sum(dim=1, keepdim=True)), len(batch))
-            accumulator.step()
-        return optimizer.seen[0]
+    inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
+    config, batches = Config(batch_size=4, accumulation_steps=2, ranks=RANKS), inputs.split((4, 1, 4, 3))
 
     def work(group: RankGroup) -> Any:
-        torch.manual_seed(0)
-        model, own = nn.Linear(3, 1), inputs[5 * group.rank : 5 + 7 * group.rank]
-        return train(model, DistributedDataParallel(model), config, list(own.split(sizes[group.rank])))
+        return trained(config, batches[2 * group.rank : 2 * group.rank + 2], "mean")
 
     first, second = in_ranks(RANKS, tmp_path, work)
-    torch.manual_seed(0)
-    model = nn.Linear(3, 1)
     assert first == second
-    assert first == pytest.approx(train(model, model, Config(batch_size=12), [inputs]), rel=1e-4, abs=1e-6)
+    assert first == [pytest.approx(trained(Config(batch_size=12), [inputs], "mean")[0], rel=1e-4, abs=1e-6)]
 
 
 def test_ranks_synchronise_only_in_the_last_batch_before_a_step(tmp_path: Path) -> None:
@@ -109,8 +96,7 @@ def test_ranks_synchronise_only_in_the_last_batch_before_a_step(tmp_path: Path) 
 
 
 def test_a_model_that_is_no_replica_needs_no_context() -> None:
-    model = nn.Linear(3, 1)
-    accumulator = Config(batch_size=2, accumulation_steps=2).accumulator(Recording(model), "cpu")
+    accumulator = Config(batch_size=2, accumulation_steps=2).accumulator(Recording(model := nn.Linear(3, 1)), "cpu")
     assert not accumulator.is_last
     with accumulator.accumulate(model):
         accumulator.backward(model(torch.ones(2, 3)).mean())

@@ -24,11 +24,15 @@ FED = Config(batch_size=BATCH, num_workers=2, ranks=2)
 BUILD = BATCH * SAMPLE
 
 
+def runner_of(workload: str) -> ProcessRunner:
+    return ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu")
+
+
 def measured(
     workload: str, config: Config, is_right: Callable[[Measurement], bool] = lambda found: True
 ) -> Measurement:
     def measure() -> Measurement:
-        with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu") as runner:
+        with runner_of(workload) as runner:
             runner.inspect(PLAIN)
             attempt = runner.measure(config, Request(seconds=3.0))
         assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt
@@ -40,11 +44,7 @@ def measured(
 
 @pytest.mark.parametrize(
     ("workload", "config", "step"),
-    [
-        ("equal", FED, STEP),
-        ("unequal", PLAIN, BUILD + STEP + SLOWER),
-        ("synchronising", PLAIN, BUILD + STEP + SYNC),
-    ],
+    [("equal", FED, STEP), ("unequal", PLAIN, BUILD + STEP + SLOWER), ("synchronising", PLAIN, BUILD + STEP + SYNC)],
 )
 def test_the_rate_of_all_ranks_is_that_of_the_slowest_with_its_synchronisation(
     workload: str, config: Config, step: float
@@ -89,40 +89,38 @@ def test_samples_that_every_rank_yields_count_once() -> None:
 
 def test_every_rank_has_its_share_of_the_samples() -> None:
     found = measured("small", Config(batch_size=5, ranks=2))
-    assert found.epoch_samples == 60
-    assert found.restart_seconds is not None
+    assert (found.epoch_samples, found.restart_seconds is None) == (60, False)
 
 
 def test_looks_at_parts_are_taken_by_the_ranks_together() -> None:
     rate = 2 * BATCH / (STEP + SLOWER)
-    with ProcessRunner(describe("tests.ranks.workloads:unequal"), "cpu") as runner:
+    with runner_of("unequal") as runner:
         facts = runner.inspect(PLAIN)
         step = undisturbed(
-            lambda: runner.measure(PLAIN, Request(seconds=1.0, part="compute")),
-            lambda found: bool(found.compute) and found.compute.samples_per_second > 0.9 * rate,
+            lambda: runner.measure(PLAIN, Request(seconds=1.0, part="compute")).compute,
+            lambda found: bool(found) and found.samples_per_second > 0.9 * rate,
         )
         loader = undisturbed(
-            lambda: runner.measure(PLAIN, Request(seconds=1.0, part="loader")),
-            lambda found: bool(found.loader) and found.loader.inline_seconds < BUILD * 1.2,
+            lambda: runner.measure(PLAIN, Request(seconds=1.0, part="loader")).loader,
+            lambda found: bool(found) and found.inline_seconds < BUILD * 1.2,
         )
-        numerics = runner.measure(PLAIN, Request(seconds=4.0, part="numerics"))
+        numerics = runner.measure(PLAIN, Request(seconds=4.0, part="numerics")).numerics
     assert facts.intra_op_threads == 1  # as torchrun gives each of several
-    assert step.compute is not None
-    assert step.compute.samples_per_second == pytest.approx(rate, rel=0.1)
-    assert loader.loader is not None
-    assert loader.loader.inline_seconds == pytest.approx(BUILD, rel=0.2)
-    assert numerics.numerics is not None
-    assert numerics.numerics.losses == pytest.approx(numerics.numerics.reference_losses)
+    assert step is not None
+    assert step.samples_per_second == pytest.approx(rate, rel=0.1)
+    assert loader is not None
+    assert loader.inline_seconds == pytest.approx(BUILD, rel=0.2)
+    assert numerics is not None
+    assert numerics.losses == pytest.approx(numerics.reference_losses)
 
 
 def test_a_model_that_lies_in_pieces_is_measured_with_every_batch_size() -> None:
-    with ProcessRunner(describe("tests.ranks.workloads:shards"), "cpu") as runner:
+    training, numerics = Request(seconds=1.0), Request(seconds=2.0, part="numerics")
+    with runner_of("shards") as runner:
         runner.inspect(PLAIN)
-        first, second = (runner.measure(Config(batch_size=size, ranks=2), Request(seconds=1.0)) for size in (8, 16))
-        numerics = runner.measure(PLAIN, Request(seconds=2.0, part="numerics"))
-        again = runner.measure(PLAIN, Request(seconds=1.0))
-    for attempt in (first, second, numerics, again):
-        assert attempt.found, attempt
+        for size, request in ((8, training), (16, training), (8, numerics), (8, training)):
+            attempt = runner.measure(Config(batch_size=size, ranks=2), request)
+            assert attempt.found, attempt
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_a_model_that_lies_in_pieces_is_measured_with_every_batch_size() -> None
     ],
 )
 def test_what_does_not_work_in_ranks_is_said_with_the_way_out(workload: str, message: str) -> None:
-    with ProcessRunner(describe(f"tests.ranks.workloads:{workload}"), "cpu") as runner:
+    with runner_of(workload) as runner:
         runner.inspect(PLAIN)
         attempt = runner.measure(PLAIN, Request(seconds=1.0, time_limit=60.0))
     assert attempt.outcome is Outcome.USER_ERROR
@@ -142,7 +140,7 @@ def test_what_does_not_work_in_ranks_is_said_with_the_way_out(workload: str, mes
 
 
 def test_ranks_take_a_model_out_of_data_parallel() -> None:
-    with ProcessRunner(describe("tests.ranks.workloads:data_parallel"), "cpu") as runner:
+    with runner_of("data_parallel") as runner:
         facts = runner.inspect(Config(batch_size=BATCH))
         attempt = runner.measure(PLAIN, Request(seconds=1.0))
     assert facts.data_parallel_devices == 0

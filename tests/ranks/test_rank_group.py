@@ -25,22 +25,17 @@ def test_the_leaders_word_is_read_as_it_was_written(phase: int, goal: int, is_fi
 
 
 def test_a_board_is_ready_once_every_rank_is() -> None:
-    board = Board(2)
-    board.post(0, True)
-    assert not board.all_ready
-    board.post(1, True)
-    assert board.all_ready
-    board.post(0, False)
-    assert not board.all_ready
+    board, found = Board(2), []
+    for rank, is_ready in ((0, True), (1, True), (0, False)):
+        board.post(rank, is_ready)
+        found.append(board.all_ready)
+    assert found == [False, True, False]
 
 
 def test_one_process_decides_alone() -> None:
     steps = count()
-    made = [next(steps) for _ in ALONE.together(lambda: next(steps) >= 6)]
-    assert made == [1, 3, 5]
-    assert ALONE.gather("own") == ["own"]
-    assert ALONE.tell("word") == "word"
-    assert ALONE.left == 0
+    assert [next(steps) for _ in ALONE.together(lambda: next(steps) >= 6)] == [1, 3, 5]
+    assert (ALONE.gather("own"), ALONE.tell("word"), ALONE.left) == (["own"], "word", 0)
 
 
 class InThreads(RankGroup):

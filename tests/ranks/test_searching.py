@@ -34,8 +34,7 @@ def run_of(machine: SimulatedMachine, ranks: int, whole: int | None = None, **fa
 @pytest.mark.parametrize("cost", [loader_bound, larger_batches_pay])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
-    machine = SimulatedMachine(cost=cost)
-    run = run_of(machine, ranks)
+    run = run_of(machine := SimulatedMachine(cost=cost), ranks)
     result = run.result()
     assert result.verdict == "faster"
     assert machine.rate(result.config) >= 0.95 * machine.best(run.plan.space)
@@ -45,10 +44,10 @@ def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
     assert result.config.to_document()["training"]["ranks"] == ranks
 
 
-def test_the_cpus_are_divided_among_the_ranks() -> None:
-    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).plan.space for ranks in (1, 4)}
-    assert max(spaces[1].values["num_workers"]) == 32
-    assert max(spaces[4].values["num_workers"]) == 8
+def test_the_cpus_are_divided_among_the_ranks_and_studies_of_other_ranks_are_other_studies() -> None:
+    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).plan.space for ranks in (1, 2, 4)}
+    assert [max(spaces[ranks].values["num_workers"]) for ranks in (1, 4)] == [32, 8]
+    assert len({identify(FACTS, host(), space.fingerprint).name for space in spaces.values()}) == 3
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([64, 256, 1024]))
@@ -74,9 +73,8 @@ def test_what_cannot_be_divided_is_refused(arguments: tuple[Any, ...], message: 
 
 
 def test_a_baseline_brings_its_ranks() -> None:
-    assert as_baseline(Config(ranks=2)).ranks == 2
-    assert as_baseline({"ranks": 3}).ranks == 3
-    assert as_baseline(Config(ranks=2), None, 2).ranks == 2
+    given = [(Config(ranks=2),), ({"ranks": 3},), (Config(ranks=2), None, 2)]
+    assert [as_baseline(*each).ranks for each in given] == [2, 3, 2]
 
 
 def test_a_dataset_that_the_ranks_cannot_share_is_refused() -> None:
@@ -84,14 +82,6 @@ def test_a_dataset_that_the_ranks_cannot_share_is_refused() -> None:
     assert fitted(baseline, gpu_facts(dataset_length=40), None).batch_size == 10
     with pytest.raises(UsageError, match="--ranks 4: the dataset has only 3 samples"):
         fitted(baseline, gpu_facts(dataset_length=3), None)
-
-
-def test_studies_of_other_ranks_are_other_studies() -> None:
-    names = {
-        identify(FACTS, host(), run_of(SimulatedMachine(cost=loader_bound), ranks).plan.space.fingerprint).name
-        for ranks in (1, 2)
-    }
-    assert len(names) == 2
 
 
 def test_a_rank_has_its_share_of_the_host() -> None:
@@ -103,19 +93,15 @@ def test_a_rank_has_its_share_of_the_host() -> None:
     assert whole.for_rank(16).cpus == 1
 
 
-# --- consumption ---
-
-
-def test_a_file_for_as_many_ranks_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ranks", "workers", "threads"), [(1, 6, 4), (2, 3, 2), (3, 2, 1), (8, 1, 1)])
+def test_a_file_for_other_ranks_keeps_workers_and_threads_of_all(
+    ranks: int, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = Config(batch_size=8, num_workers=3, intra_op_threads=2, ranks=2)
+    found = config.for_rank(ranks)
+    assert (found.ranks, found.batch_size, found.num_workers, found.intra_op_threads) == (ranks, 8, workers, threads)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert config.for_rank() is config
-
-
-@pytest.mark.parametrize(("ranks", "workers", "threads"), [(1, 6, 4), (2, 3, 2), (3, 2, 1), (8, 1, 1)])
-def test_a_file_for_other_ranks_keeps_workers_and_threads_of_all(ranks: int, workers: int, threads: int) -> None:
-    found = Config(batch_size=8, num_workers=3, intra_op_threads=2, ranks=2).for_rank(ranks)
-    assert (found.ranks, found.batch_size, found.num_workers, found.intra_op_threads) == (ranks, 8, workers, threads)
 
 
 def test_a_file_keeps_the_number_of_ranks(tmp_path: Path) -> None:
@@ -123,9 +109,6 @@ def test_a_file_keeps_the_number_of_ranks(tmp_path: Path) -> None:
     assert autotune.load_config(tmp_path / "two.yaml").ranks == 2
     Config(batch_size=8).save(tmp_path / "one.yaml")
     assert "ranks" not in (tmp_path / "one.yaml").read_text(encoding="utf-8")
-
-
-# --- words ---
 
 
 def test_ranks_are_named_where_there_are_several() -> None:
@@ -160,15 +143,12 @@ def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.
     assert "is for 2 ranks, a diagnosis looks at one process" in capsys.readouterr().err
 
 
-# --- nn.DataParallel ---
-
-
 @pytest.mark.parametrize(
     ("devices", "ranks", "advice"),
-    [(2, 1, "pass --ranks 2, and train with torchrun"), (1, 1, "take it out"), (None, 1, None), (2, 2, None)],
+    [(2, 1, ["pass --ranks 2, and train with torchrun"]), (1, 1, ["take it out"]), (None, 1, []), (2, 2, [])],
 )
-def test_a_run_says_what_to_do_about_data_parallel(devices: int | None, ranks: int, advice: str | None) -> None:
+def test_a_run_says_what_to_do_about_data_parallel(devices: int | None, ranks: int, advice: list[str]) -> None:
     run = run_of(SimulatedMachine(cost=loader_bound), ranks, data_parallel_devices=devices)
     found = [note for note in run.result().notes if "nn.DataParallel" in note]
-    assert len(found) == (advice is not None)
-    assert all(note.endswith(advice or "") for note in found)
+    assert len(found) == len(advice)
+    assert all(map(str.endswith, found, advice))

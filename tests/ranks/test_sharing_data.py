@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, SequentialSampler, TensorDataset
 
 from autotune import Workload
 from autotune.config import Config
@@ -28,20 +29,20 @@ def numbers(length: int) -> TensorDataset:
     return TensorDataset(torch.arange(length).float().unsqueeze(1))
 
 
-def shares(workload: Workload, ranks: int, batch_size: int = 4) -> list[list[int]]:
+def workload_of(dataset: Dataset[Any], **options: Any) -> Workload:
+    return Workload(nn.Linear(1, 1), dataset, **options)
+
+
+def shares(workload: Workload, ranks: int) -> list[list[int]]:
     """The samples that each rank's loader gives."""
-    found = []
-    for rank in range(ranks):
-        loader = open_loader(
-            share_of(workload, group(rank, ranks)), Config(batch_size=batch_size, ranks=ranks), CountingCollate(None, 0)
-        )
-        found.append([int(number) for (batch,), _ in loader for number in batch.flatten()])
-    return found
+    given = [share_of(workload, group(rank, ranks)) for rank in range(ranks)]
+    loaders = [open_loader(each, Config(batch_size=4, ranks=ranks), CountingCollate(None, 0)) for each in given]
+    return [[int(number) for (batch,), _ in loader for number in batch.flatten()] for loader in loaders]
 
 
 @given(st.integers(4, 40), st.integers(2, 4))
 def test_without_a_sampler_the_samples_are_shuffled_and_divided(length: int, ranks: int) -> None:
-    found = shares(Workload(nn.Linear(1, 1), numbers(length)), ranks)
+    found = shares(workload_of(numbers(length)), ranks)
     assert len({len(share) for share in found}) == 1
     assert {number for share in found for number in share} == set(range(length))
     assert sum(map(len, found)) < length + ranks  # the last are filled up
@@ -49,24 +50,19 @@ def test_without_a_sampler_the_samples_are_shuffled_and_divided(length: int, ran
 
 @given(st.integers(8, 40), st.integers(2, 4))
 def test_of_a_sampler_each_rank_takes_every_so_many_th_index(length: int, ranks: int) -> None:
-    dataset = numbers(length)
-    workload = Workload(nn.Linear(1, 1), dataset, sampler=SequentialSampler(dataset))
-    least = length // ranks
-    assert shares(workload, ranks) == [list(range(rank, ranks * least, ranks)) for rank in range(ranks)]
+    found = shares(workload_of(numbers(length), sampler=SequentialSampler(range(length))), ranks)
+    assert found == [list(range(rank, ranks * (length // ranks), ranks)) for rank in range(ranks)]
 
 
 def test_of_a_batch_sampler_each_rank_takes_every_so_many_th_batch() -> None:
-    dataset = numbers(22)
-    workload = Workload(
-        nn.Linear(1, 1), dataset, batch_sampler=lambda size: BatchSampler(SequentialSampler(dataset), size, False)
-    )
-    assert shares(workload, 2) == [[*range(4), *range(8, 12), *range(16, 20)], [*range(4, 8), *range(12, 16), 20, 21]]
+    sampler = functools.partial(BatchSampler, SequentialSampler(range(22)), drop_last=False)
+    found = shares(workload_of(numbers(22), batch_sampler=sampler), 2)
+    assert found == [[*range(4), *range(8, 12), *range(16, 20)], [*range(4, 8), *range(12, 16), 20, 21]]
 
 
 def test_a_distributed_sampler_is_made_anew_for_the_ranks_there_are() -> None:
-    dataset = numbers(8)
-    given = DistributedSampler(dataset, num_replicas=4, rank=3, shuffle=False)
-    assert shares(Workload(nn.Linear(1, 1), dataset, sampler=given), 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    given = DistributedSampler(dataset := numbers(8), num_replicas=4, rank=3, shuffle=False)
+    assert shares(workload_of(dataset, sampler=given), 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 class Divided(SequentialSampler):
@@ -76,27 +72,23 @@ class Divided(SequentialSampler):
 
 
 def test_what_is_divided_already_is_not_divided_again() -> None:
-    dataset = numbers(8)
-    assert shares(Workload(nn.Linear(1, 1), dataset, sampler=Divided(dataset)), 2) == [list(range(8))] * 2
+    assert shares(workload_of(numbers(8), sampler=Divided(range(8))), 2) == [list(range(8))] * 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_each_epoch_has_an_order_of_its_own(ranks: int) -> None:
-    dataset = numbers(64)
-    workload = share_of(Workload(nn.Linear(1, 1), dataset), group(0, ranks))
-    stream = open_stream(workload, Config(batch_size=64 // ranks))
+    stream = open_stream(share_of(workload_of(numbers(64)), group(0, ranks)), Config(batch_size=64 // ranks))
     assert next(stream)[0].tolist() != next(stream)[0].tolist()
     assert stream.epochs == 2
 
 
 def test_one_process_and_iterable_datasets_are_left_as_they_are() -> None:
-    workload, iterable = Workload(nn.Linear(1, 1), numbers(4)), Workload(nn.Linear(1, 1), Uneven())
+    workload, iterable = workload_of(numbers(4)), workload_of(Uneven())
     assert share_of(workload, ALONE) is workload
     assert share_of(iterable, group(1, 2)) is iterable
 
 
-def test_a_configuration_gives_the_sampler_of_one_process_too() -> None:
-    sampler: Any = Config(batch_size=2).distributed_sampler(numbers(6), shuffle=False)
-    assert list(sampler) == list(range(6))
-    sampler = Config(batch_size=2).distributed_sampler(numbers(6), num_replicas=2, rank=1, shuffle=False)
-    assert list(sampler) == [1, 3, 5]
+@pytest.mark.parametrize(("options", "expected"), [({}, range(6)), ({"num_replicas": 2, "rank": 1}, (1, 3, 5))])
+def test_a_configuration_gives_the_sampler_of_one_process_too(options: dict[str, Any], expected: Any) -> None:
+    sampler: Any = Config(batch_size=2).distributed_sampler(numbers(6), shuffle=False, **options)
+    assert list(sampler) == list(expected)

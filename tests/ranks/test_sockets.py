@@ -22,9 +22,10 @@ from autotune.workload import describe
 
 pytestmark = pytest.mark.machine
 
-INTERVAL = 0.05
-"""Seconds between two looks at the sockets of all processes."""
+INTERVAL = 0.05  # seconds between two looks at the sockets of all processes
 TWO = Config(batch_size=8, ranks=2)
+SMALL = describe("tests.ranks.workloads:small")
+CPUS = inspect_host().cpus
 
 
 def listening() -> set[tuple[str, int]]:
@@ -57,10 +58,10 @@ def watched() -> Iterator[set[tuple[str, int]]]:
 
 def own_addresses() -> list[str]:
     """The addresses of this machine that others may know."""
-    addresses = [
-        each.address for own in psutil.net_if_addrs().values() for each in own if each.family == socket.AF_INET
+    known = [each for addresses in psutil.net_if_addrs().values() for each in addresses]
+    return [
+        each.address for each in known if each.family == socket.AF_INET and not ip_address(each.address).is_loopback
     ]
-    return [address for address in addresses if not ip_address(address).is_loopback]
 
 
 def accepts(address: str, port: int) -> bool:
@@ -73,7 +74,7 @@ def accepts(address: str, port: int) -> bool:
 def test_ranks_listen_on_the_loopback_interface_alone(interface: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if interface is not None:  # what a cluster's users have in their profile
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
-    with watched() as found, ProcessRunner(describe("tests.ranks.workloads:small"), "cpu") as runner:
+    with watched() as found, ProcessRunner(SMALL, "cpu") as runner:
         runner.inspect(TWO)
         attempt = runner.measure(TWO, Request(seconds=0.5, time_limit=60))
         reached = [port for _, port in listening() for own in own_addresses() if accepts(own, port)]
@@ -98,21 +99,18 @@ def test_the_process_that_forks_ranks_looks_at_no_accelerator(monkeypatch: pytes
     assert ranks.run_ranks(2, lambda group: None) is None
 
 
-def test_more_ranks_than_cpus_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [CPUS + 1, 1_000_000])
+def test_more_ranks_than_cpus_are_refused_before_anything_starts(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.runner.local.MeasuringProcess", None)
-    cpus = inspect_host().cpus
-    with ProcessRunner(describe("tests.ranks.workloads:small"), "cpu") as runner:
-        for count in (cpus + 1, 1_000_000):
-            with pytest.raises(
-                UsageError, match=f"--ranks {count}: this host has {cpus} CPUs; pass --ranks {cpus}, or"
-            ):
-                runner.inspect(Config(batch_size=8, ranks=count))
+    says = f"--ranks {count}: this host has {CPUS} CPUs; pass --ranks {CPUS}, or"
+    with ProcessRunner(SMALL, "cpu") as runner, pytest.raises(UsageError, match=says):
+        runner.inspect(Config(batch_size=8, ranks=count))
 
 
 def test_more_ranks_than_cpus_may_be_asked_for() -> None:
-    ranks = inspect_host().cpus + 1
-    with ProcessRunner(describe("tests.ranks.workloads:small"), "cpu", oversubscribe_ranks=True) as runner:
-        runner.inspect(Config(batch_size=4, ranks=ranks))
-        attempt = runner.measure(Config(batch_size=4, ranks=ranks), Request(seconds=0.3, time_limit=60))
+    config = Config(batch_size=4, ranks=CPUS + 1)
+    with ProcessRunner(SMALL, "cpu", oversubscribe_ranks=True) as runner:
+        runner.inspect(config)
+        attempt = runner.measure(config, Request(seconds=0.3, time_limit=60))
     assert attempt.measurement is not None
-    assert len(attempt.measurement.ranks) == ranks
+    assert len(attempt.measurement.ranks) == CPUS + 1

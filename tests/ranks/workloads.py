@@ -20,8 +20,7 @@ from autotune import Workload
 SAMPLE, STEP, SYNC = 0.004, 0.150, 0.060
 """Seconds for each sample, in each forward, and in each synchronisation of gradients; what two ranks on two CPUs take
 besides (receiving, reducing, waking up) is some 5 ms a step."""
-SLOWER = 0.050
-"""What the second rank's forward takes longer."""
+SLOWER = 0.050  # what the second rank's forward takes longer
 
 
 HOW, FAILED = "AUTOTUNE_TEST_HOW", "AUTOTUNE_TEST_FAILED"
@@ -58,10 +57,9 @@ class Nap(nn.Module):
         self.linear = nn.Linear(1, 1)
         self.seconds, self.slower = seconds, slower
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         time.sleep(self.seconds + (self.slower if rank() else 0.0))
-        out: torch.Tensor = self.linear(x / 1e4)
-        return out
+        return self.linear(x / 1e4)
 
 
 def equal() -> Workload:
@@ -185,9 +183,8 @@ class Partial(nn.Module):
         super().__init__()
         self.used, self.unused = nn.Linear(1, 1), nn.Linear(1, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.used(x / 1e4)
-        return out
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.used(x / 1e4)
 
 
 def partial() -> Workload:

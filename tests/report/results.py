@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,31 +39,32 @@ def fails(config: Config) -> Outcome | None:
     return Outcome.TIMEOUT if config.num_workers == 16 else None
 
 
+NAMES = {"model_name": "ResNet", "dataset_name": "FolderOfJpegs"}
+
+
+def machine() -> SimulatedMachine:
+    return SimulatedMachine(cost=cost, peak=peak, fails=fails, noise=0.02, persistence_gain=0.05, seed=3)
+
+
 def kept_study(path: Path, **facts: Any) -> Result:
     """Tune the simulated machine, keep the study in a file, and return the result."""
-    machine = SimulatedMachine(cost=cost, peak=peak, fails=fails, noise=0.02, persistence_gain=0.05, seed=3)
-    described = gpu_facts(**{"model_name": "ResNet", "dataset_name": "FolderOfJpegs", **facts})
-    keeper = Keeper(path)
-    try:
-        result = tuner_of(machine, few_of(described, num_workers="0,4,16"), described, host(8)).result(keeper)
+    described = gpu_facts(**{**NAMES, **facts})
+    with closing(Keeper(path)) as keeper:
+        result = tuner_of(machine(), few_of(described, num_workers="0,4,16"), described, host(8)).result(keeper)
         keeper.finish()
-    finally:
-        keeper.close()
     return result
 
 
 @cache
 def simulated_result() -> Result:
     """The result of one such run, which is kept nowhere."""
-    machine = SimulatedMachine(cost=cost, peak=peak, fails=fails, noise=0.02, persistence_gain=0.05, seed=3)
-    facts = gpu_facts(model_name="ResNet", dataset_name="FolderOfJpegs")
-    return tuner_of(machine, space_of(facts), facts, host(8)).result()
+    facts = gpu_facts(**NAMES)
+    return tuner_of(machine(), space_of(facts), facts, host(8)).result()
 
 
 def unfinished(path: Path) -> RecordedStudy:
     """A study whose run was cut off after its baseline and some failures."""
-    with open(path, "rb") as file:
-        lines = file.read().split(b"\n")
+    lines = path.read_bytes().split(b"\n")
     cut = next(index for index, line in enumerate(lines) if b'"search ended"' in line)
     path.write_bytes(b"\n".join(lines[:cut]) + b"\n")
     return read_study(path)

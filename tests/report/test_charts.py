@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,25 +21,21 @@ from autotune.report.space_charts import (
 )
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.vega import Chart, Series
-from autotune.result import Finalist, Importance, RecordedStudy, pareto_front
+from autotune.result import Importance, RecordedStudy, Result, pareto_front
 from tests import examples
 from tests.report.results import only_failures, simulated_result
+from tests.search.there import there
 
-RESULTS = {
-    "simulated": simulated_result,
-    "faster": examples.faster_result,
-    "no gain": examples.no_gain_result,
-}
+RESULTS = {"simulated": simulated_result, "faster": examples.faster_result, "no gain": examples.no_gain_result}
 
 
 def named(chart: Chart | None, name: str) -> Series:
-    assert chart is not None
-    (found,) = [series for series in chart.series if series.name == name]
+    (found,) = [series for series in there(chart).series if series.name == name]
     return found
 
 
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_every_chart_says_what_it_shows_and_its_values_lie_on_its_axes(result) -> None:
+def test_every_chart_says_what_it_shows_and_its_values_lie_on_its_axes(result: Callable[[], Result]) -> None:
     charts = charts_of(RecordedStudy.of(result()))
     assert len({chart.name for chart in charts}) == len(charts)
     for chart in charts:
@@ -62,27 +60,20 @@ def test_the_parts_of_a_samples_time_add_up_to_its_rate() -> None:
     chart = time_chart(examples.faster_result())
     assert chart.y.categories == ("before", "after")
     totals = [sum(float(series.x[row]) for series in chart.series) for row in (0, 1)]
-    assert totals == [pytest.approx(1e6 / rate, rel=0.02) for rate in (1234.5, 2853.0)]  # what is tiny is left out
+    assert totals == pytest.approx([1e6 / 1234.5, 1e6 / 2853.0], rel=0.02)  # what is tiny is left out
     assert "Before: a sample takes 810 µs, most of it waiting for data (59 %)." in chart.summary
 
 
-def test_one_row_where_nothing_changes() -> None:
+def test_one_row_where_nothing_changes_and_a_step_without_time_is_drawn() -> None:
     assert time_chart(examples.no_gain_result()).y.categories == ("your configuration",)
-
-
-def test_a_step_without_time_is_drawn() -> None:
     nothing = StepTime(data_wait=0, host_to_device=0, forward=0, backward=0, optimizer=0, other=0)
-    measured = examples.measurement(step_time=nothing)
-    assert time_chart(examples.no_gain_result(measurement=measured)).summary
+    assert time_chart(examples.no_gain_result(measurement=examples.measurement(step_time=nothing))).summary
 
 
 def test_every_round_and_every_interval_is_shown() -> None:
-    finalist = Finalist(
-        config=examples.ANSWER, speedup=2.311, interval=(2.18, 2.45), ratios=(2.2, 2.4), has_failed=False
-    )
+    finalist = replace(there(examples.faster_result().likeliest), ratios=(2.2, 2.4))
     other = replace(finalist, config=examples.BASELINE, speedup=1.0, interval=None, ratios=(1.0,), has_failed=True)
-    chart = confirmation_chart(examples.faster_result(finalists=(other, finalist)))
-    assert chart is not None
+    chart = there(confirmation_chart(examples.faster_result(finalists=(other, finalist))))
     assert chart.y.categories == ("finalist 1", "the answer", "baseline again")
     assert named(chart, "a round").x == (1.0, 2.2, 2.4)
     assert named(chart, "with its interval").spread == ((2.18, 2.45),)
@@ -91,13 +82,10 @@ def test_every_round_and_every_interval_is_shown() -> None:
     assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.summary
 
 
-def test_nothing_confirmed_is_no_chart() -> None:
-    assert confirmation_chart(examples.no_gain_result()) is None
-
-
-def test_no_landscape_is_no_chart_of_it() -> None:
-    result = examples.faster_result()
-    assert (batch_size_chart(result), loader_chart(result), importance_chart(result)) == (None, None, None)
+def test_nothing_confirmed_and_no_landscape_are_no_charts() -> None:
+    result = examples.no_gain_result()
+    charts = confirmation_chart(result), batch_size_chart(result), loader_chart(result), importance_chart(result)
+    assert charts == (None, None, None, None)
 
 
 def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> None:
@@ -106,19 +94,19 @@ def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> Non
     for amp, name in (("off", "fp32"), ("bf16", "bf16")):
         measured = [trial for trial in result.history if trial.config.amp == amp and trial.outcome is Outcome.OK]
         assert named(chart, f"{name}: measured").y == tuple(trial.rate for trial in measured)
-        assert all(
-            most >= 0.9 * rate
-            for most, rate in zip(named(chart, f"{name}: step alone").y, named(chart, name).y, strict=True)
-        )
+        rates = zip(named(chart, f"{name}: step alone").y, named(chart, name).y, strict=True)
+        assert all(most >= 0.9 * rate for most, rate in rates)
+
+
+def chart_where(refusal: str, is_refused: Callable[[Any], bool]) -> Chart:
+    """The chart of batch sizes where these steps are refused."""
+    landscape = there(simulated_result().landscape)
+    steps = tuple(replace(step, refusal=refusal if is_refused(step) else None) for step in landscape.steps)
+    return there(batch_size_chart(replace(simulated_result(), landscape=replace(landscape, steps=steps))))
 
 
 def test_what_does_not_fit_is_marked_with_its_reason() -> None:
-    result = simulated_result()
-    assert result.landscape is not None
-    steps = tuple(
-        replace(step, refusal="too large" if step.batch_size > 500 else None) for step in result.landscape.steps
-    )
-    chart = batch_size_chart(replace(result, landscape=replace(result.landscape, steps=steps)))
+    chart = chart_where("too large", lambda step: step.batch_size > 500)
     refused = named(chart, "does not fit, or fails")
     assert set(refused.x) == {"512", "1024"}
     assert all(label.endswith("too large") for label in refused.labels)
@@ -126,13 +114,7 @@ def test_what_does_not_fit_is_marked_with_its_reason() -> None:
 
 
 def test_a_precision_that_may_not_be_used_is_said_and_not_drawn() -> None:
-    result = simulated_result()
-    assert result.landscape is not None
-    steps = tuple(
-        replace(step, refusal="it diverges" if step.amp == "fp16" else None) for step in result.landscape.steps
-    )
-    chart = batch_size_chart(replace(result, landscape=replace(result.landscape, steps=steps)))
-    assert chart is not None
+    chart = chart_where("it diverges", lambda step: step.amp == "fp16")
     assert chart.summary.endswith("fp16 may not be used: it diverges.")
     assert chart.key.endswith(" · fp16 may not be used")
     assert not {"fp16", "fp16: step alone", "does not fit, or fails"} & {series.name for series in chart.series}
@@ -140,16 +122,15 @@ def test_a_precision_that_may_not_be_used_is_said_and_not_drawn() -> None:
 
 def test_only_trials_with_the_answers_step_stand_in_the_chart_of_its_loader() -> None:
     result = simulated_result()
-    chart = loader_chart(result)
-    assert chart is not None
-    points = [label for series in chart.series if series.kind == "points" for label in series.labels]
+    chart = there(loader_chart(result))
     own = f"batch {result.config.batch_size} "
-    assert points
+    assert (points := [label for series in chart.series if series.kind == "points" for label in series.labels])
     assert all(own in label and result.config.amp in label for label in points)
     answer = result.config.amp, result.config.batch_size
-    (step,) = [each for each in result.landscape.steps if (each.amp, each.batch_size) == answer]
+    landscape = there(result.landscape)
+    (step,) = [each for each in landscape.steps if (each.amp, each.batch_size) == answer]
     assert chart.marks[0].at == step.ceiling
-    assert all(each.rate <= step.ceiling for each in result.landscape.loaders)
+    assert all(each.rate <= step.ceiling for each in landscape.loaders)
 
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
@@ -174,15 +155,13 @@ def growing(number: int, rate: float, peak: float, by_the_end: float | None) -> 
 def test_what_counts_is_the_memory_at_the_end_of_an_epoch() -> None:
     history = (growing(0, 100, 1, None), growing(1, 90, 0.5, 4), growing(2, 300, 2, 9), growing(3, 200, 2, 3))
     study = RecordedStudy.of(examples.faster_result(history=history))
-    memory, course = memory_chart(study), history_chart(study)
+    memory, course = there(memory_chart(study)), history_chart(study)
     front = named(memory, "Pareto front")
     assert (front.x, front.y) == ((1.0, 3.0), (100, 200))
-    assert memory is not None
     assert "The smallest takes 1.0 GiB for 100 samples/s, the fastest 3.0 GiB for 200 samples/s." in memory.summary
     assert named(memory, "takes more than it may").y == (300,)
     assert named(course, "takes more memory than it may").y == (300,)
-    assert named(course, "best so far").y[-1] == 200
-    assert fastest_so_far(study) == 200
+    assert (named(course, "best so far").y[-1], fastest_so_far(study)) == (200, 200)
 
 
 def test_options_that_were_tried_after_the_search_are_left_out_of_what_it_expects() -> None:
@@ -191,61 +170,50 @@ def test_options_that_were_tried_after_the_search_are_left_out_of_what_it_expect
     faster = examples.measurement(samples_per_second=1e6, ceiling_samples_per_second=2e6)
     trial = examples.trial(number=999, kind="confirm", config=config, measurement=faster)
     explored = replace(result, config=config, measurement=faster, history=(*result.history, trial))
-    for chart, plain in ((batch_size_chart, batch_size_chart(result)), (loader_chart, loader_chart(result))):
-        found = chart(explored)
-        assert found is not None
-        assert plain is not None
+    for chart in (batch_size_chart, loader_chart):
+        found, plain = there(chart(explored)), there(chart(result))
         assert " · without compile" in found.key
         assert found.series == plain.series
         assert all(mark.at < 1e6 for mark in found.marks)
 
 
 def test_memory_that_is_far_away_is_not_marked() -> None:
-    chart = memory_chart(RecordedStudy.of(examples.faster_result()))
-    assert chart is not None
-    assert [mark.at for mark in chart.marks] == [8.0]
-    plenty = examples.measurement(memory_limit_bytes=2**40)
-    chart = memory_chart(RecordedStudy.of(examples.faster_result(history=(examples.trial(measurement=plenty),))))
-    assert chart is not None
-    assert chart.marks == ()
+    plenty = examples.trial(measurement=examples.measurement(memory_limit_bytes=2**40))
+    for history, marks in ((examples.faster_result().history, [8.0]), ((plenty,), [])):
+        chart = there(memory_chart(RecordedStudy.of(examples.faster_result(history=history))))
+        assert [mark.at for mark in chart.marks] == marks
 
 
 def test_failures_stand_at_zero_with_their_outcome() -> None:
-    chart = history_chart(RecordedStudy.of(examples.faster_result()))
+    chart = there(history_chart(RecordedStudy.of(examples.faster_result())))
     failed = named(chart, "failed")
     assert (failed.x, failed.y) == ((4.0,), (0.0,))
     assert failed.labels[0].endswith("device_oom")
-    assert chart is not None
     assert chart.summary.startswith("8 measurements: 1 search, 6 confirmation, 1 failed.")
 
 
 def test_a_study_of_failures_alone_has_a_history_and_nothing_else() -> None:
-    chart = history_chart(only_failures())
-    assert chart is not None
-    assert [series.name for series in chart.series] == ["failed"]
+    assert [series.name for series in there(history_chart(only_failures())).series] == ["failed"]
     assert memory_chart(only_failures()) is None
 
 
 def test_the_best_so_far_never_falls_and_ends_at_the_best_of_the_search() -> None:
     result = simulated_result()
     best = named(history_chart(RecordedStudy.of(result)), "best so far").y
-    searched = [
-        trial.rate for trial in result.history if trial.kind in ("baseline", "search") and trial.outcome == "ok"
-    ]
+    searched = [trial for trial in result.history if trial.kind in ("baseline", "search")]
     assert list(best) == sorted(map(float, best))
-    assert best[-1] == max(rate for rate in searched if rate)
+    assert best[-1] == max(there(trial.rate) for trial in searched if trial.outcome == "ok")
 
 
 def test_importances_are_percent_by_name() -> None:
     result = simulated_result()
-    assert result.landscape is not None
     importances = (Importance(knob="num_workers", share=0.75), Importance(knob="amp", share=0.125))
-    chart = importance_chart(replace(result, landscape=replace(result.landscape, importances=importances)))
-    assert chart is not None
+    landscape = replace(there(result.landscape), importances=importances)
+    chart = there(importance_chart(replace(result, landscape=landscape)))
     assert (chart.series[0].x, chart.series[0].y) == ((75.0, 12.5), ("workers", "amp"))
 
 
-def test_the_columns_of_trials_are_those_that_are_documented(tmp_path) -> None:
+def test_the_columns_of_trials_are_those_that_are_documented() -> None:
     frame = simulated_result().trials
     assert list(frame.columns) == list(COLUMNS)
     assert all(trial_row(trial).keys() == COLUMNS.keys() for trial in simulated_result().history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from autotune.storage.keeper import Keeper
 from autotune.storage.read import read_study
 from tests import examples
 from tests.report.results import kept_study, simulated_result
+from tests.search.there import there
 from tests.simulated import SimulatedMachine, equal_everywhere, few_of, gpu_facts, host, tuner_of
 from tests.storage.test_keeper import HERE, frozen, opened, trial
 
+Patch, Said = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 TUNE = ("--model", "m:f", "--output", "tuned.yaml")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -33,26 +36,22 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_study_becomes_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_becomes_a_page(folder: Path, capsys: Said) -> None:
     result = kept_study(folder / "autotune.study")
     assert main(["report", "autotune.study"]) == 0
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert f"{result.speedup:.2f} times faster" in page
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
+    assert f"{result.speedup:.2f} times faster" in (folder / "report.html").read_text(encoding="utf-8")
+    assert capsys.readouterr() == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_its_trials_become_a_table(suffix: str, folder: Path) -> None:
     result = kept_study(folder / "autotune.study")
     assert main(["report", "autotune.study", "--output", f"trials{suffix}"]) == 0
-    read = pandas.read_csv if suffix == ".csv" else pandas.read_parquet
-    table = read(folder / f"trials{suffix}")
-    assert list(table) == list(COLUMNS)
-    assert len(table) == len(result.history)
+    table = (pandas.read_csv if suffix == ".csv" else pandas.read_parquet)(folder / f"trials{suffix}")
+    assert (list(table), len(table)) == (list(COLUMNS), len(result.history))
 
 
-def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys: Said) -> None:
     kept_study(folder / "a.study", fingerprint="another")
     first = read_study("a.study").name
     kept_study(folder / "a.study", model_name="Second")
@@ -76,9 +75,7 @@ def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys:
         ([], 2, "STUDY"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(
-    arguments: list[str], code: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_shown_is_said(arguments: Any, code: int, message: str, folder: Path, capsys: Said) -> None:
     with opened(folder / "a.study") as (keeper, _):
         keeper.trial(frozen(trial(0)))
     (folder / "notes.csv").write_text("mine\n")
@@ -88,9 +85,7 @@ def test_what_cannot_be_shown_is_one_line(
     assert (folder / "notes.csv").read_text() == "mine\n"
 
 
-def test_a_run_writes_its_page_where_it_is_told_to(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_writes_its_page_where_it_is_told_to(folder: Path, monkeypatch: Patch, capsys: Said) -> None:
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main([*TUNE, "--report", "seen.html"]) == 0
     assert names(folder) == ["seen.html", "tuned.yaml"]
@@ -106,23 +101,17 @@ def test_a_run_writes_its_page_where_it_is_told_to(
         ("seen.pdf", 2, "--report seen.pdf: a report ends in .html"),
         ("no/seen.html", 5, "--report no/seen.html: cannot be written"),
         (".", 2, "--report .: a report ends in .html"),
+        ("seen.html", 2, "pip install 'torch-autotune[report]'"),
     ],
 )
-def test_a_page_that_cannot_be_written_is_refused_before_the_run(
-    report: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_page_that_cannot_be_made_is_refused_before_the_run(
+    report: str, code: int, message: str, monkeypatch: Patch, capsys: Said
 ) -> None:
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: pytest.fail("the run was started"))
+    if report == "seen.html":
+        monkeypatch.setattr("autotune.report.vega.find_spec", lambda name: None)
     assert main([*TUNE, "--report", report]) == code
     assert message in capsys.readouterr().err
-
-
-def test_what_draws_the_page_is_asked_for_before_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("autotune.api.tune", lambda **arguments: pytest.fail("the run was started"))
-    monkeypatch.setattr("autotune.report.vega.find_spec", lambda name: None)
-    assert main([*TUNE, "--report", "seen.html"]) == 2
-    assert "pip install 'torch-autotune[report]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -132,9 +121,7 @@ def test_what_draws_the_page_is_asked_for_before_the_run(
         (("--storage", "all.study"), f"python -m autotune report all.study --study {HERE.name}-1"),
     ],
 )
-def test_a_run_that_is_kept_says_how_to_see_it(
-    flags: tuple[str, ...], command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_kept_says_how_to_see_it(flags: Any, command: str, monkeypatch: Patch, capsys: Said) -> None:
     def tune(*, storage: Keeper, **arguments: Any) -> Result:
         storage.open(HERE)
         storage.trial(frozen(trial(0)))
@@ -145,7 +132,7 @@ def test_a_run_that_is_kept_says_how_to_see_it(
     assert f"See it: {command}" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_link_is_written_through(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_written_through(folder: Path, monkeypatch: Patch) -> None:
     kept_study(folder / "autotune.study")
     for name in ("report.html", "trials.csv", "seen.html"):
         (folder / f"real-{name}").write_text("before")
@@ -159,9 +146,7 @@ def test_a_link_is_written_through(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert len((folder / f"real-{name}").read_text(encoding="utf-8")) > 1000
 
 
-def test_a_password_is_not_part_of_a_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_password_is_not_part_of_a_command(monkeypatch: Patch, capsys: Said) -> None:
     def tune(*, storage: Keeper, **arguments: Any) -> Result:
         monkeypatch.setattr(Keeper, "is_kept", True)
         return examples.faster_result()
@@ -178,38 +163,31 @@ def test_a_password_is_not_part_of_a_command(
 
 def failing_run(keeper: Keeper) -> None:
     """A run of the whole program on a machine where nothing works."""
-    machine = SimulatedMachine(cost=equal_everywhere, fails=lambda config: Outcome.USER_ERROR)
-    facts = gpu_facts()
+    machine, facts = SimulatedMachine(cost=equal_everywhere, fails=lambda config: Outcome.USER_ERROR), gpu_facts()
     with pytest.raises(UserCodeError):
         tuner_of(machine, few_of(facts), facts, host(8)).result(keeper)
 
 
 def test_a_baseline_that_fails_makes_no_file_of_a_run_but_is_there_for_its_page(folder: Path) -> None:
-    keeper = Keeper(folder / "autotune.study", for_one_run=True)
-    failing_run(keeper)
-    keeper.close()
+    with closing(Keeper(folder / "autotune.study", for_one_run=True)) as keeper:
+        failing_run(keeper)
     assert names(folder) == []
-    study = keeper.failed_study
-    assert study is not None
-    assert [(each.kind, each.outcome) for each in study.history] == [("baseline", Outcome.USER_ERROR)]
+    (baseline,) = there(keeper.failed_study).history
+    assert (baseline.kind, baseline.outcome) == ("baseline", Outcome.USER_ERROR)
 
 
 def test_in_a_storage_it_is_kept_and_shown_and_measured_again(folder: Path) -> None:
     for count in (1, 2):
-        keeper = Keeper(folder / "a.study")
-        failing_run(keeper)
-        keeper.close()
-        study = read_study(folder / "a.study")
-        assert [each.outcome for each in study.history] == [Outcome.USER_ERROR] * count
-        assert [each.number for each in study.history] == list(range(count))
+        with closing(Keeper(folder / "a.study")) as keeper:
+            failing_run(keeper)
+        history = read_study(folder / "a.study").history
+        assert [(each.number, each.outcome) for each in history] == [(n, Outcome.USER_ERROR) for n in range(count)]
     result = kept_study(folder / "a.study", model_name="Net", dataset_name="Data")
     assert read_study(folder / "a.study").history == result.history
 
 
 @pytest.mark.parametrize("error", [UserCodeError("it fails", "their traceback"), NothingFeasibleError("no room")])
-def test_a_run_that_fails_writes_its_page_too(
-    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_fails_writes_its_page_too(error: Exception, folder: Path, monkeypatch: Patch, capsys: Said) -> None:
     def tune(*, storage: Keeper, **arguments: Any) -> Result:
         failed = examples.failed_trial(number=0, kind="baseline", message="no [b]room[/b]", details="in their code")
         storage.failed_baseline(failed, frozen(trial(0)), "")
@@ -224,9 +202,7 @@ def test_a_run_that_fails_writes_its_page_too(
     assert "Written: seen.html" in capsys.readouterr().err
 
 
-def test_why_a_run_failed_is_said_even_where_its_page_cannot_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_run_failed_is_said_even_without_its_page(folder: Path, monkeypatch: Patch, capsys: Said) -> None:
     (folder / "pages").mkdir()
 
     def tune(*, storage: Keeper, **arguments: Any) -> Result:

@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
 from autotune.config import Config
 from autotune.messages import Progress
-from autotune.records import Attempt, Outcome, Probe, StepTime
+from autotune.probes import Trace, TracedOperation
+from autotune.records import Attempt, Outcome, Part, Probe, StepTime
+from autotune.report import terminal
 from autotune.report.terminal import TIMES, LiveProgress, before_after, probe_line, status, summary, trial_line
-from autotune.report.text import config_text, snippet, verdict_sentence
+from autotune.report.text import config_text, finding_text, printable, snippet, verdict_sentence
 from autotune.result import Control, TriedOption
 from tests import examples
 
@@ -23,14 +28,14 @@ if TYPE_CHECKING:
 
     from autotune.result import Result
 
+OPTIONED = Config(batch_size=64, options=("channels_last", "compile"))
+DEVICE = examples.device_measurement()
 RESULTS = [
     examples.faster_result(),
-    examples.faster_result(
-        measurement=examples.device_measurement(), baseline_measurement=examples.device_measurement()
-    ),
+    examples.faster_result(measurement=DEVICE, baseline_measurement=DEVICE),
     examples.faster_result(speedup_ci95=None, ci95=None, history=(), remaining_gain=float("inf")),
     examples.no_gain_result(),
-    examples.no_gain_result(measurement=examples.device_measurement()),
+    examples.no_gain_result(measurement=DEVICE),
 ]
 
 
@@ -60,23 +65,16 @@ def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_no_table_cell_is_broken_at_80_columns(result: Result) -> None:
-    lines = [line.rstrip() for line in shown(summary(result), 80).splitlines()]
-    wide = [line.rstrip() for line in shown(summary(result), 120).splitlines()]
+    lines, wide = ([line.rstrip() for line in shown(summary(result), width).splitlines()] for width in (80, 120))
     table_end = wide.index("", 1)
     assert lines[:table_end] == wide[:table_end]
 
 
-def test_without_colour_there_are_no_escape_codes() -> None:
-    text = shown(summary(RESULTS[0])) + shown(trial_line(examples.failed_trial(), 1.0))
-    assert "\x1b" not in text
-
-
-def test_no_color_leaves_no_colour_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    coloured = shown(summary(RESULTS[0]), color="standard")
+def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in shown(summary(RESULTS[0])) + shown(trial_line(examples.failed_trial(), 1.0))
+    assert "\x1b[36m" in shown(summary(RESULTS[0]), color="standard")
     monkeypatch.setenv("NO_COLOR", "1")
-    plain = shown(summary(RESULTS[0]), color="standard")
-    assert "\x1b[36m" in coloured
-    assert "\x1b[36m" not in plain
+    assert "\x1b[36m" not in shown(summary(RESULTS[0]), color="standard")
 
 
 def test_a_faster_summary_compares_before_and_after() -> None:
@@ -103,31 +101,23 @@ def test_no_gain_shows_one_column_and_says_keep() -> None:
 
 def test_memory_says_which_and_how_much_there_is() -> None:
     assert "0.50 of 8.0 GiB host" in shown(summary(examples.no_gain_result()))
-    device = examples.no_gain_result(measurement=examples.device_measurement())
-    assert "24.0 of 80.0 GiB device" in shown(summary(device))
+    assert "24.0 of 80.0 GiB device" in shown(summary(examples.no_gain_result(measurement=DEVICE)))
 
 
 def test_only_parts_that_take_time_have_a_row() -> None:
     assert "copy to device" not in rows(examples.no_gain_result())
-    on_device = rows(examples.no_gain_result(measurement=examples.device_measurement()))
-    assert on_device["copy to device"] == ["4 %"]
-
-
-def test_a_step_without_time_is_shown_without_parts() -> None:
+    assert rows(examples.no_gain_result(measurement=DEVICE))["copy to device"] == ["4 %"]
     nothing = StepTime(data_wait=0.0, host_to_device=0.0, forward=0.0, backward=0.0, optimizer=0.0, other=0.0)
     table = rows(examples.no_gain_result(measurement=examples.measurement(step_time=nothing)))
     assert table["time per step"] == ["0 ms"]
     assert "backward" not in table
 
 
-def test_the_verdict_counts_the_confirmed_rounds() -> None:
+def test_the_verdict_counts_the_confirmed_rounds_and_no_gain_has_its_limit_and_what_was_compared() -> None:
     assert verdict_sentence(examples.faster_result()) == (
         "2.31 times faster: 95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes."
     )
     assert "confirmed in 2 rounds" in verdict_sentence(examples.faster_result(rounds=2))
-
-
-def test_no_gain_has_its_limit_and_what_was_compared() -> None:
     assert verdict_sentence(examples.no_gain_result()) == (
         f"No gain above 3 %: keep what you have. {config_text(examples.ANSWER)} gave 1.00 times your rate in 8 rounds "
         "(95 % interval 0.98 to 1.03)."
@@ -181,16 +171,13 @@ def test_a_configuration_in_short_form_leaves_defaults_out(config: Config, text:
 
 
 def test_a_trial_line_says_outcome_rate_ratio_and_configuration() -> None:
-    fast = examples.trial(
-        number=7,
-        kind="model",
-        config=examples.ANSWER,
-        measurement=examples.measurement(samples_per_second=2469.0),
-    )
+    numbers = examples.measurement(samples_per_second=2469.0)
+    fast = examples.trial(number=7, kind="model", config=examples.ANSWER, measurement=numbers)
     line = trial_line(fast, 1234.5).plain
     assert line.split()[:4] == ["7", "ok", "2,469/s", f"2.00{TIMES}"]
     assert line.endswith(config_text(examples.ANSWER))
     assert cell_len(line) <= 80
+    assert TIMES not in trial_line(examples.trial(), None).plain  # no baseline, no ratio
 
 
 def test_a_failed_trial_says_what_went_wrong_on_one_line() -> None:
@@ -205,10 +192,6 @@ def test_every_outcome_keeps_the_configurations_in_one_column() -> None:
     trials = [examples.trial(outcome=outcome) for outcome in measured]
     trials += [examples.failed_trial(outcome=outcome) for outcome in set(Outcome) - measured]
     assert {trial_line(trial, 1000.0).plain.index("batch") for trial in trials} == {31}
-
-
-def test_a_trial_without_a_baseline_rate_claims_no_ratio() -> None:
-    assert TIMES not in trial_line(examples.trial(), None).plain
 
 
 @pytest.mark.parametrize(
@@ -242,6 +225,12 @@ def test_the_live_display_counts_down_and_numbers_the_running_trial() -> None:
     assert "device_oom" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_while_exploring_the_step_is_shown() -> None:
+    progress = Progress(phase="explore", seconds_left=10.0, running=OPTIONED)
+    text = status(progress, number=3, last_rate=None, seconds_left=10.0).plain
+    assert text.startswith("exploring · batch 64 · fp32 · channels_last · compile")
+
+
 def test_a_narrow_terminal_cuts_the_status_and_keeps_its_two_lines() -> None:
     display = LiveProgress(Console(file=io.StringIO(), width=40))
     display(Progress(phase="search", seconds_left=50.0, running=examples.ANSWER, best_rate=2.0, baseline_rate=1.0))
@@ -251,10 +240,8 @@ def test_a_narrow_terminal_cuts_the_status_and_keeps_its_two_lines() -> None:
 @pytest.mark.parametrize("name", ["autotune.yaml", 'odd "name".yaml', "back\\slash.yaml"])
 def test_the_snippet_trains_with_the_file_it_names(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    path = tmp_path / name
-    config = Config(batch_size=4, amp="bf16")
+    path, config, model = tmp_path / name, Config(batch_size=4, amp="bf16"), torch.nn.Linear(2, 1)
     config.save(path)
-    model = torch.nn.Linear(2, 1)
     before = model.weight.clone()
     features = torch.arange(16.0).view(8, 2)
     names = {
@@ -269,34 +256,26 @@ def test_the_snippet_trains_with_the_file_it_names(name: str, tmp_path: Path) ->
 
 
 def test_the_snippet_of_an_iterable_dataset_does_not_shuffle() -> None:
-    iterable = examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0"))
-    assert "shuffle" not in snippet(iterable, "a.yaml")
-    assert 'config.autocast("cuda:0")' in snippet(iterable, "a.yaml")
+    text = snippet(examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0")), "a.yaml")
+    assert "shuffle" not in text
+    assert 'config.autocast("cuda:0")' in text
 
 
+def look(part: Part, config: Config, payload: Any = None, outcome: Outcome = Outcome.OK, message: str = "") -> Probe:
+    return Probe(part=part, config=config, attempt=Attempt(outcome=outcome, payload=payload, message=message))
+
+
+OVERFLOWS = "in fp16 gradients overflow"
 LOOKS = {
-    "60 ms for one worker to build a batch of 32": Probe(
-        part="loader", config=examples.BASELINE, attempt=Attempt(outcome=Outcome.OK, payload=examples.loader_trace())
+    "numerics fp32 · channels_last · compile trains like fp32 over 20 steps": look(
+        "numerics", OPTIONED, examples.numerics_check()
     ),
-    "3,200/s at most, 0.50 GiB:  batch 32 · fp32": Probe(
-        part="compute", config=examples.BASELINE, attempt=Attempt(outcome=Outcome.OK, payload=examples.compute_probe())
-    ),
-    "bf16 trains like fp32 over 20 steps": Probe(
-        part="numerics",
-        config=Config(amp="bf16"),
-        attempt=Attempt(outcome=Outcome.OK, payload=examples.numerics_check()),
-    ),
-    "in fp16 gradients overflow": Probe(
-        part="numerics",
-        config=Config(amp="fp16"),
-        attempt=Attempt(
-            outcome=Outcome.OK, payload=examples.numerics_check(settles=False), message="in fp16 gradients overflow"
-        ),
-    ),
-    "device_oom batch 4096 · fp32: too large": Probe(
-        part="compute",
-        config=Config(batch_size=4096),
-        attempt=Attempt(outcome=Outcome.DEVICE_OOM, message="too\nlarge"),
+    "60 ms for one worker to build a batch of 32": look("loader", Config(), examples.loader_trace()),
+    "3,200/s at most, 0.50 GiB:  batch 32 · fp32": look("compute", Config(), examples.compute_probe()),
+    "bf16 trains like fp32 over 20 steps": look("numerics", Config(amp="bf16"), examples.numerics_check()),
+    OVERFLOWS: look("numerics", Config(amp="fp16"), examples.numerics_check(settles=False), message=OVERFLOWS),
+    "device_oom batch 4096 · fp32: too large": look(
+        "compute", Config(batch_size=4096), outcome=Outcome.DEVICE_OOM, message="too\nlarge"
     ),
 }
 
@@ -315,7 +294,6 @@ def test_the_snippet_says_when_the_loss_is_a_sum(reduction: Any, said: bool) -> 
 
 
 UNCONFIRMED = "that training is faster with it was not confirmed"
-OPTIONED = Config(batch_size=64, options=("channels_last", "compile"))
 
 
 def test_options_are_shown_and_the_snippet_applies_them() -> None:
@@ -349,14 +327,81 @@ def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
     ]
 
 
-def test_a_look_at_the_losses_names_precision_and_options() -> None:
-    probe = Probe(
-        part="numerics", config=OPTIONED, attempt=Attempt(outcome=Outcome.OK, payload=examples.numerics_check())
+# What is printed of the user's texts.
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Net [bold]\n\tüber 10 µs 日本", "Net [bold]\n\tüber 10 µs 日本"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("a\rb\x9b2J\x7f", r"a\rb\x9b2J\x7f"),
+        ("file\u202egnp.yaml", r"file\u202egnp.yaml"),
+        ("a\u2028b\udc80", r"a\u2028b\udc80"),
+    ],
+)
+def test_what_would_act_is_written_out(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_every_text_can_be_printed_and_nothing_is_hidden(text: str) -> None:
+    shown = printable(text)
+    shown.encode()
+    assert all(character.isprintable() or character.isspace() for character in shown)
+    assert printable(shown) == shown
+
+
+# Diagnoses.
+
+
+TRACE = Trace(path="trace.json", operations=(TracedOperation(name="aten::mm", seconds=0.0123, calls=4.0),), steps=5)
+
+
+def diagnosed(width: int = 80, **changes: object) -> str:
+    return shown(terminal.diagnosis_report(examples.diagnosis(**changes)), width)
+
+
+def test_the_limit_comes_first_with_its_share_its_evidence_and_what_to_do() -> None:
+    limit, besides = diagnosed(width=120).split("Worth knowing")
+    assert "1. decoding: training waits for data, and building a batch is computing (62 % of the time)\n" in limit
+    assert "   · 70 % in data.py:7 decode\n" in limit
+    assert "   To do: more workers; do less for each sample\n" in limit
+    assert "1. dataset copies: the dataset consists of many Python objects\n" in besides
+
+
+def test_a_limit_alone_has_no_second_heading_and_notes_are_told() -> None:
+    text = diagnosed(findings=(examples.LATE_LOADER,), notes=("no look at the loader: it died",))
+    assert "Worth knowing" not in text
+    assert "Note: no look at the loader" in text
+
+
+def test_what_was_measured_stands_above() -> None:
+    rows = diagnosed(width=120).splitlines()
+    assert any("samples/s (95 %)" in row and "1,234" in row and "1,200 to 1,270" in row for row in rows)
+    assert any("on a batch that is there" in row and "2,960" in row for row in rows)
+    assert any("waiting for data" in row and "59 %" in row for row in rows)
+
+
+def test_a_trace_is_named_with_its_longest_operations() -> None:
+    text = diagnosed(trace=TRACE)
+    assert "12.3 ms      4 times  aten::mm" in text
+    assert "Written: trace.json" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_it_keeps_to_the_width(width: int) -> None:
+    text = diagnosed(width=width, trace=TRACE, notes=("something to know " * 10,))
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+def test_brackets_in_names_are_no_markup() -> None:
+    odd = replace(examples.LATE_LOADER, what="[bold]x[/bold]", evidence=("[red]y",), advice="[z]")
+    text = diagnosed(findings=(odd,))
+    assert all(part in text for part in ("[bold]x[/bold]", "[red]y", "[z]"))
+
+
+def test_a_finding_in_a_summary_is_two_sentences() -> None:
+    assert finding_text(replace(examples.LONG_LIST, what="many objects")) == (
+        "Limited by dataset copies: many objects. To do: keep large data in a few arrays."
     )
-    assert "numerics fp32 · channels_last · compile trains like fp32 over 20 steps" in shown(probe_line(probe))
-
-
-def test_while_exploring_the_step_is_shown() -> None:
-    progress = Progress(phase="explore", seconds_left=10.0, running=OPTIONED)
-    text = shown(status(progress, number=3, last_rate=None, seconds_left=10.0))
-    assert text.startswith("exploring · batch 64 · fp32 · channels_last · compile")

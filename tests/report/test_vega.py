@@ -20,30 +20,20 @@ PLOTS = [name for name in dir(Result) if name.startswith("plot_")]
 MARKUP = '<a href="https://example.org">$x_1$</a>'
 
 
-@pytest.mark.parametrize("name", PLOTS)
-def test_every_plot_is_a_chart_of_altair(name: str) -> None:
-    assert isinstance(getattr(simulated_result(), name)(), altair.LayerChart)
+def test_every_plot_is_a_chart_of_altair_and_there_is_one_for_every_chart() -> None:
+    plots = [getattr(simulated_result(), name)() for name in PLOTS]
+    assert all(isinstance(plot, altair.LayerChart) for plot in plots)
+    assert len(plots) == len(charts_of(RecordedStudy.of(simulated_result())))
 
 
-def test_there_is_a_plot_for_every_chart() -> None:
-    assert len(PLOTS) == len(charts_of(RecordedStudy.of(simulated_result())))
-
-
-def shown_by(chart: Chart) -> list[dict[str, Any]]:
-    """Return all rows of data in a chart's specification."""
-    return [row for layer in specification(chart)["layer"] for row in layer["data"]["values"] if row]
-
-
-def test_every_value_is_in_the_specification() -> None:
+def test_every_value_is_in_the_specification_and_the_legend_names_series_in_their_colours_and_no_others() -> None:
     for chart in charts_of(RecordedStudy.of(simulated_result())):
+        layers = specification(chart)["layer"]
         values = {(series.name, x, y) for series in chart.series for x, y in zip(series.x, series.y, strict=True)}
-        assert values <= {(row["name"], row["x"], row["y"]) for row in shown_by(chart)}
-
-
-def test_the_legend_names_series_in_their_colours_and_no_others() -> None:
-    for chart in charts_of(RecordedStudy.of(simulated_result())):
+        rows: list[dict[str, Any]] = [row for layer in layers for row in layer["data"]["values"] if row]
+        assert values <= {(row["name"], row["x"], row["y"]) for row in rows}
         named = {series.name: COLOURS[series.colour] for series in chart.series if series.in_legend}
-        for layer in specification(chart)["layer"]:
+        for layer in layers:
             if "scale" in (colour := layer["encoding"]["color"]):
                 assert dict(zip(colour["scale"]["domain"], colour["scale"]["range"], strict=True)) == named
 

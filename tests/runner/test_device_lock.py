@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -55,12 +56,17 @@ def test_the_second_is_told_who_holds_it_and_gives_up(tmp_path: Path) -> None:
     end(child)
 
 
-def test_a_killed_holder_frees_it_for_the_one_that_waits(tmp_path: Path) -> None:
-    child = holder(tmp_path)
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[DeviceLock]:
     lock = DeviceLock(NAME, tmp_path)
+    yield lock
+    lock.free()
+
+
+def test_a_killed_holder_frees_it_for_the_one_that_waits(tmp_path: Path, lock: DeviceLock) -> None:
+    child = holder(tmp_path)
     lock.take(60, lambda who: end(child))
     assert json.loads(next(tmp_path.iterdir()).read_text())["pid"] == os.getpid()
-    lock.free()
 
 
 def test_it_is_free_again_after_the_first_and_other_devices_always_are(tmp_path: Path) -> None:
@@ -76,16 +82,14 @@ def test_it_is_free_again_after_the_first_and_other_devices_always_are(tmp_path:
     other.free()
 
 
-def test_every_user_may_take_it(tmp_path: Path) -> None:
+def test_every_user_may_take_it(tmp_path: Path, lock: DeviceLock) -> None:
     before = os.umask(0o077)
-    lock = DeviceLock(NAME, tmp_path)
     try:
         lock.take(0, print)
     finally:
         os.umask(before)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
-    lock.free()
 
 
 @pytest.mark.parametrize("login", ["me:secret@", "me:sec/secret@secret@"])
@@ -100,27 +104,22 @@ def test_what_started_it_is_said_without_passwords(login: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 3}', "\xff"])
-def test_a_damaged_file_does_not_hide_that_it_is_held(tmp_path: Path, content: str) -> None:
-    lock = DeviceLock(NAME, tmp_path)
+def test_a_damaged_file_does_not_hide_that_it_is_held(tmp_path: Path, lock: DeviceLock, content: str) -> None:
     lock.take(0, print)
     next(tmp_path.iterdir()).write_text(content, encoding="latin-1")
     with pytest.raises(UsageError, match="a process that did not say which"):
         DeviceLock(NAME, tmp_path).take(0, print)
-    lock.free()
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path, lock: DeviceLock) -> None:
     target = tmp_path / "precious"
     target.write_text("precious")
-    lock = DeviceLock(NAME, tmp_path)
     (tmp_path / f"autotune-{NAME}.lock").symlink_to(target)
     lock.take(0, print)
     assert target.read_text() == "precious"
-    lock.free()
 
 
-def test_a_device_that_was_freed_is_free_although_a_forked_process_lives_on(tmp_path: Path) -> None:
-    lock = DeviceLock(NAME, tmp_path)
+def test_a_device_that_was_freed_is_free_although_a_forked_process_lives_on(tmp_path: Path, lock: DeviceLock) -> None:
     lock.take(1.0, print)
     child = os.fork()
     if not child:
@@ -133,13 +132,12 @@ def test_a_device_that_was_freed_is_free_although_a_forked_process_lives_on(tmp_
         os.waitpid(child, 0)
 
 
-def test_a_folder_that_knows_no_locks_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_knows_no_locks_keeps_nobody_waiting(lock: DeviceLock, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", flock)
     told: list[str] = []
-    lock = DeviceLock(NAME, tmp_path)
     lock.take(60.0, told.append)
     lock.free()
     assert told == []

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psutil
 import pytest
 
 from autotune.config import Config
@@ -19,17 +21,11 @@ from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import are_gone
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import psutil
-
 ROOT = Path(__file__).resolve().parents[2]
 SETTLE = 'for i in $(seq 100); do [ -z "$(ls -A /dev/shm)" ] && break; sleep 0.1; done; ls -A /dev/shm'
 """What a shell does after a kill: it waits ten seconds for /dev/shm to be empty, and lists it."""
 MOUNTS = "mount -t tmpfs -o size={} tmpfs /dev/shm"
-LIMIT = 8
-"""Seconds until a hang is given up."""
+LIMIT = 8  # seconds until a hang is given up
 
 
 def can_mount() -> bool:
@@ -72,25 +68,15 @@ def temporary_files(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if not name.startswith("torchinductor_")]
 
 
-HANGING = ["hangs_sharing_files"]
-
-
-@pytest.mark.parametrize("name", HANGING)
-def test_a_hang_leaves_nothing(name: str, tmp_path: Path, processes: Callable[[], list[psutil.Process]]) -> None:
-    outcome, message, _, _, left = told(leave(tmp_path, name, 4, 2, LIMIT))
+def test_a_hang_leaves_nothing(tmp_path: Path, processes: Callable[[], list[psutil.Process]]) -> None:
+    outcome, message, _, _, left = told(leave(tmp_path, "hangs_sharing_files", 4, 2, LIMIT))
     assert (outcome, left) == (Outcome.TIMEOUT, []), message
     assert are_gone(processes)
     assert temporary_files(tmp_path) == []
 
 
 # below the tuner: the process that forks sessions, a session, its workers, and what cleans up after them
-@pytest.mark.parametrize(
-    ("name", "workers", "count"),
-    [
-        ("hangs_spawned", 2, 5),
-        ("starting_others_and_hanging", 0, 5),
-    ],
-)
+@pytest.mark.parametrize(("name", "workers", "count"), [("hangs_spawned", 2, 5), ("starting_others_and_hanging", 0, 5)])
 def test_a_tuner_that_is_killed_leaves_nothing(
     name: str, workers: int, count: int, tmp_path: Path, processes: Callable[[], list[psutil.Process]]
 ) -> None:
@@ -102,19 +88,22 @@ def test_a_tuner_that_is_killed_leaves_nothing(
 
 
 def test_what_the_users_code_has_started_ends_with_its_session(processes: Callable[[], list[psutil.Process]]) -> None:
-    source = describe("tests.broken:starting_others")
-    with ProcessRunner(source, "cpu") as runner:
-        runner.measure(Config(batch_size=64, intra_op_threads=1), Request(seconds=0.2))
-        runner.measure(Config(batch_size=64, intra_op_threads=1), Request(seconds=0.2, fresh=True))
+    with ProcessRunner(describe("tests.broken:starting_others"), "cpu") as runner:
+        for fresh in (False, True):
+            runner.measure(Config(batch_size=64, intra_op_threads=1), Request(seconds=0.2, fresh=fresh))
         names = [" ".join(process.cmdline()) for process in processes()]
         assert len(names) <= 1, names  # the one that sessions are forked from, if it has ended the last one in time
         assert all("autotune.measure.worker" in name for name in names)
     assert are_gone(processes)
 
 
-def test_too_small_a_shared_memory_is_said_by_the_error_that_it_raises(tmp_path: Path) -> None:
-    outcome, message, *_ = told(leave(tmp_path, "large_batches_shared", 8, 2, 60, size="20m"))
-    assert outcome == Outcome.SHM, message
+@pytest.mark.parametrize(("workers", "outcomes"), [(2, (Outcome.SHM,)), (0, (Outcome.OK, Outcome.SUSPECT))])
+def test_too_small_a_shared_memory_is_said_by_the_error_that_it_raises_and_without_workers_none_is_needed(
+    workers: int, outcomes: tuple[Outcome, ...], tmp_path: Path
+) -> None:
+    outcome, message, *_ = told(leave(tmp_path, "large_batches_shared", 8, workers, 60, size="20m"))
+    assert outcome in outcomes, message
+    assert not workers or "shared memory" in message
 
 
 def test_a_batch_that_is_lost_for_want_of_shared_memory_is_no_hang(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -27,13 +27,11 @@ from tests.processes import PATIENCE, are_gone
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Measure = Callable[..., Attempt]
-
 QUICK = Request(seconds=0.2, time_limit=60)
+FRESH = Request(seconds=0.2, fresh=True)
+LOAD = 8 * SAMPLE_SECONDS
 OURS = str(Path(autotune.__file__).parent)
+ROOT = str(Path(OURS).parent)
 
 pytestmark = [
     pytest.mark.machine,
@@ -46,9 +44,9 @@ def runner_of(name: str) -> ProcessRunner:
     return ProcessRunner(describe(f"tests.workloads:{name}"), "cpu")
 
 
-def failing(**loader: int) -> Config:
+def failing(num_workers: int = 0) -> Config:
     """The configuration in which the broken workloads break."""
-    return Config(batch_size=8, intra_op_threads=2, **loader)
+    return Config(batch_size=8, intra_op_threads=2, num_workers=num_workers)
 
 
 SOUND = Config(batch_size=8, intra_op_threads=1)
@@ -56,11 +54,7 @@ SOUND = Config(batch_size=8, intra_op_threads=1)
 
 def measured(attempt: Attempt) -> Measurement:
     """The numbers; a busy neighbour makes them suspect, but is no failure of the runner."""
-    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), (
-        attempt.outcome,
-        attempt.message,
-        attempt.details,
-    )
+    assert attempt.outcome in (Outcome.OK, Outcome.SUSPECT), attempt
     assert attempt.measurement is not None
     return attempt.measurement
 
@@ -84,12 +78,11 @@ def sleeping() -> Iterator[ProcessRunner]:
 @pytest.mark.timed
 @pytest.mark.parametrize("num_workers", [0, 1, 4])
 def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: int) -> None:
-    load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
-    truth = 8 / (load + train) if num_workers == 0 else min(8 / train, num_workers * 8 / load)
+    config = Config(batch_size=8, num_workers=num_workers)
+    truth = 8 / (LOAD + STEP_SECONDS) if num_workers == 0 else min(8 / STEP_SECONDS, num_workers * 8 / LOAD)
 
     def measure() -> float:
-        attempt = sleeping.measure(Config(batch_size=8, num_workers=num_workers), Request(seconds=3))
-        rate = measured(attempt).samples_per_second
+        rate = measured(sleeping.measure(config, Request(seconds=3))).samples_per_second
         assert rate <= truth * 1.02
         return rate
 
@@ -97,41 +90,18 @@ def test_the_rate_is_what_arithmetic_says(sleeping: ProcessRunner, num_workers: 
 
 
 @pytest.mark.timed
-def test_the_ceiling_is_the_rate_of_the_step_alone(sleeping: ProcessRunner) -> None:
-    def measure() -> float:
-        attempt = sleeping.measure(Config(batch_size=8), Request(seconds=0.2, fresh=True))  # with a step of its own
-        ceiling = measured(attempt).ceiling_samples_per_second
-        assert ceiling <= 8 / STEP_SECONDS
-        return ceiling
-
-    least = 0.85 * 8 / STEP_SECONDS
-    assert undisturbed(measure, lambda ceiling: ceiling >= least) >= least
-
-
-@pytest.mark.timed
 def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None:
-    load, train = 8 * SAMPLE_SECONDS, STEP_SECONDS
-
     def measure() -> StepTime:
-        split = measured(sleeping.measure(Config(batch_size=8), Request(seconds=1))).step_time
-        assert split.data_wait >= load
-        assert split.forward >= train
-        return split
+        return measured(sleeping.measure(Config(batch_size=8), Request(seconds=1))).step_time
 
     def is_exact(split: StepTime) -> bool:
-        is_told_apart = split.data_wait <= 1.05 * load and split.forward <= 1.2 * train
-        return is_told_apart and split.total <= 1.05 * (load + train)
+        assert split.data_wait >= LOAD
+        assert split.forward >= STEP_SECONDS
+        is_told_apart = split.data_wait <= 1.05 * LOAD and split.forward <= 1.2 * STEP_SECONDS
+        return is_told_apart and split.total <= 1.05 * (LOAD + STEP_SECONDS)
 
     split = undisturbed(measure, is_exact)
     assert is_exact(split), split
-
-
-def test_memory_is_the_hosts_and_within_its_limit(sleeping: ProcessRunner) -> None:
-    found = measured(sleeping.measure(Config(batch_size=8), QUICK))
-    assert found.memory == "host"
-    assert 2**20 < found.peak_memory_bytes <= found.memory_limit_bytes
-    assert found.peak_allocated_bytes is None
-    assert found.device_idle_share is None
 
 
 def test_workers_whose_memory_an_epoch_would_not_leave_room_for_are_infeasible() -> None:
@@ -149,8 +119,7 @@ def test_facts_are_those_of_the_workload() -> None:
     with runner_of("small") as runner:
         facts = runner.inspect(Config())
     assert (facts.dataset_length, facts.iterable, facts.parameters, facts.device) == (256, False, 2, "cpu")
-    assert facts.sample_bytes == 8
-    assert facts.amp_modes[0] == "off"
+    assert (facts.sample_bytes, facts.amp_modes[0]) == (8, "off")
     assert 0 < facts.obtainable_host_bytes <= inspect_host().memory_bytes
 
 
@@ -164,9 +133,9 @@ def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.Cap
 def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> None:
     before = dict(os.environ)
     with runner_of("telling_threads") as runner:
-        runner.inspect(Config(batch_size=8, intra_op_threads=1))
-        assert loss(runner.measure(Config(batch_size=8, intra_op_threads=1), QUICK)) == 11
-        assert loss(runner.measure(Config(batch_size=8, intra_op_threads=3), QUICK)) == 33
+        runner.inspect(SOUND)
+        for threads in (1, 3):
+            assert loss(runner.measure(Config(batch_size=8, intra_op_threads=threads), QUICK)) == 11 * threads
     assert dict(os.environ) == before
 
 
@@ -174,10 +143,12 @@ def test_on_a_cpu_only_threads_and_freshness_ask_for_a_new_process() -> None:
     with runner_of("telling_process") as runner:
         runner.inspect(SOUND)
         first = loss(runner.measure(SOUND, QUICK))
-        assert loss(runner.measure(Config(batch_size=8, num_workers=1, intra_op_threads=1), QUICK)) == first
-        assert loss(runner.measure(Config(batch_size=4, intra_op_threads=1), QUICK)) == first
-        fresh = loss(runner.measure(SOUND, Request(seconds=0.2, fresh=True)))
-        after = loss(runner.measure(SOUND, QUICK))
+        for other in (
+            Config(batch_size=8, num_workers=1, intra_op_threads=1),
+            Config(batch_size=4, intra_op_threads=1),
+        ):
+            assert loss(runner.measure(other, QUICK)) == first
+        fresh, after = (loss(runner.measure(SOUND, request)) for request in (FRESH, QUICK))
     assert len({first, fresh, after, os.getpid()}) == 4
 
 
@@ -209,66 +180,41 @@ def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "outcome", "message"),
+    ("name", "num_workers", "outcome", "message"),
     [
-        ("exits", failing(), Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
-        ("killed", failing(), Outcome.HOST_OOM, "the process was killed (signal 9)"),
-        (
-            "worker_killed",
-            failing(num_workers=2),
-            Outcome.WORKER_DIED,
-            "RuntimeError: DataLoader worker (pid",
-        ),
-        ("loss_is_nan", failing(), Outcome.NUMERICS, "the loss became nan"),
-        ("out_of_memory", failing(), Outcome.HOST_OOM, "MemoryError"),
-        ("worker_out_of_memory", failing(num_workers=1), Outcome.HOST_OOM, "MemoryError"),
-        ("allocates_too_much", failing(), Outcome.HOST_OOM, "RuntimeError: "),
+        ("exits", 0, Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
+        ("killed", 0, Outcome.HOST_OOM, "the process was killed (signal 9)"),
+        ("worker_killed", 2, Outcome.WORKER_DIED, "RuntimeError: DataLoader worker (pid"),
+        ("loss_is_nan", 0, Outcome.NUMERICS, "the loss became nan"),
+        ("out_of_memory", 0, Outcome.HOST_OOM, "MemoryError"),
+        ("worker_out_of_memory", 1, Outcome.HOST_OOM, "MemoryError"),
+        ("allocates_too_much", 0, Outcome.HOST_OOM, "RuntimeError: "),
+        ("item_raises", 0, Outcome.USER_ERROR, "ValueError: item 3 is broken"),
+        ("item_raises_in_worker", 1, Outcome.USER_ERROR, "ValueError: item 3 is broken"),
+        ("collate_raises_in_worker", 1, Outcome.USER_ERROR, "ValueError: cannot collate"),
     ],
 )
-def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
-    name: str, config: Config, outcome: Outcome, message: str
+def test_a_failure_is_an_outcome_with_the_users_frames_and_none_of_ours_and_the_next_configuration_is_measured(
+    name: str, num_workers: int, outcome: Outcome, message: str
 ) -> None:
     with runner_of(name) as runner:
-        attempt = runner.measure(config, QUICK)
+        attempt = runner.measure(failing(num_workers), QUICK)
         assert (attempt.outcome, attempt.measurement) == (outcome, None), (attempt.message, attempt.details)
         assert attempt.message.startswith(message)
         assert attempt.seconds > 0
         assert measured(runner.measure(SOUND, QUICK)).steps > 0
+    if outcome is Outcome.USER_ERROR:
+        assert attempt.message == message
+        assert 'workloads.py", line ' in attempt.details
+        assert f", in {'collate' if name.startswith('collate') else 'raise_value_error'}\n" in attempt.details
+        assert OURS not in attempt.details
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "message", "function"),
-    [
-        ("item_raises", failing(), "ValueError: item 3 is broken", "raise_value_error"),
-        (
-            "item_raises_in_worker",
-            failing(num_workers=1),
-            "ValueError: item 3 is broken",
-            "raise_value_error",
-        ),
-        ("collate_raises_in_worker", failing(num_workers=1), "ValueError: cannot collate", "collate"),
-    ],
-)
-def test_what_the_users_code_raises_comes_with_their_frames_and_none_of_ours(
-    name: str, config: Config, message: str, function: str
-) -> None:
-    with runner_of(name) as runner:
-        attempt = runner.measure(config, QUICK)
-        assert measured(runner.measure(SOUND, QUICK)).steps > 0
-    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, message)
-    assert 'workloads.py", line ' in attempt.details
-    assert f", in {function}\n" in attempt.details
-    assert OURS not in attempt.details
-
-
-@pytest.mark.parametrize(("name", "config"), [("worker_hangs", failing(num_workers=2))])
-def test_a_hang_ends_at_the_limit_with_its_whole_group(
-    name: str, config: Config, processes: Callable[[], list[psutil.Process]]
-) -> None:
-    with runner_of(name) as runner:
-        runner.inspect(config)
+def test_a_hang_ends_at_the_limit_with_its_whole_group(processes: Callable[[], list[psutil.Process]]) -> None:
+    with runner_of("worker_hangs") as runner:
+        runner.inspect(failing(num_workers=2))
         begin = time.monotonic()
-        attempt = runner.measure(config, Request(seconds=0.2, time_limit=3))
+        attempt = runner.measure(failing(num_workers=2), Request(seconds=0.2, time_limit=3))
         assert 3 <= time.monotonic() - begin < 3 + PATIENCE
         assert (attempt.outcome, attempt.message[:20]) == (Outcome.TIMEOUT, "no answer within 3 s")
         assert are_gone(processes)
@@ -296,8 +242,7 @@ def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[p
         "import os, signal; from tests.runner.test_local import runner_of, SOUND\n"
         "runner = runner_of('small'); runner.inspect(SOUND); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    root = str(Path(OURS).parent)
-    child = psutil.Popen([sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONPATH": root})
+    child = psutil.Popen([sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PYTHONPATH": ROOT})
     assert child.wait(180) == -9
     assert are_gone(processes)
 
@@ -309,8 +254,7 @@ def test_each_reply_has_the_number_of_its_request() -> None:
     }  # fmt: skip
     requests = ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})
     sent = b"".join(encode(number, request) for number, request in enumerate(requests, 1))
-    root = str(Path(OURS).parent)
-    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, cwd=root)
+    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, cwd=ROOT)
     out, _ = child.communicate(sent, timeout=180)
     opened, refused, loaded, inspected, closed = frames(io.BytesIO(out))
     assert opened == (1, {"opened": True})
@@ -321,36 +265,33 @@ def test_each_reply_has_the_number_of_its_request() -> None:
     assert closed == (1, {"closed": 0})
 
 
-def test_options_never_reach_the_next_configuration() -> None:
-    plain, both = Config(batch_size=8), Config(batch_size=8, options=("channels_last", "fused_optimizer"))
-    first = Config(batch_size=8, options=("channels_last",))
+PLAIN, LAST, BOTH, INAPPLICABLE = (
+    Config(batch_size=8, options=options)
+    for options in ((), ("channels_last",), ("channels_last", "fused_optimizer"), ("tf32",))
+)
+
+
+def test_options_never_reach_the_next_configuration_and_one_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
     with runner_of("telling_options") as runner:
-        runner.inspect(plain)
-        found = [loss(runner.measure(config, QUICK)) for config in (plain, both, first, plain, both, plain)]
+        runner.inspect(PLAIN)
+        found = [loss(runner.measure(config, QUICK)) for config in (PLAIN, BOTH, LAST, PLAIN, BOTH, PLAIN)]
+        attempt = runner.measure(INAPPLICABLE, QUICK)
+        assert loss(runner.measure(PLAIN, QUICK)) == 0
     assert found == [0, 3, 1, 0, 3, 0]
+    assert attempt.outcome is Outcome.USER_ERROR
+    assert attempt.message == "tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out"
 
 
 def test_losses_with_options_are_compared_with_those_of_a_plain_model() -> None:
-    config = Config(batch_size=8, options=("channels_last",))
-    request = Request(seconds=0.2, part="numerics")
     with runner_of("telling_options") as runner:
-        runner.inspect(config)
-        assert loss(runner.measure(config, QUICK)) == 1
+        runner.inspect(LAST)
+        assert loss(runner.measure(LAST, QUICK)) == 1
         for _ in range(2):
-            check = runner.measure(config, request).numerics
+            check = runner.measure(LAST, Request(seconds=0.2, part="numerics")).numerics
             assert check is not None
             assert {*check.reference_losses, *check.other_losses} == {0}
             assert set(check.losses) == {1}
-        assert loss(runner.measure(config, QUICK)) == 1
-
-
-def test_an_option_that_does_not_apply_is_an_outcome_with_the_reason() -> None:
-    with runner_of("telling_options") as runner:
-        runner.inspect(SOUND)
-        attempt = runner.measure(Config(batch_size=8, options=("tf32",)), QUICK)
-        assert loss(runner.measure(Config(batch_size=8), QUICK)) == 0
-    assert attempt.outcome is Outcome.USER_ERROR
-    assert attempt.message == ("tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out")
+        assert loss(runner.measure(LAST, QUICK)) == 1
 
 
 # --- a system that lets no process start ---
@@ -366,27 +307,23 @@ def no_process(processes: Callable[[], list[psutil.Process]], monkeypatch: pytes
     return tmp_path
 
 
-def test_a_process_that_cannot_be_started_is_an_outcome(no_process: Path) -> None:
+def test_a_process_that_cannot_be_started_is_an_outcome_and_an_error_where_it_is_the_first(no_process: Path) -> None:
     with runner_of("small") as runner:
         attempt = runner.measure(Config(), QUICK)
     assert attempt.outcome is Outcome.CRASHED
     assert attempt.message.startswith("no process can be started: ")
     assert "Resource temporarily unavailable" in attempt.message
-    assert list(no_process.iterdir()) == []
-
-
-def test_and_an_error_where_it_is_the_first(no_process: Path) -> None:
     with runner_of("small") as runner, pytest.raises(UserCodeError, match="no process can be started"):
         runner.inspect(Config())
+    assert list(no_process.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's killer is Linux's")
 def test_the_kernels_killer_takes_what_is_measured_before_the_tuner() -> None:
-    script = "from autotune.measure.subreaper import prepare_session; prepare_session()\n"
-    script += "print(open('/proc/self/oom_score_adj').read())"
-    own = int(Path("/proc/self/oom_score_adj").read_text())
+    score = "/proc/self/oom_score_adj"
+    script = f"from autotune.measure.subreaper import prepare_session as go; go(); print(open('{score}').read())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == OOM_SCORE > own
+    assert int(done.stdout) == OOM_SCORE > int(Path(score).read_text())
 
 
 @pytest.mark.usefixtures("processes")
@@ -410,19 +347,14 @@ def test_the_scratch_folder_is_gone_before_the_process_that_would_remove_it(
 
 def test_a_process_whose_tuner_ended_while_it_started_leaves_nothing(tmp_path: Path) -> None:
     """It has a request by then, and its answer can go nowhere."""
-    scratch = tmp_path / "autotune-scratch"
-    scratch.mkdir()
+    (scratch := tmp_path / "autotune-scratch").mkdir()
     read, write = os.pipe()
     os.close(read)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "autotune.measure.worker"],
-            input=encode(1, {"op": "open"}),
-            stdout=write,
-            stderr=subprocess.PIPE,
-            env={**os.environ, MARK: str(scratch)},
-            timeout=180,
-        )
+            [sys.executable, "-m", "autotune.measure.worker"], input=encode(1, {"op": "open"}), timeout=180,
+            stdout=write, stderr=subprocess.PIPE, env={**os.environ, MARK: str(scratch)},
+        )  # fmt: skip
     finally:
         os.close(write)
     assert list(tmp_path.iterdir()) == [], done.stderr

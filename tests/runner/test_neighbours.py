@@ -16,13 +16,7 @@ REQUEST = Request(seconds=1.0)
 
 def test_the_processes_that_used_most_are_named_and_ones_own_are_not() -> None:
     before = {1: Usage("init", 5.0), 2: Usage("burn", 10.0), 3: Usage("own", 0.0), 4: Usage("idle", 7.0)}
-    after = {
-        1: Usage("init", 5.0),
-        2: Usage("burn", 19.0),
-        3: Usage("own", 10.0),
-        4: Usage("idle", 7.5),
-        5: Usage("new", 3.0),
-    }
+    after = before | {2: Usage("burn", 19.0), 3: Usage("own", 10.0), 4: Usage("idle", 7.5), 5: Usage("new", 3.0)}
     named, cpus = busiest(before, after, {3}, 10.0)
     assert named == ("burn (pid 2) 0.9", "new (pid 5) 0.3")
     assert cpus == pytest.approx(1.2)
@@ -34,14 +28,11 @@ def test_no_more_than_three_are_named() -> None:
     assert busiest({}, after, set(), 8.0)[0] == ("p8 (pid 8) 1.0", "p7 (pid 7) 0.9", "p6 (pid 6) 0.8")
 
 
-def test_this_process_is_seen_and_is_its_own() -> None:
-    usage = cpu_usage()
-    assert usage[os.getpid()].seconds > 0
-    assert usage[os.getpid()].name == psutil.Process().name()
+def test_this_process_is_seen_and_is_its_own_and_a_machine_that_does_not_sleep_has_not_slept() -> None:
+    own = cpu_usage()[os.getpid()]
+    assert own.seconds > 0
+    assert own.name == psutil.Process().name()
     assert os.getpid() in own_processes()
-
-
-def test_a_machine_that_does_not_sleep_has_not_slept() -> None:
     assert suspended_seconds() - suspended_seconds() == pytest.approx(0.0, abs=0.5)
 
 

@@ -16,6 +16,8 @@ from autotune.records import Outcome
 from autotune.runner.descendants import MARK
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 
+ROOT = str(Path(autotune.__file__).parent.parent)
+
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
@@ -31,32 +33,20 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     return asked
 
 
-def test_a_configurations_threads_come_before_those_of_the_users_shell(
+def test_threads_come_before_those_of_the_users_shell_and_a_package_that_is_not_installed_is_found(
     started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.setenv("OF_THE_USER", "kept")
+    for name, value in {"OMP_NUM_THREADS": "7", "OF_THE_USER": "kept", "PYTHONPATH": "theirs"}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ProcessLostError, match="no process can be started"):
         MeasuringProcess({"OMP_NUM_THREADS": "2"})
     assert started["command"] == [sys.executable, "-m", "autotune.measure.worker"]
     assert (started["env"]["OMP_NUM_THREADS"], started["env"]["OF_THE_USER"]) == ("2", "kept")
+    assert started["env"]["PYTHONPATH"].split(os.pathsep) == [ROOT, "theirs"]
     assert started["process_group"] == 0
     assert not started.get("start_new_session")  # the scheduler would treat it otherwise than training
     assert Path(started["env"][MARK]).parent == tmp_path
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_package_that_is_not_installed_is_found_by_the_child(
-    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "theirs")
-    with pytest.raises(ProcessLostError):
-        MeasuringProcess({})
-    root = str(Path(autotune.__file__).parent.parent)
-    assert started["env"]["PYTHONPATH"].split(os.pathsep) == [root, "theirs"]
-
-
-# --- replies of a child that says what it is told to ---
 
 
 CHILD = """#!{python}
@@ -79,8 +69,7 @@ for number, message in frames(open(0, "rb", buffering=0)):
 def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MeasuringProcess]:
     """A measuring process whose child is a script that answers as its request says; without torch it starts at once."""
     child = tmp_path / "child"
-    root = str(Path(autotune.__file__).parent.parent)
-    child.write_text(CHILD.format(python=sys.executable, root=root))
+    child.write_text(CHILD.format(python=sys.executable, root=ROOT))
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
     monkeypatch.setattr("autotune.runner.process.UNREADABLE_SECONDS", 0.2)
@@ -90,7 +79,8 @@ def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Measuri
 
 
 def lost(process: MeasuringProcess, **message: Any) -> tuple[Outcome, str]:
-    """What becomes of a request, and that its session cannot be used any more."""
+    """What becomes of a request in a new session, and that it cannot be used any more."""
+    process.open()
     with pytest.raises(ProcessLostError) as caught:
         process.ask({"op": "measure", **message}, 10.0)
     assert not process.close()
@@ -102,31 +92,31 @@ def test_each_request_gets_the_reply_of_its_number(process: MeasuringProcess) ->
     assert [process.ask({"op": "measure"}, 10.0) for _ in range(3)] == [{"reply": number} for number in (2, 3, 4)]
 
 
-@pytest.mark.parametrize("offset", [-1, 1, 1000])
-def test_a_reply_to_another_request_is_taken_for_none(process: MeasuringProcess, offset: int) -> None:
-    process.open()
-    outcome, message = lost(process, say=[({"reply": 7}, offset)])
-    assert outcome is Outcome.CRASHED
-    assert message.startswith(f"the reply was to request {2 + offset}, not to 2: ")
-
-
-@pytest.mark.parametrize("length", [1, 5, 12, 20, 30])
-def test_a_reply_that_is_cut_is_a_crash(process: MeasuringProcess, length: int) -> None:
-    process.open()
-    outcome, message = lost(process, length=length, noise="\n" if length > 1 else "x\n")
-    assert (outcome, message[:28]) == (Outcome.CRASHED, "the reply could not be read ")
-
-
 def test_a_child_that_ends_in_the_middle_of_a_reply_has_ended(process: MeasuringProcess) -> None:
-    process.open()
-    outcome, message = lost(process, length=20, exit=3)
-    assert (outcome, message) == (Outcome.CRASHED, "the process ended without an answer (exit code 3)")
+    found = lost(process, length=20, exit=3)
+    assert found == (Outcome.CRASHED, "the process ended without an answer (exit code 3)")
 
 
-def test_how_a_session_has_ended_is_heard_after_half_a_reply(process: MeasuringProcess) -> None:
-    process.open()
-    outcome, message = lost(process, say=[({"closed": -9}, None)], noise="")
-    assert (outcome, message[:33]) == (Outcome.HOST_OOM, "the process was killed (signal 9)")
+@pytest.mark.parametrize(
+    ("said", "outcome", "message"),
+    [
+        *(
+            ({"say": [({"reply": 7}, offset)]}, Outcome.CRASHED, f"the reply was to request {2 + offset}, not to 2: ")
+            for offset in (-1, 1, 1000)
+        ),
+        ({"length": 1, "noise": "x\n"}, Outcome.CRASHED, "the reply could not be read "),
+        *(
+            ({"length": length, "noise": "\n"}, Outcome.CRASHED, "the reply could not be read ")
+            for length in (5, 12, 20, 30)
+        ),
+        ({"say": [({"closed": -9}, None)], "noise": ""}, Outcome.HOST_OOM, "the process was killed (signal 9)"),
+    ],
+)
+def test_what_is_no_reply_to_the_request_or_cut_short_or_the_end_is_an_outcome(
+    process: MeasuringProcess, said: dict[str, Any], outcome: Outcome, message: str
+) -> None:
+    found, text = lost(process, **said)
+    assert (found, text[: len(message)]) == (outcome, message)
 
 
 def test_a_session_may_end_before_it_has_begun(process: MeasuringProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -14,15 +15,6 @@ from autotune.runner.watchdog import INTERVAL, LARGEST_RESERVE, LOST_BATCH_LIMIT
 MIB, GIB = 2**20, 2**30
 
 
-class Budget:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        self.now += INTERVAL  # every question comes in time for a look
-        return self.now
-
-
 def leave(root: Path, available: int, total: int = 16 * GIB) -> Path:
     path = root / "proc/meminfo"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +23,16 @@ def leave(root: Path, available: int, total: int = 16 * GIB) -> Path:
 
 
 def watchdog(root: Path, processes: int = 1, reserve: float = 0.0) -> Watchdog:
-    return Watchdog(lambda: [psutil.Process(os.getpid())] * processes, root, Budget(), reserve=reserve)
+    times = itertools.count(100.0, INTERVAL)  # every question comes in time for a look
+    return Watchdog(lambda: [psutil.Process(os.getpid())] * processes, root, lambda: next(times), reserve=reserve)
+
+
+def ended(watching: Watchdog, outcome: Outcome) -> str:
+    """What it says when it ends a trial with this outcome."""
+    found = watching.reason_to_end()
+    assert found is not None
+    assert found[0] is outcome
+    return found[1]
 
 
 @pytest.mark.parametrize("total", [GIB, 2 * GIB, 4 * GIB, 16 * GIB, 1024 * GIB])
@@ -49,57 +50,41 @@ def test_it_ends_before_the_reserve_is_used_up(tmp_path: Path, total: int) -> No
     leave(tmp_path, reserve + MIB, total)
     assert watching.reason_to_end() is None
     leave(tmp_path, reserve - MIB, total)
-    found = watching.reason_to_end()
-    assert found is not None
-    assert found[0] is Outcome.HOST_OOM
+    ended(watching, Outcome.HOST_OOM)
 
 
-def test_where_somebody_else_acts_sooner_it_ends_sooner(tmp_path: Path) -> None:
-    watching = watchdog(leave(tmp_path, 8 * GIB), processes=40, reserve=0.07)
-    leave(tmp_path, int(0.071 * 16 * GIB))
+@pytest.mark.parametrize(
+    ("before", "reserve", "last"),
+    [(8 * GIB, 0.07, int(0.07 * 16 * GIB)), (200 * MIB, 0.0, 100 * MIB)],
+    ids=["somebody else acts sooner", "the machine was nearly full before"],
+)
+def test_how_much_may_be_left_depends_on_others_and_on_what_there_was(
+    tmp_path: Path, before: int, reserve: float, last: int
+) -> None:
+    watching = watchdog(leave(tmp_path, before), processes=40, reserve=reserve)
+    leave(tmp_path, last + 10 * MIB)
     assert watching.reason_to_end() is None
-    leave(tmp_path, int(0.069 * 16 * GIB))
+    leave(tmp_path, last - 10 * MIB)
     assert watching.reason_to_end() is not None
 
 
-def test_the_message_has_the_numbers(tmp_path: Path) -> None:
-    watching = watchdog(leave(tmp_path, GIB), processes=40)
+def test_the_message_has_the_numbers_and_what_others_have_taken_is_not_its_fault(tmp_path: Path) -> None:
+    watching, small = watchdog(leave(tmp_path, GIB), processes=40), watchdog(leave(tmp_path, 8 * GIB))
     leave(tmp_path, 100 * MIB)
-    found = watching.reason_to_end()
-    assert found is not None
     expected = "ended before memory ran out: 100 MiB of 16.0 GiB were left, 1.0 GiB when it began; it had taken "
-    assert found[1].startswith(expected)
-
-
-def test_what_others_have_taken_is_not_its_fault(tmp_path: Path) -> None:
-    watching = watchdog(leave(tmp_path, 8 * GIB), processes=1)
-    leave(tmp_path, 100 * MIB)
-    found = watching.reason_to_end()
-    assert found is not None
-    assert found[0] is Outcome.SUSPECT
-    assert found[1].endswith(", other programs the rest")
-
-
-def test_a_machine_that_was_nearly_full_before_is_not_blamed_on_the_trial(tmp_path: Path) -> None:
-    watching = watchdog(leave(tmp_path, 200 * MIB))
-    leave(tmp_path, 110 * MIB)
-    assert watching.reason_to_end() is None
-    leave(tmp_path, 90 * MIB)
-    assert watching.reason_to_end() is not None
+    assert ended(watching, Outcome.HOST_OOM).startswith(expected)
+    assert ended(small, Outcome.SUSPECT).endswith(", other programs the rest")
 
 
 def test_a_cgroups_limit_counts_as_the_machines_memory(tmp_path: Path) -> None:
     root = leave(tmp_path, 8 * GIB)
-    group = root / "sys/fs/cgroup/memory"
-    group.mkdir(parents=True)
+    (group := root / "sys/fs/cgroup/memory").mkdir(parents=True)
     (group / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
     (group / "memory.usage_in_bytes").write_text(f"{GIB}\n")
     watching = watchdog(root, processes=40)
     assert watching.reason_to_end() is None
     (group / "memory.usage_in_bytes").write_text(f"{2 * GIB - MIB}\n")
-    found = watching.reason_to_end()
-    assert found is not None
-    assert "1 MiB of 2.0 GiB were left, 1.0 GiB when it began" in found[1]
+    assert "1 MiB of 2.0 GiB were left, 1.0 GiB when it began" in (watching.reason_to_end() or ("", ""))[1]
 
 
 def test_where_the_kernel_has_killed_its_answer_is_awaited(tmp_path: Path) -> None:

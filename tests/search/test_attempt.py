@@ -5,7 +5,6 @@ from autotune.records import Attempt, Outcome, Request
 from autotune.runner.attempt import measure_once_more
 from tests import examples
 
-REQUEST = Request(seconds=1.0)
 GOOD = Attempt(outcome=Outcome.OK, payload=examples.measurement(), seconds=2.0)
 DISTURBED = Attempt(outcome=Outcome.SUSPECT, payload=examples.measurement(), seconds=3.0)
 ENDED = Attempt(outcome=Outcome.SUSPECT, seconds=5.0)
@@ -13,36 +12,30 @@ ENDED = Attempt(outcome=Outcome.SUSPECT, seconds=5.0)
 FAILED = Attempt(outcome=Outcome.DEVICE_OOM)
 
 
-class Recorded:
+class Recorded(list[Attempt]):
     """A runner that plays back what happened."""
 
-    def __init__(self, *attempts: Attempt) -> None:
-        self.attempts = list(attempts)
-
     def measure(self, config: Config, request: Request) -> Attempt:
-        return self.attempts.pop(0)
+        return self.pop(0)
 
 
 def measured(*attempts: Attempt, has_time: bool = True, **options: bool) -> tuple[Attempt, int]:
     """Return what counts, and how many measurements it took."""
-    runner = Recorded(*attempts)
-    result = measure_once_more(runner, Config(), REQUEST, lambda first: has_time, **options)
-    return result, len(attempts) - len(runner.attempts)
+    runner = Recorded(attempts)
+    result = measure_once_more(runner, Config(), Request(seconds=1.0), lambda first: has_time, **options)
+    return result, len(attempts) - len(runner)
 
 
-def test_what_gives_numbers_is_not_repeated_however_disturbed() -> None:
-    assert measured(GOOD, GOOD) == (GOOD, 1)
-    assert measured(DISTURBED, GOOD) == (DISTURBED, 1)
+def test_what_gives_numbers_or_fails_by_itself_is_not_repeated() -> None:
+    for first in (GOOD, DISTURBED, FAILED):
+        assert measured(first, GOOD) == (first, 1)
 
 
-def test_a_failure_of_its_own_is_not_repeated() -> None:
-    assert measured(FAILED, GOOD) == (FAILED, 1)
-
-
-def test_what_others_ended_is_measured_once_more_and_costs_both_times() -> None:
+def test_what_others_ended_is_measured_once_more_where_there_is_time_and_costs_both_times() -> None:
     result, count = measured(ENDED, GOOD)
     assert (result.measurement, result.seconds, count) == (GOOD.measurement, 7.0, 2)
     assert measured(ENDED, ENDED, GOOD)[1] == 2
+    assert measured(ENDED, GOOD, has_time=False) == (ENDED, 1)
 
 
 def test_where_much_hangs_on_it_what_was_disturbed_is_measured_once_more() -> None:
@@ -50,7 +43,3 @@ def test_where_much_hangs_on_it_what_was_disturbed_is_measured_once_more() -> No
     assert measured(DISTURBED, FAILED, if_disturbed=True)[0].measurement is DISTURBED.measurement
     assert measured(DISTURBED, DISTURBED, GOOD, if_disturbed=True)[1] == 2
     assert measured(GOOD, DISTURBED, if_disturbed=True) == (GOOD, 1)
-
-
-def test_without_time_it_is_not() -> None:
-    assert measured(ENDED, GOOD, has_time=False) == (ENDED, 1)

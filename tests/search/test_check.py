@@ -18,15 +18,8 @@ from autotune.search.check import Check, Promise, compare, read_promise
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 
-PROMISE = Promise(
-    config=examples.ANSWER,
-    baseline=examples.BASELINE,
-    samples_per_second=2000.0,
-    next_run_95=None,
-    speedup=2.0,
-    speedup_ci95=(1.9, 2.1),
-    workload=None,
-)
+PROMISE = examples.check().promise
+RATE = replace(PROMISE, baseline=None, samples_per_second=1000.0, next_run_95=(900.0, 1100.0))
 
 
 def machine(speedup: float, **options: Any) -> SimulatedMachine:
@@ -36,19 +29,13 @@ def machine(speedup: float, **options: Any) -> SimulatedMachine:
     return SimulatedMachine(cost=cost, **options)
 
 
-def checked(runner: SimulatedMachine, budget: float = 60.0, tell: Callable[[Progress], None] = lambda p: None) -> Any:
-    return compared(runner, PROMISE, budget, tell, ("a note",))
-
-
-def compared(
+def checked(
     runner: SimulatedMachine,
-    promise: Promise,
-    budget: float,
+    promise: Promise = PROMISE,
+    budget: float = 60.0,
     tell: Callable[[Progress], None] = lambda progress: None,
-    notes: tuple[str, ...] = (),
 ) -> Check:
-    time = Budget(budget, runner.now)
-    return compare(runner, promise, time, Messages(time, tell), notes)
+    return compare(runner, promise, time := Budget(budget, runner.now), Messages(time, tell), ("a note",))
 
 
 @pytest.mark.parametrize(
@@ -63,22 +50,18 @@ def test_a_promise_holds_unless_the_speedup_is_sure_to_lie_below_it(speedup: flo
 
 
 def test_it_takes_no_longer_than_its_budget_and_measures_in_fresh_processes() -> None:
-    runner = machine(2.0, noise=0.05, seconds=6.0)
-    seen: list[Progress] = []
-    found = checked(runner, tell=seen.append)
+    runner, seen = machine(2.0, noise=0.05, seconds=6.0), list[Progress]()
+    assert checked(runner, tell=seen.append).rounds >= 3
     assert runner.time <= 60.0
-    assert found.rounds >= 3
     assert all(request.fresh for _, request in runner.calls)
     assert len(seen) == len(runner.calls)
 
 
 def test_with_time_enough_the_baseline_is_its_own_control() -> None:
     for budget, count in ((300.0, 2), (60.0, 1)):
-        runner = machine(2.0, noise=0.01)
-        found = checked(runner, budget=budget)
+        found = checked(runner := machine(2.0, noise=0.01), budget=budget)
         assert found.control is not None
-        baselines = [config for config, _ in runner.calls].count(PROMISE.baseline)
-        assert baselines == count * found.rounds
+        assert [config for config, _ in runner.calls].count(PROMISE.baseline) == count * found.rounds
 
 
 def test_one_round_decides_nothing() -> None:
@@ -111,19 +94,22 @@ def saved(tmp_path: Path, **measured: Any) -> Path:
     return path
 
 
-def test_a_promise_is_read_from_the_file(tmp_path: Path) -> None:
-    promise = read_promise(saved(tmp_path, samples_per_second=2000.0))
-    assert promise == PROMISE
-
-
-def test_a_promise_may_leave_out_what_is_not_needed(tmp_path: Path) -> None:
+def test_a_promise_is_read_from_the_file_and_may_leave_out_what_is_not_needed(tmp_path: Path) -> None:
+    assert read_promise(saved(tmp_path, samples_per_second=2000.0)) == PROMISE
     promise = read_promise(saved(tmp_path, speedup_ci95=None))
     assert (promise.samples_per_second, promise.speedup_ci95, promise.workload) == (None, None, None)
 
 
-def test_a_file_without_a_promise_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="promises neither a rate nor a gain"):
-        read_promise(saved(tmp_path, baseline=None))
+DAMAGED = [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "said"),
+    [(None, "promises neither a rate nor a gain"), *((baseline, "measured: baseline") for baseline in DAMAGED)],
+)
+def test_a_file_without_a_promise_or_with_a_damaged_one_is_refused(tmp_path: Path, baseline: Any, said: str) -> None:
+    with pytest.raises(ConfigFileError, match=said):
+        read_promise(saved(tmp_path, baseline=baseline))
 
 
 @pytest.mark.parametrize("threads", [None, 4], ids=["torch's own threads", "threads"])
@@ -131,12 +117,9 @@ def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, t
     baseline = {**examples.ANSWER.dataloader_kwargs(), "amp": examples.ANSWER.amp, "intra_op_threads": threads}
     given = {"baseline": baseline, "verdict": "no gain above 3 %", "speedup": 1.0, "speedup_ci95": None}
     path = saved(tmp_path, samples_per_second=1000.0, next_run_95=[900.0, 1100.0], **given)
-    document = json.loads(path.read_text())
-    document["threads"] = {"intra_op": 4, "inter_op": None}
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": {"intra_op": 4, "inter_op": None}}))
     promise = read_promise(path)
-    assert promise.baseline is None
-    assert (promise.samples_per_second, promise.next_run_95) == (1000.0, (900.0, 1100.0))
+    assert (promise.baseline, promise.samples_per_second, promise.next_run_95) == (None, 1000.0, (900.0, 1100.0))
 
 
 @pytest.mark.parametrize(
@@ -152,12 +135,8 @@ def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, t
         (0.7, (0.0, 3000.0), "broken"),  # what begins at nothing promises nothing
     ],
 )
-def test_a_rate_holds_unless_it_is_below_what_a_further_run_was_promised(
-    rate: float, promised: tuple[float, float] | None, verdict: str
-) -> None:
-    promise = replace(PROMISE, baseline=None, samples_per_second=1000.0, next_run_95=promised)
-    runner = machine(rate, noise=0.005)
-    found = compared(runner, promise, 60.0)
+def test_a_rate_holds_unless_it_is_below_what_was_promised(rate: float, promised: Any, verdict: str) -> None:
+    found = checked(runner := machine(rate, noise=0.005), replace(RATE, next_run_95=promised))
     assert found.verdict == verdict
     assert (found.speedup, found.speedup_ci95, found.rounds) == (None, None, 5)
     assert {config for config, _ in runner.calls} == {PROMISE.config}
@@ -165,35 +144,19 @@ def test_a_rate_holds_unless_it_is_below_what_a_further_run_was_promised(
 
 
 def test_a_rate_that_cannot_be_measured_is_an_error() -> None:
-    runner = machine(1.0, fails=lambda tried: Outcome.DEVICE_OOM)
-    promise = replace(PROMISE, baseline=None)
     with pytest.raises(NothingFeasibleError, match="device_oom here"):
-        compared(runner, promise, 60.0)
+        checked(machine(1.0, fails=lambda tried: Outcome.DEVICE_OOM), RATE)
     sometimes = machine(1.0, fails=lambda tried: Outcome.CRASHED if len(sometimes.calls) == 3 else None)
     with pytest.raises(NothingFeasibleError, match="crashed here"):
-        compared(sometimes, promise, 60.0)
-
-
-@pytest.mark.parametrize("baseline", [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}])
-def test_a_damaged_baseline_is_refused(baseline: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="measured: baseline"):
-        read_promise(saved(tmp_path, baseline=baseline))
+        checked(sometimes, RATE)
 
 
 def test_an_interrupted_check_says_what_is_known() -> None:
-    runner = machine(2.0, noise=0.03, interrupt_at=6)
-    found = compared(runner, PROMISE, 60.0)
-    assert (found.rounds, found.verdict, found.speedup_ci95) == (2, "undecided", None)
+    found = checked(runner := machine(2.0, noise=0.03, interrupt_at=6))
+    assert (found.rounds, found.verdict, found.speedup_ci95, runner.closed) == (2, "undecided", None, 1)
     assert found.speedup == pytest.approx(2.0, rel=0.1)
-    assert runner.closed == 1
-
-
-def test_an_interrupted_check_of_a_rate_says_what_is_known() -> None:
-    runner = machine(1.0, interrupt_at=3)
-    promise = replace(PROMISE, baseline=None, samples_per_second=1000.0, next_run_95=(900.0, 1100.0))
-    found = compared(runner, promise, 60.0)
-    assert (found.rounds, found.verdict) == (2, "holds")
-    assert runner.closed == 1
+    found = checked(runner := machine(1.0, interrupt_at=3), RATE)
+    assert (found.rounds, found.verdict, runner.closed) == (2, "holds", 1)
 
 
 def test_a_machine_that_is_slower_in_every_other_round_is_judged_by_its_pairs() -> None:
@@ -201,8 +164,7 @@ def test_a_machine_that_is_slower_in_every_other_round_is_judged_by_its_pairs() 
         def rate(self, config: Config) -> float:
             return super().rate(config) * (0.8 if len(self.calls) % 4 in (3, 0) else 1.0)  # in every other round
 
-    runner = Slowing(cost=machine(1.1).cost, noise=0.001, seconds=3.0)
     promise = replace(PROMISE, speedup=1.1, speedup_ci95=(1.05, 1.15))
-    found = compared(runner, promise, 100.0)
+    found = checked(Slowing(cost=machine(1.1).cost, noise=0.001, seconds=3.0), promise, 100.0)
     assert found.verdict == "holds"
     assert found.speedup == pytest.approx(1.1, rel=0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 
 from autotune.api import tune
 from autotune.config import Config, load_config
-from autotune.errors import UsageError
 from autotune.messages import Progress
-from autotune.records import Attempt, Request
+from autotune.records import Outcome
 from autotune.result import Result
 from autotune.search.explore import EXPLORE_SHARE
 from autotune.search.loop import CONFIRM_MEASUREMENTS, CONFIRM_SHARE
-from autotune.storage.keeper import Keeper
 from tests import examples
+from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
@@ -37,18 +35,22 @@ OPTIONS = ("channels_last", "fused_optimizer")
 FASTER = {"channels_last": 1.3, "fused_optimizer": 1.005}
 
 
-def with_options(
-    plain: Callable[[Config], StepCost], factors: Mapping[str, float] = FASTER
-) -> Callable[[Config], StepCost]:
+Cost = Callable[[Config], StepCost]
+
+
+def with_options(plain: Cost, factors: Mapping[str, float] = FASTER) -> Cost:
     """Options make the step alone faster; where the loader is the limit, that is waiting."""
 
     def cost(config: Config) -> StepCost:
         found = plain(config)
         compute = found.compute / math.prod(factors.get(option, 1.0) for option in config.options)
-        wait = found.wait + found.compute - compute if found.wait else 0.0
-        return replace(found, compute=compute, wait=wait)
+        return replace(found, compute=compute, wait=found.wait and found.wait + found.compute - compute)
 
     return cost
+
+
+def larger_batches() -> SimulatedMachine:
+    return SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
 
 
 def explored(
@@ -57,73 +59,55 @@ def explored(
     *,
     budget: float = 400.0,
     tell: Callable[[Progress], None] = lambda progress: None,
-    storage: Path | None = None,
     baseline: Config = examples.BASELINE,
     **given: Any,
 ) -> Result:
     space = few_of(GPU, 8, baseline, **given)
-    tuner = tuner_of(machine, space, GPU, host(8), budget, tell, explore=options)
-    with closing(Keeper(storage)) as keeper:
-        return tuner.result(keeper)
+    return tuner_of(machine, space, GPU, host(8), budget, tell, explore=options).result()
 
 
 def test_options_that_make_training_faster_are_confirmed_and_returned() -> None:
-    machine = SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
-    result = explored(machine)
-    assert result.verdict == "faster"
-    assert result.config.options == ("channels_last",)
-    assert [(tried.option, tried.kept) for tried in result.tried] == [
-        ("channels_last", True),
-        ("fused_optimizer", False),
-    ]
+    result = explored(larger_batches())
+    assert (result.verdict, result.config.options) == ("faster", ("channels_last",))
+    assert [(tried.option, tried.kept) for tried in result.tried] == list(zip(OPTIONS, (True, False), strict=True))
     confirmed = [trial.config.options for trial in result.history if trial.kind == "confirm"]
-    assert confirmed.count(("channels_last",)) >= 2
-    assert confirmed.count(()) > confirmed.count(("channels_last",))
-    searched = [trial.config.options for trial in result.history if trial.kind != "confirm"]
-    assert set(searched) == {()}
+    assert confirmed.count(()) > confirmed.count(("channels_last",)) >= 2
+    assert {trial.config.options for trial in result.history if trial.kind != "confirm"} == {()}
 
 
 def test_what_only_the_step_alone_gains_is_tried_and_not_returned() -> None:
     result = explored(SimulatedMachine(cost=with_options(loader_bound), noise=0.001), num_workers="0..2")
     assert result.tried[0].kept
-    assert result.verdict == "faster"
-    assert result.config.num_workers == 2
-    assert result.config.options == ()
+    assert (result.verdict, result.config.num_workers, result.config.options) == ("faster", 2, ())
 
 
 def test_options_alone_are_an_answer_where_the_search_finds_nothing() -> None:
-    machine = SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
-    result = explored(machine, batch_size=32, num_workers=0, amp="off", threads=2, pin_memory=False)
-    assert result.verdict == "faster"
-    assert (result.config.batch_size, result.config.options) == (32, ("channels_last",))
+    result = explored(larger_batches(), batch_size=32, num_workers=0, amp="off", threads=2, pin_memory=False)
+    assert (result.verdict, result.config.batch_size, result.config.options) == ("faster", 32, ("channels_last",))
     assert result.speedup > 1.1
 
 
-def test_without_the_flag_nothing_is_explored() -> None:
+def test_without_the_flag_or_after_an_interrupt_nothing_is_explored() -> None:
     machine = SimulatedMachine(cost=with_options(larger_batches_pay))
-    result = explored(machine, ())
-    assert result.tried == ()
+    assert explored(machine, ()).tried == ()
     assert not any(config.options for config, _ in (*machine.looks, *machine.calls))
+    assert explored(SimulatedMachine(cost=with_options(larger_batches_pay), interrupt_at=2)).tried == ()
 
 
 @pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")
 def test_the_answer_with_options_survives_the_file(tmp_path: Path) -> None:
-    result = explored(SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001))
-    result.config.save(tmp_path / "a.yaml")
-    assert load_config(tmp_path / "a.yaml") == result.config
-    measured = result.config.measured
-    assert measured is not None
-    assert "options" not in measured["baseline"]
+    config = explored(larger_batches()).config
+    config.save(tmp_path / "a.yaml")
+    assert load_config(tmp_path / "a.yaml") == config
+    assert "options" not in there(config.measured)["baseline"]
 
 
-def test_options_of_the_baseline_stay_and_are_told(tmp_path: Path) -> None:
-    machine = SimulatedMachine(cost=with_options(larger_batches_pay), noise=0.001)
-    result = explored(machine, ("tf32", "channels_last"), baseline=Config(options=("tf32",)))
+def test_options_of_the_baseline_stay_and_are_told() -> None:
+    result = explored(machine := larger_batches(), ("tf32", "channels_last"), baseline=Config(options=("tf32",)))
     assert all("tf32" in config.options for config, _ in (*machine.looks, *machine.calls))
     assert [tried.option for tried in result.tried] == ["channels_last"]
     assert result.config.options == ("channels_last", "tf32")
-    assert result.config.measured is not None
-    assert result.config.measured["baseline"]["options"] == ["tf32"]
+    assert there(result.config.measured)["baseline"]["options"] == ["tf32"]
 
 
 @pytest.mark.parametrize("budget", [60.0, 180.0, 1000.0])
@@ -142,37 +126,18 @@ def test_the_search_leaves_exploring_its_share_and_exploring_leaves_confirmation
     assert begins.get("confirm", budget) >= confirmation - machine.seconds
 
 
-class Interrupted(SimulatedMachine):
-    """The user presses Ctrl-C at the first look with an option of which a name is given."""
-
-    at = "fused_optimizer"
-
-    def measure(self, config: Config, request: Request) -> Attempt:
-        if self.at in config.options:
-            self.at = ""
-            raise KeyboardInterrupt
-        return super().measure(config, request)
+def interrupts(config: Config) -> Outcome | None:
+    """The user presses Ctrl-C at the first look with this option."""
+    if "fused_optimizer" in config.options:
+        raise KeyboardInterrupt
+    return None
 
 
 def test_an_interrupt_ends_exploring_and_what_was_kept_is_confirmed() -> None:
-    machine = Interrupted(cost=with_options(larger_batches_pay), noise=0.001)
-    result = explored(machine)
+    result = explored(machine := replace(larger_batches(), fails=interrupts))
     assert "interrupted" in result.stop_reason
     assert [tried.option for tried in result.tried] == ["channels_last"]
-    assert result.config.options == ("channels_last",)
-    assert machine.closed == 1
-
-
-def test_an_interrupted_search_explores_nothing() -> None:
-    machine = SimulatedMachine(cost=with_options(larger_batches_pay), interrupt_at=2)
-    assert explored(machine).tried == ()
-
-
-def test_an_unknown_option_is_refused_before_anything_starts() -> None:
-    seen: list[Progress] = []
-    with pytest.raises(UsageError, match="--explore: unknown option 'turbo'"):
-        tune("no_such_module:build", on_progress=seen.append, explore="turbo")
-    assert seen == []
+    assert (result.config.options, machine.closed) == (("channels_last",), 1)
 
 
 @pytest.mark.machine

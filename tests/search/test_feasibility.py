@@ -27,21 +27,18 @@ def look(batch_size: int, device: int, own: int = 0, amp: Any = "off") -> Probe:
     compute = examples.compute_probe(
         peak_memory_bytes=device, memory="device", memory_limit_bytes=80 * GIB, host_memory_bytes=own
     )
-    return Probe(
-        part="compute",
-        config=Config(batch_size=batch_size, amp=amp),
-        attempt=Attempt(outcome=Outcome.OK, payload=compute),
-    )
+    attempt = Attempt(outcome=Outcome.OK, payload=compute)
+    return Probe(part="compute", config=Config(batch_size=batch_size, amp=amp), attempt=attempt)
 
 
-def fitting(*probes: Probe, memory: int = 10**6 * GIB, headroom: float = 0.0, trials: Any = ()) -> Fitting:
-    machine = replace(host(), memory_bytes=memory, shm_bytes=None)
-    return Fitting(
-        Observations(
-            facts=gpu_facts(), host=machine, memory_limit=MemoryLimit(headroom=headroom), trials=trials, probes=probes
-        ),
-        LOADER,
-    )
+def fitting(
+    *probes: Probe, memory: int = 10**6 * GIB, headroom: float = 0.0, trials: Any = (), **changes: Any
+) -> Fitting:
+    loader, open_files = changes.pop("loader", LOADER), changes.pop("open_files", None)
+    machine = replace(host(), memory_bytes=memory, shm_bytes=None, open_files=open_files)
+    limit = MemoryLimit(headroom=headroom)
+    known = Observations(facts=gpu_facts(**changes), host=machine, memory_limit=limit, trials=trials, probes=probes)
+    return Fitting(known, loader)
 
 
 @settings(deadline=None, max_examples=60)
@@ -50,9 +47,7 @@ def fitting(*probes: Probe, memory: int = 10**6 * GIB, headroom: float = 0.0, tr
     st.integers(1, 120),
     st.floats(0, 0.5),
 )
-def test_what_is_larger_or_has_more_workers_fits_only_where_the_smaller_does(
-    peaks: dict[int, int], memory: int, headroom: float
-) -> None:
+def test_what_is_larger_fits_only_where_the_smaller_does(peaks: dict[int, int], memory: int, headroom: float) -> None:
     growing = zip(sorted(peaks), sorted(peaks.values()), strict=True)
     known = fitting(*(look(b, gib * GIB, gib * GIB) for b, gib in growing), memory=memory * GIB, headroom=headroom)
     for workers in (0, 1, 8):
@@ -65,14 +60,11 @@ def test_what_is_larger_or_has_more_workers_fits_only_where_the_smaller_does(
 
 
 def test_what_others_hold_of_the_hosts_memory_cannot_be_used() -> None:
-    known = fitting(look(32, GIB, own=GIB), look(64, GIB, own=2 * GIB), memory=8 * GIB)
-    facts = replace(gpu_facts(), obtainable_host_bytes=3 * GIB)
-    beside_others = Fitting(replace(known._observations, facts=facts), LOADER)
-    assert known.refusal(Config(batch_size=128)) is None
+    looks, large = (look(32, GIB, own=GIB), look(64, GIB, own=2 * GIB)), Config(batch_size=128)
+    assert fitting(*looks, memory=8 * GIB).refusal(large) is None
+    beside_others = fitting(*looks, memory=8 * GIB, obtainable_host_bytes=3 * GIB)
     assert beside_others.refusal(Config(batch_size=80)) is None
-    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(
-        beside_others.refusal(Config(batch_size=128))
-    )
+    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(beside_others.refusal(large))
 
 
 def test_of_several_peaks_at_one_batch_size_the_highest_counts() -> None:
@@ -126,13 +118,7 @@ def test_memory_that_grows_until_the_end_of_an_epoch_is_exceeded_before_it_is() 
 )
 def test_batches_of_many_tensors_do_not_fit_into_few_open_files(workers: int, prefetch: int, fits: bool) -> None:
     loader = LoaderModel([examples.loader_trace(batch_tensors=40)], None)
-    machine = replace(host(), shm_bytes=None, open_files=1024)
-    known = Fitting(Observations(facts=gpu_facts(), host=machine, memory_limit=MemoryLimit(), trials=()), loader)
-    refusal = known.refusal(Config(num_workers=workers, prefetch_factor=prefetch))
-    assert (refusal is None) == fits
-    if refusal is not None:
-        assert refusal.endswith("of 1024 open files (ulimit -n)")
-    unlimited = Observations(
-        facts=gpu_facts(), host=replace(machine, open_files=None), memory_limit=MemoryLimit(), trials=()
-    )
-    assert Fitting(unlimited, loader).refusal(Config(num_workers=64, prefetch_factor=8)) is None
+    config = Config(num_workers=workers, prefetch_factor=prefetch)
+    refusal = fitting(open_files=1024, headroom=0.1, loader=loader).refusal(config)
+    assert refusal is None if fits else str(refusal).endswith("of 1024 open files (ulimit -n)")
+    assert fitting(headroom=0.1, loader=loader).refusal(Config(num_workers=64, prefetch_factor=8)) is None

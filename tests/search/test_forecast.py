@@ -40,14 +40,11 @@ def trial(number: int, config: Config, attempt: Attempt) -> Trial:
 
 def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space = SPACE) -> Observations:
     """The baseline measured, every precision compared with fp32, and some looks taken."""
-    probes = [*examples.compared("bf16", "fp16")]
-    for part, config in looks:
-        attempt = machine.measure(config, Request(seconds=1, part=part))
-        probes.append(Probe(part=part, config=config, attempt=attempt))
+    taken = (Probe(part=p, config=c, attempt=machine.measure(c, Request(seconds=1, part=p))) for p, c in looks)
+    probes = (*examples.compared("bf16", "fp16"), *taken)
     baseline = trial(0, space.base, machine.measure(space.base, Request(seconds=1)))
-    return Observations(
-        facts=FACTS, host=host(), memory_limit=MemoryLimit(headroom=0.1), trials=(baseline,), probes=tuple(probes)
-    )
+    limit = MemoryLimit(headroom=0.1)
+    return Observations(facts=FACTS, host=host(), memory_limit=limit, trials=(baseline,), probes=probes)
 
 
 def with_trial(observations: Observations, config: Config, outcome: Outcome, **changes: Any) -> Observations:
@@ -57,11 +54,19 @@ def with_trial(observations: Observations, config: Config, outcome: Outcome, **c
     return replace(observations, trials=(*observations.trials, trial(len(observations.trials), config, attempt)))
 
 
+def with_look(
+    observations: Observations, part: Part, config: Config, outcome: Outcome = Outcome.OK, payload: Any = None
+) -> Observations:
+    look = Probe(part=part, config=config, attempt=Attempt(outcome=outcome, payload=payload))
+    return replace(observations, probes=(*observations.probes, look))
+
+
 def of_loader_bound() -> Observations:
     return known(SimulatedMachine(cost=loader_bound), ("loader", Config()), ("compute", Config()))
 
 
-def opened(forecast: Forecast) -> set[Config]:
+def opened(known: Observations | Forecast) -> set[Config]:
+    forecast = known if isinstance(known, Forecast) else forecast_of(known, SPACE)
     return {config for config, is_open in zip(forecast.configs, forecast.is_open, strict=True) if is_open}
 
 
@@ -84,21 +89,8 @@ def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
     return (config.amp, config.batch_size) == (failed.amp, failed.batch_size)
 
 
-FAILURES = [
-    Outcome.DEVICE_OOM,
-    Outcome.HOST_OOM,
-    Outcome.SHM,
-    Outcome.TIMEOUT,
-    Outcome.CRASHED,
-    Outcome.WORKER_DIED,
-    Outcome.NUMERICS,
-    Outcome.USER_ERROR,
-    Outcome.UNPICKLABLE,
-    Outcome.DEVICE_ERROR,
-]
+FAILURES = [each for each in Outcome if each not in (Outcome.OK, Outcome.SUSPECT, Outcome.SKIPPED)]
 WITH_WORKERS_ONLY = (Outcome.SHM, Outcome.UNPICKLABLE)
-
-
 BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(batch_size=64, amp="bf16")
 
 
@@ -107,64 +99,38 @@ BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(
     [(BESIDE_WORKERS, outcome) for outcome in FAILURES]
     + [(ALONE, outcome) for outcome in FAILURES if outcome not in WITH_WORKERS_ONLY],
 )
-def test_what_failed_takes_with_it_what_is_to_be_expected_to_fail_alike_and_nothing_else(
-    failed: Config, outcome: Outcome
-) -> None:
-    observations = of_loader_bound()
-    before = opened(forecast_of(observations, SPACE))
-    after = opened(forecast_of(with_trial(observations, failed, outcome), SPACE))
-    lost = {config for config in before if needs_more(config, failed, outcome)} | {failed}
-    assert after == before - lost
-    assert after
-    assert len(after) < len(before)
+def test_what_failed_takes_with_it_what_is_expected_to_fail_alike_and_no_more(failed: Config, outcome: Any) -> None:
+    before, after = opened(of_loader_bound()), opened(with_trial(of_loader_bound(), failed, outcome))
+    assert after == before - {config for config in before if needs_more(config, failed, outcome)} - {failed}
+    assert 0 < len(after) < len(before)
 
 
 @pytest.mark.parametrize("headroom", [0.0, 0.1])
 @pytest.mark.parametrize(("memory", "like"), [("device", Outcome.DEVICE_OOM), ("host", Outcome.HOST_OOM)])
-def test_a_trial_that_left_too_little_memory_free_takes_with_it_what_needs_more(
-    memory: str, like: Outcome, headroom: float
-) -> None:
+def test_a_trial_that_left_too_little_memory_takes_what_needs_more(memory: str, like: Any, headroom: float) -> None:
     observations = replace(of_loader_bound(), memory_limit=MemoryLimit(headroom=headroom))
     numbers = {"memory": memory, "peak_memory_bytes": 95 * GIB, "memory_limit_bytes": 100 * GIB}
     failed = replace(WORKERS, batch_size=64)
     told = with_trial(observations, failed, Outcome.OK, **numbers)
-    forecast = forecast_of(told, SPACE)
-    more = {config for config in opened(forecast) if needs_more(config, failed, like)}
-    assert bool(more) == (headroom == 0.0)
+    assert any(needs_more(config, failed, like) for config in opened(told)) == (headroom == 0.0)
     assert (told.trials[1] in feasible(told)) == (headroom == 0.0)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.HOST_OOM])
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.HOST_OOM, Outcome.UNPICKLABLE])
 def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome: Outcome) -> None:
     observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
-    before = opened(forecast_of(observations, SPACE))
-    failed = Probe(part="loader", config=Config(batch_size=64), attempt=Attempt(outcome=outcome))
-    after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
+    after = opened(with_look(observations, "loader", Config(batch_size=64), outcome))
     like_it = Config(batch_size=64, num_workers=1, prefetch_factor=4)
-    assert after == {config for config in before if not needs_more(config, like_it, outcome)}
-    assert any(config.num_workers for config in after)
-
-
-def test_where_workers_cannot_be_started_configurations_without_them_are_left() -> None:
-    observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
-    before = opened(forecast_of(observations, SPACE))
-    failed = Probe(part="loader", config=Config(batch_size=64), attempt=Attempt(outcome=Outcome.UNPICKLABLE))
-    after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
-    assert after == {config for config in before if not config.num_workers} != set()
+    assert after == {config for config in opened(observations) if not needs_more(config, like_it, outcome)} != set()
+    assert any(config.num_workers for config in after) == (outcome is not Outcome.UNPICKLABLE)
+    assert opened(with_look(observations, "loader", Config(), Outcome.TIMEOUT)) == opened(observations)  # only late
 
 
 def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() -> None:
     observations = of_loader_bound()
-    ended = Attempt(outcome=Outcome.SUSPECT, message="ended before memory ran out")
-    told = replace(observations, trials=(*observations.trials, trial(1, WORKERS, ended)))
-    assert opened(forecast_of(told, SPACE)) == opened(forecast_of(observations, SPACE)) - {WORKERS}
-
-
-def test_a_look_at_the_loader_that_took_too_long_closes_nothing() -> None:
-    observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
-    late = Probe(part="loader", config=Config(), attempt=Attempt(outcome=Outcome.TIMEOUT))
-    told = replace(observations, probes=(*observations.probes, late))
-    assert opened(forecast_of(told, SPACE)) == opened(forecast_of(observations, SPACE))
+    ended = trial(1, WORKERS, Attempt(outcome=Outcome.SUSPECT, message="ended before memory ran out"))
+    told = replace(observations, trials=(*observations.trials, ended))
+    assert opened(told) == opened(observations) - {WORKERS}
 
 
 def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> None:
@@ -175,27 +141,24 @@ def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> No
         assert config not in doubted
         doubted.append(config)
         compute = examples.compute_probe(samples_per_second=500.0)
-        look = Probe(part="compute", config=config, attempt=Attempt(outcome=Outcome.OK, payload=compute))
-        observations = replace(observations, probes=(*observations.probes, look))
+        observations = with_look(observations, "compute", config, payload=compute)
     assert doubted
 
 
 def test_a_comparison_with_fp32_closes_nothing_where_it_is_sound_and_its_precision_alone_where_it_is_not() -> None:
     sound = of_loader_bound()
-    everything = opened(forecast_of(sound, SPACE))
+    everything = opened(sound)
     assert {config.amp for config in everything} == {"off", "bf16", "fp16"}
-    for failed in (
-        examples.changed(sound.probes[0], message="it overflows"),
-        examples.changed(sound.probes[0], payload=None, outcome=Outcome.HOST_OOM),
-        examples.changed(sound.probes[0], payload=None, outcome=Outcome.TIMEOUT),
-    ):
-        forecast = forecast_of(replace(sound, probes=(failed, *sound.probes[1:])), SPACE)
-        assert opened(forecast) == {config for config in everything if config.amp != "bf16"}
+    first, *others = sound.probes
+    overflows = replace(first.attempt, message="it overflows")
+    for attempt in (overflows, Attempt(outcome=Outcome.HOST_OOM), Attempt(outcome=Outcome.TIMEOUT)):
+        told = replace(sound, probes=(replace(first, attempt=attempt), *others))
+        assert opened(told) == {config for config in everything if config.amp != "bf16"}
 
 
 def test_a_precision_that_was_not_compared_with_fp32_is_closed_unless_the_user_trains_in_it() -> None:
     unchecked = replace(of_loader_bound(), probes=())
-    assert {config.amp for config in opened(forecast_of(unchecked, SPACE))} == {"off"}
+    assert {config.amp for config in opened(unchecked)} == {"off"}
     theirs = replace(unchecked, trials=(replace(unchecked.trials[0], config=Config(amp="bf16")),))
     assert theirs.distrust("bf16") is None
     assert "no time" in str(theirs.distrust("fp16"))
@@ -203,26 +166,17 @@ def test_a_precision_that_was_not_compared_with_fp32_is_closed_unless_the_user_t
 
 def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
     observations = of_loader_bound()
-    before = opened(forecast_of(observations, SPACE))
-    failed = Probe(part="compute", config=Config(batch_size=64, amp="bf16"), attempt=Attempt(outcome=Outcome.CRASHED))
-    after = opened(forecast_of(replace(observations, probes=(*observations.probes, failed)), SPACE))
-    assert after == {config for config in before if (config.batch_size, config.amp) != (64, "bf16")}
+    after = opened(with_look(observations, "compute", Config(batch_size=64, amp="bf16"), Outcome.CRASHED))
+    assert after == {c for c in opened(observations) if (c.batch_size, c.amp) != (64, "bf16")}
 
 
 def test_a_disturbed_trial_is_not_measured_again_and_counts_with_a_larger_error() -> None:
     def after(foreign_cpus: float) -> tuple[float, float, set[Config]]:
         conditions = examples.conditions(is_crowded=foreign_cpus > 0, foreign_cpus=foreign_cpus, cpus=8)
+        numbers = {"samples_per_second": 1500.0, "ceiling_samples_per_second": 10_000.0, "conditions": conditions}
         outcome = Outcome.SUSPECT if foreign_cpus else Outcome.OK
-        disturbed = with_trial(
-            of_loader_bound(),
-            WORKERS,
-            outcome,
-            samples_per_second=1500.0,
-            ceiling_samples_per_second=10_000.0,
-            conditions=conditions,
-        )
-        forecast = forecast_of(disturbed, SPACE)
-        return forecast.rate_of(WORKERS), forecast.error_of(WORKERS), set(opened(forecast))
+        forecast = forecast_of(with_trial(of_loader_bound(), WORKERS, outcome, **numbers), SPACE)
+        return forecast.rate_of(WORKERS), forecast.error_of(WORKERS), opened(forecast)
 
     (quiet, little, _), (busy, much, left), (busier, more, _) = after(0.0), after(2.0), after(8.0)
     assert little < much < more
@@ -231,13 +185,8 @@ def test_a_disturbed_trial_is_not_measured_again_and_counts_with_a_larger_error(
 
 
 def test_what_was_measured_on_a_busy_machine_may_be_the_best() -> None:
-    disturbed = with_trial(
-        of_loader_bound(),
-        WORKERS,
-        Outcome.SUSPECT,
-        samples_per_second=5000.0,
-        conditions=examples.conditions(is_crowded=True, foreign_cpus=1.0, cpus=8),
-    )
+    busy = {"samples_per_second": 5000.0, "conditions": examples.conditions(is_crowded=True, foreign_cpus=1.0, cpus=8)}
+    disturbed = with_trial(of_loader_bound(), WORKERS, Outcome.SUSPECT, **busy)
     assert forecast_of(disturbed, SPACE).best.config == WORKERS
 
 
@@ -252,15 +201,12 @@ FAILING: dict[str, Callable[[Config], Outcome | None]] = {
 
 @pytest.mark.parametrize("fails", FAILING.values(), ids=FAILING)
 @pytest.mark.parametrize("cost_of", [loader_bound, four_shared_cores])
-def test_what_is_proposed_was_not_measured_fits_and_could_win_and_does_not_fail_for_sure(
-    fails: Callable[[Config], Outcome | None], cost_of: Any
-) -> None:
+def test_what_is_proposed_was_not_measured_fits_could_win_and_does_not_fail_for_sure(fails: Any, cost_of: Any) -> None:
     machine = SimulatedMachine(cost=cost_of, fails=fails, noise=0.02)
     observations = known(machine, ("loader", Config()), ("compute", Config()))
     for _ in range(12):
         forecast = forecast_of(observations, SPACE)
-        proposal = forecast.proposal()
-        if proposal is None:
+        if (proposal := forecast.proposal()) is None:
             assert not forecast.is_open.any()
             break
         assert proposal in SPACE.configs
@@ -275,9 +221,8 @@ def test_what_is_proposed_was_not_measured_fits_and_could_win_and_does_not_fail_
 
 def test_what_would_not_fit_is_closed_and_said_to_be_left_out() -> None:
     machine = SimulatedMachine(cost=loader_bound, peak=lambda config: GIB)
-    observations = replace(
-        known(machine, ("loader", Config()), ("compute", Config())), host=replace(host(), shm_bytes=1)
-    )
+    taken = known(machine, ("loader", Config()), ("compute", Config()))
+    observations = replace(taken, host=replace(host(), shm_bytes=1))
     forecast = forecast_of(observations, SPACE)
     assert not any(config.num_workers for config in opened(forecast))
     (left,) = forecast.left_out(observations)
@@ -289,11 +234,8 @@ def test_what_would_not_fit_is_closed_and_said_to_be_left_out() -> None:
 
 
 def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_bound() -> None:
-    machine = SimulatedMachine(cost=loader_bound)
-    slow = Config(batch_size=16, amp="bf16")
-    observations = known(machine, ("loader", Config()), ("compute", Config()), ("compute", slow))
-    look = examples.changed(observations.probes[-1], payload=examples.compute_probe(samples_per_second=100.0))
-    observations = replace(observations, probes=(*observations.probes[:-1], look))
+    slow = examples.compute_probe(samples_per_second=100.0)
+    observations = with_look(of_loader_bound(), "compute", Config(batch_size=16, amp="bf16"), payload=slow)
     forecast = forecast_of(observations, SPACE)
     (left,) = forecast.left_out(observations)
     assert (left[0].batch_size, left[0].amp) == (16, "bf16")
@@ -308,8 +250,7 @@ def test_a_baseline_beyond_the_bounds_is_known_but_never_proposed() -> None:
     space = space_of(FACTS, batch_size="64,128", num_workers="1,2")
     observations = known(SimulatedMachine(cost=loader_bound), ("loader", Config(batch_size=64)), space=space)
     forecast = forecast_of(observations, space)
-    assert forecast.configs == (*space.configs, space.base)
-    assert forecast.best.config == space.base
+    assert (forecast.configs, forecast.best.config) == ((*space.configs, space.base), space.base)
     assert opened(forecast) <= set(space.configs)
     assert forecast.proposal() in space.configs
 
@@ -317,10 +258,7 @@ def test_a_baseline_beyond_the_bounds_is_known_but_never_proposed() -> None:
 def test_the_baseline_counts_even_where_it_was_disturbed_or_takes_too_much_memory() -> None:
     numbers = examples.measurement(peak_memory_bytes=100, memory_limit_bytes=100)
     observations = of_loader_bound()
-    for baseline in (
-        examples.trial(measurement=numbers),
-        examples.trial(outcome=Outcome.SUSPECT),
-    ):
+    for baseline in (examples.trial(measurement=numbers), examples.trial(outcome=Outcome.SUSPECT)):
         assert feasible(replace(observations, trials=(baseline,))) == [baseline]
 
 
@@ -330,12 +268,12 @@ def forecast_with(
     *,
     errors: Sequence[float] | float = 0.1,
     is_open: Sequence[bool] | None = None,
-    ceiling: float = 1e9,
+    ceiling: Sequence[float] | float = 1e9,
     last: Config | None = None,
     best: float = 100.0,
 ) -> Forecast:
     count = len(configs)
-    ceilings, zeros = np.full(count, ceiling), np.zeros(count)
+    ceilings, zeros = np.broadcast_to(np.asarray(ceiling, dtype=float), (count,)), np.zeros(count)
     return Forecast(
         configs=tuple(configs),
         position={config: index for index, config in enumerate(configs)},
@@ -395,24 +333,20 @@ def test_what_is_likely_to_win_clearly_more_is_proposed_whatever_it_costs(share:
     assert forecast.proposal() == (cheap if is_near else dear)
 
 
-def test_only_what_is_open_is_proposed() -> None:
+def test_only_what_is_open_is_proposed_and_has_an_upside() -> None:
     configs = [Config(num_workers=count) for count in range(1, 5)]
     forecast = forecast_with(configs, [400.0, 300.0, 200.0, 100.0], is_open=[False, False, True, True])
     assert forecast.proposal() == configs[2]
-    assert forecast_with(configs, [400.0] * 4, is_open=[False] * 4).proposal() is None
-
-
-def test_nothing_open_has_no_upside() -> None:
-    assert forecast_with([Config()], [500.0], is_open=[False]).upside == 0.0
+    closed = forecast_with(configs, [500.0] * 4, is_open=[False] * 4)
+    assert (closed.proposal(), closed.upside) == (None, 0.0)
 
 
 def test_the_upside_is_that_of_the_most_hopeful_and_no_more_than_its_ceiling() -> None:
     configs = [Config(num_workers=count) for count in range(1, 4)]
     forecast = forecast_with(configs, [90.0, 110.0, 300.0], errors=[1.0, 0.1, 0.1], is_open=[True, True, False])
     assert forecast.upside == pytest.approx(0.9 * math.exp(HOPE * 1.0) - 1)
-    assert replace(forecast, is_open=np.array([False, True, False])).upside == pytest.approx(
-        1.1 * math.exp(HOPE * 0.1) - 1
-    )
+    less = replace(forecast, is_open=np.array([False, True, False]))
+    assert less.upside == pytest.approx(1.1 * math.exp(HOPE * 0.1) - 1)
     assert forecast_with(configs, [90.0] * 3, errors=2.0, ceiling=104.0).upside == pytest.approx(0.04)
 
 
@@ -429,11 +363,10 @@ def test_what_is_most_promising_is_the_fastest_that_may_fit_and_need_not_win() -
     assert replace(forecast, is_untried=np.full(4, fill_value=False)).most_promising() is None
 
 
-def test_what_remains_is_the_upside_and_no_more_than_the_limit() -> None:
+@pytest.mark.parametrize(
+    ("is_open", "ceiling", "remaining"), [(True, 1e9, 0.1), (True, 104.0, 0.04), (False, 1e9, 0.0)]
+)
+def test_what_remains_is_the_upside_and_no_more_than_the_limit(is_open: bool, ceiling: float, remaining: float) -> None:
     configs = [Config(), Config(batch_size=64)]
-    hopeful = forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, True])
-    assert hopeful.remaining == pytest.approx(0.1)
-    assert forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, True], ceiling=104.0).remaining == (
-        pytest.approx(0.04)
-    )
-    assert forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, False]).remaining == 0.0
+    found = forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, is_open], ceiling=ceiling)
+    assert found.remaining == (pytest.approx(remaining) if remaining else 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from autotune.search.forecast import _Failure
 from autotune.search.space import without_loader
 from autotune.search.study import TuningStudy, open_study
 from tests.search.test_study import run
+from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
@@ -26,15 +28,14 @@ from tests.simulated import (
 )
 
 
-def explored(cost: Callable[[Config], StepCost], trials: int = 12) -> TuningStudy:
-    study = open_study(space_of(gpu_facts()), gpu_facts(), host())
+def explored(cost: Callable[[Config], StepCost], trials: int = 12, **bounds: Any) -> TuningStudy:
+    study = open_study(space_of(gpu_facts(), **bounds), gpu_facts(), host())
     run(study, SimulatedMachine(cost=cost), trials)
     return study
 
 
 def landscape_of(study: TuningStudy) -> Landscape:
-    assert study.best is not None
-    return study.landscape(study.best.config)
+    return study.landscape(there(study.best).config)
 
 
 def test_the_knob_that_matters_comes_first() -> None:
@@ -44,53 +45,42 @@ def test_the_knob_that_matters_comes_first() -> None:
 
 @pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])
 def test_main_effects_are_shares_of_one_variance(cost: Callable[[Config], StepCost]) -> None:
-    importances = landscape_of(explored(cost)).importances
-    assert all(0 <= each.share <= 1 for each in importances)
-    assert sum(each.share for each in importances) <= 1 + 1e-9
-    assert [each.share for each in importances] == sorted((each.share for each in importances), reverse=True)
+    shares = [each.share for each in landscape_of(explored(cost)).importances]
+    assert all(0 <= share <= 1 for share in shares)
+    assert sum(shares) <= 1 + 1e-9
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_knobs_that_do_not_vary_are_left_out() -> None:
-    space = space_of(gpu_facts(), amp="off", threads=2, num_workers="0..4")
-    study = open_study(space, gpu_facts(), host())
-    run(study, SimulatedMachine(cost=loader_bound), 6)
-    assert {each.knob for each in landscape_of(study).importances} == {
-        "batch_size",
-        "num_workers",
-        "prefetch_factor",
-        "pin_memory",
-    }
+    study = explored(loader_bound, 6, amp="off", threads=2, num_workers="0..4")
+    varying = {"batch_size", "num_workers", "prefetch_factor", "pin_memory"}
+    assert {each.knob for each in landscape_of(study).importances} == varying
 
 
 def test_every_batch_size_and_precision_is_there_with_the_best_of_its_configurations() -> None:
-    study = explored(larger_batches_pay)
-    found = landscape_of(study)
-    space = space_of(gpu_facts())
+    study, space = explored(larger_batches_pay), space_of(gpu_facts())
+    steps = landscape_of(study).steps
     expected = {(amp, size) for amp in space.allowed["amp"] for size in space.allowed["batch_size"]}
-    assert {(step.amp, step.batch_size) for step in found.steps} == expected
-    for step in found.steps:
+    assert {(step.amp, step.batch_size) for step in steps} == expected
+    for step in steps:
         alike = [c for c in space.configs if (c.amp, c.batch_size) == (step.amp, step.batch_size)]
         assert step.rate == min(step.ceiling, max(study.forecast.rate_of(config) for config in alike))
 
 
 def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
     study = explored(loader_bound)
-    assert study.best is not None
-    found = landscape_of(study).loaders
-    assert [(each.num_workers, each.prefetch_factor or 0) for each in found] == sorted(
-        (each.num_workers, each.prefetch_factor or 0) for each in found
-    )
+    found, answer = landscape_of(study).loaders, there(study.best).config
+    settings = [(each.num_workers, each.prefetch_factor or 0) for each in found]
+    assert settings == sorted(settings)
     assert all(each.low <= each.rate <= each.high for each in found)
-    best = max(found, key=lambda each: each.rate)
-    assert best.num_workers >= 0.5 * study.best.config.num_workers
-    options = replace(study.best.config, options=("channels_last",))
+    assert max(found, key=lambda each: each.rate).num_workers >= 0.5 * answer.num_workers
+    options = replace(answer, options=("channels_last",))
     assert study.landscape(options).loaders == found  # what is added to the step does not hide its loader
 
 
 def test_of_loaders_that_differ_in_pinning_alone_the_fastest_is_shown() -> None:
     study = explored(loader_bound)
-    assert study.best is not None
-    step, whole, are_different = without_loader(study.best.config), study.forecast, False
+    step, whole, are_different = without_loader(there(study.best).config), study.forecast, False
     for forecast in landscape_of(study).loaders:
         setting = forecast.num_workers, forecast.prefetch_factor
         alike = [
@@ -105,9 +95,8 @@ def test_of_loaders_that_differ_in_pinning_alone_the_fastest_is_shown() -> None:
 
 def test_the_memory_that_may_be_used_leaves_the_headroom() -> None:
     study = explored(equal_everywhere, 3)
-    measured = study.trials[0].measurement
-    assert measured is not None
-    assert landscape_of(study).memory_bytes == int(study.memory_limit.of(measured.memory_limit_bytes))
+    limit = there(study.trials[0].measurement).memory_limit_bytes
+    assert landscape_of(study).memory_bytes == int(study.memory_limit.of(limit))
 
 
 def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.probes import LoaderTrace
 from autotune.records import StepTime
-from autotune.search.loader_model import FILES_PER_WORKER, OWN_FILES, LoaderModel, _sequence, trace_from_baseline
+from autotune.search.loader_model import (
+    FILES_PER_WORKER,
+    LEAST_BURSTS,
+    LEAST_WINDOW,
+    OWN_FILES,
+    SETTLING,
+    LoaderModel,
+    _sequence,
+    pipeline_rates,
+    scaled_builds,
+    trace_from_baseline,
+)
 from tests import examples
 
 SECONDS = st.floats(1e-4, 1.0)
@@ -23,15 +34,8 @@ BATCHES = (16, 31, 32, 33, 64, 100, 128, 129, 256)
 
 
 def trace(batch_size: int, seconds: float, **changes: object) -> LoaderTrace:
-    return examples.loader_trace(
-        **{
-            "batch_size": batch_size,
-            "build_seconds": (seconds,) * 20,
-            "inline_seconds": seconds,
-            "cpu_seconds": seconds,
-            **changes,
-        }
-    )
+    alike = {"build_seconds": (seconds,) * 20, "inline_seconds": seconds, "cpu_seconds": seconds}
+    return examples.loader_trace(**{"batch_size": batch_size, **alike, **changes})
 
 
 def mean_build(model: LoaderModel, batch_size: int) -> float:
@@ -46,18 +50,15 @@ def rate(model: LoaderModel, config: Config, step: float) -> float:
 def test_a_trace_is_what_it_was_where_it_was_taken(one: float, other: float) -> None:
     traces = [trace(128, other), trace(32, one)]
     model = LoaderModel(traces, None)
-    assert model.trace(32) == traces[1]
-    assert model.trace(128) == traces[0]
+    assert [model.trace(128), model.trace(32)] == traces
 
 
 @given(SECONDS, st.floats(1, 4), st.sampled_from(BATCHES))
 def test_between_two_traces_the_time_of_a_build_lies_on_a_line(low: float, ratio: float, batch: int) -> None:
     model = LoaderModel([trace(32, low), trace(128, low * ratio)], None)
     line = low + (ratio * low - low) * (batch - 32) / 96
-    if 32 <= batch <= 128:
-        assert mean_build(model, batch) == pytest.approx(line)
-    else:  # what does not grow with the batch follows from the two
-        assert mean_build(model, batch) == pytest.approx(line if ratio > 1 else low)
+    is_on_it = 32 <= batch <= 128 or ratio > 1  # beyond, what does not grow with the batch follows from the two
+    assert mean_build(model, batch) == pytest.approx(line if is_on_it else low)
 
 
 @settings(deadline=None, max_examples=50)
@@ -71,43 +72,34 @@ def test_the_time_of_a_build_has_no_jump_over_batch_sizes(small: list[float], la
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.001, 0.1), min_size=1, max_size=2), st.floats(0, 0.1))
-def test_a_batch_never_costs_more_in_two_halves_than_twice_and_never_less_than_one(
-    costs: Sequence[float], fixed: float
-) -> None:
+def test_twice_the_batch_never_costs_less_than_one_nor_more_than_two(costs: Sequence[float], fixed: float) -> None:
     model = LoaderModel([trace(b, fixed + costs[0] * b) for b in (32, 128)[: len(costs)]], None)
     for batch in (8, 16, 32, 64, 128, 256):
-        assert mean_build(model, batch) <= mean_build(model, 2 * batch) * (1 + 1e-9)
-        assert mean_build(model, 2 * batch) <= 2 * mean_build(model, batch) * (1 + 1e-9)
+        one, two = mean_build(model, batch), mean_build(model, 2 * batch)
+        assert one <= two * (1 + 1e-9)
+        assert two <= 2 * one * (1 + 1e-9)
 
 
 def test_a_single_trace_is_carried_on_in_proportion() -> None:
-    model = LoaderModel(
-        [trace(32, 0.06, pin_seconds=0.001, transfer_seconds=0.002, receive_seconds=0.003, start_seconds=0.5)], None
-    )
-    at = model.trace(96)
+    given = {"pin_seconds": 0.001, "transfer_seconds": 0.002, "receive_seconds": 0.003, "start_seconds": 0.5}
+    at = LoaderModel([trace(32, 0.06, **given)], None).trace(96)
     assert (at.batch_size, at.batch_bytes) == (96, 3 * 2**20)
-    assert fmean(at.build_seconds) == pytest.approx(0.18)
-    assert (at.inline_seconds, at.cpu_seconds) == (pytest.approx(0.18), pytest.approx(0.18))
-    assert (at.pin_seconds, at.transfer_seconds) == (pytest.approx(0.003), pytest.approx(0.006))
+    grown = fmean(at.build_seconds), at.inline_seconds, at.cpu_seconds, at.pin_seconds, at.transfer_seconds
+    assert grown == pytest.approx((0.18, 0.18, 0.18, 0.003, 0.006))
     assert (at.receive_seconds, at.start_seconds, at.worker_memory_bytes) == (0.003, 0.5, 2**24)
 
 
 def test_a_fixed_part_within_the_noise_of_two_traces_is_left_out() -> None:
-    def fixed(noise: float) -> float:
-        traces = [
-            trace(b, 0, build_seconds=tuple((0.001 * b + 0.004) * (1 + noise * (-1) ** k) for k in range(16)))
-            for b in (32, 128)
-        ]
-        return 2 * mean_build(LoaderModel(traces, None), 128) - mean_build(LoaderModel(traces, None), 256)
+    def fixed(noise: float, builds: int = 16, part: float = 0.004) -> float:
+        factors = [1 + noise * (-1) ** k for k in range(builds)]
+        traces = [trace(b, 0, build_seconds=tuple((0.001 * b + part) * each for each in factors)) for b in (32, 128)]
+        model = LoaderModel(traces, None)
+        return 2 * mean_build(model, 128) - mean_build(model, 256)
 
     assert fixed(0.0) == pytest.approx(0.004)
     assert 0 < fixed(0.1) < 0.004
     assert fixed(0.9) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_two_single_builds_say_nothing_of_what_is_fixed() -> None:
-    model = LoaderModel([trace(b, 0, build_seconds=(0.02 + 0.001 * b,)) for b in (32, 128)], None)
-    assert mean_build(model, 256) == pytest.approx(2 * mean_build(model, 128))
+    assert fixed(0.0, builds=1, part=0.02) == pytest.approx(0.0, abs=1e-9)  # single builds say nothing of it
 
 
 @settings(deadline=None, max_examples=60)
@@ -128,15 +120,6 @@ def test_a_sequence_deals_workers_other_builds_each_time() -> None:
 
 def test_of_no_configurations_there_are_no_rates() -> None:
     assert len(LoaderModel([trace(32, 0.1)], None).rates([], np.array([]))) == 0
-
-
-def test_configurations_are_rated_alike_alone_and_together_and_in_their_order() -> None:
-    model = LoaderModel([trace(32, 0, build_seconds=tuple(np.linspace(0.01, 0.1, 15)))], None)
-    configs = [Config(num_workers=w, batch_size=b) for w in (0, 1, 3, 0) for b in (64, 16)]
-    steps = np.linspace(0.01, 0.03, len(configs))
-    together = model.rates(configs, steps)
-    assert together == pytest.approx([rate(model, c, s) for c, s in zip(configs, steps, strict=True)])
-    assert len(set(together.tolist())) == len(configs)
 
 
 @settings(deadline=None)
@@ -164,15 +147,11 @@ def test_an_accelerator_trains_while_the_host_builds(step: float, build: float) 
 
 @pytest.mark.parametrize("step", [0.001, 0.030, 0.2])
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_an_accelerator_with_workers_waits_for_them_for_the_host_or_for_its_own_steps(
-    step: float, workers: int
-) -> None:
-    model, build = accelerator(0.040), 0.040
+def test_an_accelerator_waits_for_workers_for_the_host_or_for_its_own_steps(step: float, workers: int) -> None:
     own = max(step, HOST + RECEIVE)
-    pinned = rate(model, Config(num_workers=workers, pin_memory=True), step)
-    unpinned = rate(model, Config(num_workers=workers), step)
-    assert pinned == pytest.approx(1 / max(build / workers, own))
-    assert unpinned == pytest.approx(1 / max(build / workers, own + COPY))
+    for pins, least in ((True, own), (False, own + COPY)):
+        found = rate(accelerator(0.040), Config(num_workers=workers, pin_memory=pins), step)
+        assert found == pytest.approx(1 / max(0.040 / workers, least))
 
 
 def test_the_thread_that_pins_limits_only_loaders_with_workers() -> None:
@@ -184,9 +163,7 @@ def test_the_thread_that_pins_limits_only_loaders_with_workers() -> None:
 
 
 @given(st.integers(1, 16), st.integers(1, 8), st.sampled_from([16, 32, 64]))
-def test_memory_is_that_of_workers_and_of_the_batches_asked_for_ahead_and_one_more(
-    workers: int, prefetch: int, batch: int
-) -> None:
+def test_memory_is_that_of_workers_and_of_batches_ahead_and_one_more(workers: int, prefetch: int, batch: int) -> None:
     model = LoaderModel([trace(32, 0.1, batch_bytes=1000, worker_memory_bytes=7)], None)
     config = Config(batch_size=batch, num_workers=workers, prefetch_factor=prefetch)
     assert model.shared_memory(config) == (workers * prefetch + 1) * 1000 * batch // 32
@@ -216,17 +193,12 @@ def test_the_loader_that_a_baselines_own_measurement_speaks_of_gives_its_rate(wo
 @given(st.lists(st.tuples(st.sampled_from([32, 128]), BUILDS), min_size=1, max_size=2, unique_by=lambda each: each[0]))
 def test_no_build_takes_no_time_whatever_the_traces(found: list[tuple[int, list[float]]]) -> None:
     model = LoaderModel([trace(batch, 0, build_seconds=tuple(builds)) for batch, builds in found], None)
-    for low, high in pairwise((1, 8, 32, 64, 128, 1024)):
-        assert min(model.trace(low).build_seconds) > 0
-        assert min(model.trace(high).build_seconds) > 0
+    assert min(min(model.trace(batch).build_seconds) for batch in (1, 8, 32, 64, 128, 1024)) > 0
 
 
 @pytest.mark.parametrize(("tensors", "at_double"), [(3, 3), (63, 63), (64, 128), (130, 260)])
-def test_a_batch_has_as_many_tensors_at_every_size_unless_there_is_one_for_each_sample(
-    tensors: int, at_double: int
-) -> None:
-    model = LoaderModel([trace(64, 0.1, batch_tensors=tensors)], None)
-    assert model.trace(128).batch_tensors == at_double
+def test_a_batch_has_as_many_tensors_at_every_size_unless_each_sample_has_one(tensors: int, at_double: int) -> None:
+    assert LoaderModel([trace(64, 0.1, batch_tensors=tensors)], None).trace(128).batch_tensors == at_double
 
 
 def test_open_files_are_those_of_every_batch_in_flight_and_of_every_worker() -> None:
@@ -234,3 +206,99 @@ def test_open_files_are_those_of_every_batch_in_flight_and_of_every_worker() -> 
     few, many = (model.open_files(Config(batch_size=64, num_workers=n, prefetch_factor=2)) for n in (1, 5))
     assert many - few == 4 * FILES_PER_WORKER + 4 * 2 * 10
     assert model.open_files(Config(batch_size=64)) == OWN_FILES
+
+
+# Waiting for workers.
+
+
+WORKERS = st.integers(1, LEAST_WINDOW // LEAST_BURSTS)
+HAND_OVER = st.one_of(st.just(0.0), st.floats(0, 0.3))
+LOADERS = st.tuples(WORKERS, st.integers(1, 8), HAND_OVER, HAND_OVER)
+Loader = tuple[int, int, float, float]
+"""Workers, prefetch, and the seconds of a step and of receiving a batch."""
+
+
+def one_rate(builds: Sequence[float], *loader: float) -> float:
+    """Batches per second of a single configuration."""
+    workers, prefetch, step, receive = loader
+    ints, floats = (np.array([workers]), np.array([prefetch])), (np.array([step]), np.array([receive]))
+    rates = pipeline_rates(np.array([builds], dtype=float), np.array([0]), *ints, *floats)
+    assert rates.shape == (1,)
+    return float(rates[0])
+
+
+def hand_overs(builds: Sequence[float], loader: Loader, batches: int) -> list[float]:
+    """When each batch is handed over, batch after batch as the module's text has it."""
+    workers, prefetch, step, receive = loader
+    built: list[float] = []
+    taken: list[float] = []
+    for k in range(batches):
+        worker_free = built[k - workers] if k >= workers else 0.0
+        place_free = taken[k - workers * prefetch] if k >= workers * prefetch else 0.0
+        built.append(max(worker_free, place_free) + builds[k % len(builds)])
+        trained = taken[-1] + step if taken else step
+        taken.append(max(built[k], trained) + receive)
+    return taken
+
+
+@settings(deadline=None, max_examples=60)
+@given(BUILDS, LOADERS)
+def test_the_rate_is_that_of_the_recursion_done_batch_after_batch(builds: list[float], loader: Loader) -> None:
+    batches = LEAST_WINDOW // loader[0] * loader[0]
+    taken = hand_overs(builds, loader, SETTLING + batches)
+    assert one_rate(builds, *loader) == pytest.approx(batches / (taken[-1] - taken[SETTLING - 1]), rel=1e-9)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7, 16, 48])
+@pytest.mark.parametrize("step", [0.001, 0.06, 0.4])
+def test_the_rate_of_the_window_is_close_to_that_of_thousands_of_batches(workers: int, step: float) -> None:
+    generator = random.Random(workers)
+    builds = [0.4 * generator.uniform(0.5, 1.5) for _ in range(61)]
+    taken = hand_overs(builds, (workers, 2, step, 0.001), 8000)
+    truth = 4000 / (taken[-1] - taken[-4001])
+    assert one_rate(builds, workers, 2, step, 0.001) == pytest.approx(truth, rel=0.05)
+
+
+@settings(deadline=None, max_examples=100)
+@given(SECONDS, LOADERS)
+def test_equal_builds_give_the_least_of_training_workers_and_places(build: float, loader: Loader) -> None:
+    workers, prefetch, step, receive = loader
+    slowest = max(step + receive, build / workers, (build + receive) / (workers * prefetch))
+    assert one_rate([build], *loader) == pytest.approx(1 / slowest, rel=1e-9)
+
+
+def test_hundreds_of_configurations_at_once_equal_one_at_a_time() -> None:
+    generator = np.random.default_rng(0)
+    count = 300
+    builds = generator.lognormal(-3, 0.7, (5, 23))
+    row, prefetch = generator.integers(0, 5, count), generator.integers(1, 9, count)
+    workers = generator.integers(1, LEAST_WINDOW // LEAST_BURSTS + 1, count)
+    step, receive = generator.uniform(0.001, 0.1, count), generator.uniform(0, 0.01, count)
+    together = pipeline_rates(builds, row, workers, prefetch, step, receive)
+    loaders = zip(row, workers, prefetch, step, receive, strict=True)
+    alone = [one_rate(builds[number].tolist(), *loader) for number, *loader in loaders]
+    assert together == pytest.approx(alone, rel=1e-12)
+
+
+@given(BUILDS, st.floats(1e-4, 10), st.floats(1 / 64, 64))
+def test_scaled_builds_have_the_mean_that_is_asked_for(builds: list[float], mean: float, share: float) -> None:
+    scaled = scaled_builds(np.array(builds), mean, share)
+    assert len(scaled) == len(builds)
+    assert float(scaled.mean()) == pytest.approx(mean, rel=1e-9)
+    assert float(scaled.min()) > 0
+
+
+@given(BUILDS, st.floats(1e-4, 10))
+def test_builds_of_as_many_samples_keep_their_proportions_unless_very_short(builds: list[float], mean: float) -> None:
+    relative = np.array(builds) / np.mean(builds)
+    scaled = scaled_builds(np.array(builds), mean, 1.0)
+    if relative.min() >= 0.2:
+        assert scaled == pytest.approx(relative * mean, rel=1e-9)
+    assert all(np.diff(scaled[np.argsort(builds, kind="stable")]) >= -1e-9 * mean)
+
+
+@pytest.mark.parametrize("share", [1.0, 4.0, 16.0, 100.0])
+def test_the_relative_spread_of_a_batch_shrinks_with_the_root_of_its_samples(share: float) -> None:
+    builds = np.array([0.8, 0.9, 1.0, 1.1, 1.2])
+    scaled = scaled_builds(builds, 3.0, share)
+    assert scaled.std() / scaled.mean() == pytest.approx(builds.std() / np.sqrt(share))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from autotune.limits import MemoryLimit
 from autotune.records import Attempt, Outcome, Part, Probe, WorkloadFacts
 from autotune.search.observations import Observations
 from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung
-from autotune.search.space import Space
 from autotune.search.step_model import LARGEST_STEP
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
@@ -24,13 +24,12 @@ DOUBLING = tuple(2**k for k in range(11))
 BATCHES = st.sets(st.integers(1, 4096), min_size=1, max_size=40).map(sorted)
 
 
-def climb(
-    allowed: Sequence[int], start: int, limit: int, memory: Callable[[int], int]
-) -> tuple[dict[int, int], list[int], list[int]]:
+Climb = tuple[dict[int, int], list[int], list[int]]
+
+
+def climb(allowed: Sequence[int], start: int, limit: int, memory: Callable[[int], int]) -> Climb:
     """Climb to the top: peaks of what ran, what did not fit, and everything tried in order."""
-    peaks: dict[int, int] = {}
-    failed: list[int] = []
-    tried: list[int] = []
+    peaks, failed, tried = dict[int, int](), list[int](), list[int]()
     while (rung := next_rung(peaks, failed, allowed, start, limit)) is not None:
         assert rung in allowed
         assert rung not in tried
@@ -50,14 +49,10 @@ def test_where_memory_is_a_line_no_rung_after_the_first_exceeds_the_limit(
 ) -> None:
     start = data.draw(st.integers(allowed[0], 5000))
     first = max(batch for batch in allowed if batch <= start)
-
-    def memory(batch: int) -> int:
-        return fixed + slope * batch
-
-    limit = int(memory_limit * memory(first))
-    _, failed, tried = climb(allowed, start, limit, memory)
+    limit = int(memory_limit * (fixed + slope * first))
+    _, failed, tried = climb(allowed, start, limit, lambda batch: fixed + slope * batch)
     assert tried[0] == first
-    if memory(first) <= limit:
+    if fixed + slope * first <= limit:
         assert failed == []
         assert len(tried) <= MAX_RUNGS
         assert all(rung <= LARGEST_STEP * max(tried[:count]) for count, rung in enumerate(tried) if count)
@@ -65,10 +60,8 @@ def test_where_memory_is_a_line_no_rung_after_the_first_exceeds_the_limit(
 
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(DOUBLING[1:6]), st.integers(0, GIB), st.integers(1, 2**24), st.floats(1, 100))
-def test_on_a_line_the_top_is_the_largest_that_fits_with_the_margin_of_the_slope(
-    start: int, fixed: int, slope: int, memory_limit: float
-) -> None:
-    limit = int(memory_limit * (fixed + slope * start))
+def test_on_a_line_the_top_is_the_largest_that_fits_with_room(start: int, fixed: int, slope: int, most: float) -> None:
+    limit = int(most * (fixed + slope * start))
     peaks, _, tried = climb(DOUBLING, start, limit, lambda batch: fixed + slope * batch)
     top = max(peaks)
     with_margin = top + (limit - peaks[top]) / (slope * (1 + AGREEMENT))
@@ -94,13 +87,7 @@ def test_the_rungs_of_some_lines(fixed: int, slope: int, limit: int, tried: list
 
 
 @settings(deadline=None, max_examples=200)
-@given(
-    st.sampled_from(DOUBLING),
-    st.integers(1, GIB),
-    st.integers(0, GIB),
-    st.integers(1, 2**24),
-    st.floats(1, 40),
-)
+@given(st.sampled_from(DOUBLING), st.integers(1, GIB), st.integers(0, GIB), st.integers(1, 2**24), st.floats(1, 40))
 def test_where_memory_is_flat_and_then_a_line_a_rung_overshoots_once_at_most_and_by_less_than_twice(
     start: int, floor: int, fixed: int, slope: int, memory_limit: float
 ) -> None:
@@ -116,9 +103,7 @@ def test_where_memory_is_flat_and_then_a_line_a_rung_overshoots_once_at_most_and
 
 @settings(deadline=None, max_examples=200)
 @given(BATCHES, st.data())
-def test_whatever_memory_does_the_climb_ends_and_nothing_above_a_failure_is_tried(
-    allowed: list[int], data: st.DataObject
-) -> None:
+def test_whatever_memory_does_the_climb_ends_and_nothing_above_a_failure_is_tried(allowed: Any, data: Any) -> None:
     start = data.draw(st.sampled_from(allowed))
     peaks = dict(zip(allowed, data.draw(st.lists(st.integers(1, 100), min_size=40, max_size=40)), strict=False))
     limit = data.draw(st.integers(peaks[start], 200))
@@ -148,68 +133,49 @@ def rate_of(config: Config) -> float:
     return config.batch_size / seconds * (2.0 if config.amp == "bf16" else 1.0) / (config.intra_op_threads or 2)
 
 
+@dataclass(kw_only=True)
 class Answerer:
     """Answers looks by formulas and keeps what is known."""
 
-    def __init__(
-        self,
-        space: Space,
-        facts: WorkloadFacts,
-        *,
-        rate: Callable[[Config], float] = rate_of,
-        memory: Callable[[Config], int] = lambda config: GIB,
-        fails: Callable[[Part, Config], Outcome | None] = lambda part, config: None,
-        build: float = 1e-3,
-        rejects: Sequence[str] = (),
-    ) -> None:
-        self.space = space
-        self.rejects = rejects
-        self.rate, self.memory, self.fails, self.build = rate, memory, fails, build
-        baseline = examples.trial(config=space.base)
-        self.start = Observations(facts=facts, host=host(), memory_limit=MemoryLimit(headroom=0.1), trials=(baseline,))
+    facts: WorkloadFacts
+    bounds: dict[str, Any] = field(default_factory=dict)
+    baseline: Config = examples.BASELINE
+    rate: Callable[[Config], float] = rate_of
+    memory: Callable[[Config], int] = lambda config: GIB
+    fails: Callable[[Part, Config], Outcome | None] = lambda part, config: None
+    build: float = 1e-3
+    rejects: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.space = space_of(self.facts, 4, self.baseline, **self.bounds)
+        trials, limit = (examples.trial(config=self.space.base),), MemoryLimit(headroom=0.1)
+        self.start = Observations(facts=self.facts, host=host(), memory_limit=limit, trials=trials)
 
     def answer(self, part: Part, config: Config) -> Probe:
-        outcome = self.fails(part, config)
-        if self.memory(config) > 8 * GIB:
-            outcome = Outcome.DEVICE_OOM
-        if outcome is not None:
-            return Probe(part=part, config=config, attempt=Attempt(outcome=outcome))
-        if part == "numerics":
-            message = "it overflows" if config.amp in self.rejects else ""
-            check = examples.numerics_check()
-            return Probe(part=part, config=config, attempt=Attempt(outcome=Outcome.OK, payload=check, message=message))
+        outcome = Outcome.DEVICE_OOM if self.memory(config) > 8 * GIB else self.fails(part, config)
+        payload: Any = examples.numerics_check()
         if part == "loader":
             builds = (self.build * config.batch_size,) * 10
-            trace = examples.loader_trace(batch_size=config.batch_size, build_seconds=builds)
-            return Probe(part=part, config=config, attempt=Attempt(outcome=Outcome.OK, payload=trace))
-        compute = examples.compute_probe(
-            samples_per_second=self.rate(config), peak_memory_bytes=self.memory(config), memory_limit_bytes=8 * GIB
-        )
-        return Probe(part=part, config=config, attempt=Attempt(outcome=Outcome.OK, payload=compute))
+            payload = examples.loader_trace(batch_size=config.batch_size, build_seconds=builds)
+        elif part == "compute":
+            memory = {"peak_memory_bytes": self.memory(config), "memory_limit_bytes": 8 * GIB}
+            payload = examples.compute_probe(samples_per_second=self.rate(config), **memory)
+        message = "it overflows" if part == "numerics" and config.amp in self.rejects else ""
+        found = Attempt(outcome=Outcome.OK, payload=payload, message=message)
+        return Probe(part=part, config=config, attempt=Attempt(outcome=outcome) if outcome else found)
 
     def run(self, most: int = 60) -> list[Probe]:
         """Look until nothing more is wanted."""
         probes: list[Probe] = []
         for _ in range(most):
-            planned = next_probe(replace(self.start, probes=tuple(probes)), self.space)
-            if planned is None:
+            if (planned := next_probe(replace(self.start, probes=tuple(probes)), self.space)) is None:
                 return probes
             probes.append(self.answer(*planned))
         raise AssertionError("it does not end")
 
 
-def on_cpu(**options: Any) -> Answerer:
-    given = options.pop("bounds", {})
-    baseline = options.pop("baseline", examples.BASELINE)
-    facts = examples.facts(dataset_length=None)
-    return Answerer(space_of(facts, 4, baseline, **given), facts, **options)
-
-
-def on_gpu(**options: Any) -> Answerer:
-    given = options.pop("bounds", {})
-    baseline = options.pop("baseline", examples.BASELINE)
-    facts = gpu_facts(dataset_length=None)
-    return Answerer(space_of(facts, 4, baseline, **given), facts, **options)
+on_cpu = partial(Answerer, facts=examples.facts(dataset_length=None))
+on_gpu = partial(Answerer, facts=gpu_facts(dataset_length=None))
 
 
 def steps(probes: Sequence[Probe]) -> list[Config]:
@@ -242,15 +208,14 @@ CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
 @pytest.fixture(params=CASES.values(), ids=CASES)
 def answerer(request: pytest.FixtureRequest) -> Answerer:
     make, options = request.param
-    return make(**{**options, "bounds": dict(options.get("bounds", {}))})
+    return make(**options)
 
 
 def test_the_looks_come_to_an_end_and_none_is_taken_twice(answerer: Answerer) -> None:
     probes = answerer.run()
     assert (probes[0].part, probes[0].config.num_workers) == ("loader", 0)
-    assert len([probe for probe in probes if probe.part == "loader"]) <= 2
-    looks = Counter((probe.part, answerer.start.step_key(probe.config)) for probe in probes)
-    assert set(looks.values()) == {1}
+    assert sum(probe.part == "loader" for probe in probes) <= 2
+    assert set(Counter((probe.part, answerer.start.step_key(probe.config)) for probe in probes).values()) == {1}
 
 
 def test_every_look_keeps_to_the_bounds_and_a_ladder_to_its_rungs(answerer: Answerer) -> None:
@@ -268,12 +233,11 @@ def test_every_look_keeps_to_the_bounds_and_a_ladder_to_its_rungs(answerer: Answ
 def test_what_is_looked_at_next_follows_from_what_is_known_alone(answerer: Answerer) -> None:
     probes = answerer.run()
     for count, probe in enumerate(probes):
-        resumed = Answerer(answerer.space, answerer.start.facts).start
-        known = replace(resumed, probes=tuple(replace(each) for each in probes[:count]))
+        known = replace(answerer.start, probes=tuple(replace(each) for each in probes[:count]))
         assert next_probe(known, answerer.space) == (probe.part, probe.config)
 
 
-@pytest.mark.parametrize("make", [on_cpu, on_gpu])
+@pytest.mark.parametrize("make", [on_cpu, on_gpu], ids=["cpu", "gpu"])
 def test_no_look_is_taken_at_a_batch_that_the_looks_before_show_not_to_fit(make: Callable[..., Answerer]) -> None:
     for fixed in (0, 1, 3, 5):
         for slope in (2**20, 2**23, 2**25):
@@ -281,7 +245,7 @@ def test_no_look_is_taken_at_a_batch_that_the_looks_before_show_not_to_fit(make:
             assert all(answerer.memory(config) <= 0.9 * 8 * GIB for config in steps(answerer.run()))
 
 
-@pytest.mark.parametrize("make", [on_cpu, on_gpu])
+@pytest.mark.parametrize("make", [on_cpu, on_gpu], ids=["cpu", "gpu"])
 def test_every_precision_is_looked_at_and_the_fastest_step_has_its_neighbours(make: Callable[..., Answerer]) -> None:
     answerer = make()
     configs = steps(answerer.run())
@@ -311,13 +275,11 @@ def test_on_an_accelerator_no_number_of_threads_is_looked_at() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.NUMERICS, Outcome.CRASHED, Outcome.USER_ERROR, Outcome.TIMEOUT])
 @pytest.mark.parametrize("fails_from", [1, 128])
 def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(outcome: Outcome, fails_from: int) -> None:
-    answerer = on_gpu(
-        fails=lambda part, config: (
-            outcome if part == "compute" and config.amp == "bf16" and config.batch_size >= fails_from else None
-        )
-    )
-    probes = answerer.run()
-    of_bf16 = [probe.attempt.outcome for probe in probes if probe.config.amp == "bf16" and probe.part == "compute"]
+    def fails(part: Part, config: Config) -> Outcome | None:
+        return outcome if (part, config.amp) == ("compute", "bf16") and config.batch_size >= fails_from else None
+
+    probes = on_gpu(fails=fails).run()
+    of_bf16 = [probe.attempt.outcome for probe in probes if (probe.part, probe.config.amp) == ("compute", "bf16")]
     assert of_bf16.count(outcome) == 1
     assert {config.amp for config in steps(probes)} == {"off", "bf16", "fp16"}
     if fails_from == 1:
@@ -335,14 +297,11 @@ def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before
         assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
 
 
+@pytest.mark.parametrize("rejects", [["bf16"], ["bf16", "fp16"]])
 @pytest.mark.parametrize("allowed", ["off,bf16,fp16", "bf16,fp16"])
-def test_a_precision_that_is_rejected_is_not_looked_at_and_others_are(allowed: str) -> None:
-    probes = on_gpu(rejects=["bf16"], bounds={"amp": allowed}).run()
-    assert {config.amp for config in steps(probes)} == set(allowed.split(",")) - {"bf16"}
-
-
-def test_where_every_precision_is_rejected_no_step_is_looked_at() -> None:
-    assert steps(on_gpu(rejects=["bf16", "fp16"], bounds={"amp": "bf16,fp16"}).run()) == []
+def test_a_precision_that_is_rejected_is_not_looked_at_and_others_are(allowed: str, rejects: list[str]) -> None:
+    probes = on_gpu(rejects=rejects, bounds={"amp": allowed}).run()
+    assert {config.amp for config in steps(probes)} == set(allowed.split(",")) - set(rejects)
 
 
 def test_a_comparison_that_failed_is_not_tried_again_and_its_precision_not_used() -> None:
@@ -358,5 +317,4 @@ def test_where_larger_batches_do_not_pay_the_ladder_ends_with_a_look_at_the_smal
 
 @pytest.mark.parametrize(("build", "looks"), [(1e-6, [32]), (1e-3, [32, 128])])
 def test_the_loader_is_looked_at_again_with_another_batch_where_loading_matters(build: float, looks: list[int]) -> None:
-    probes = on_gpu(build=build).run()
-    assert [probe.config.batch_size for probe in probes if probe.part == "loader"] == looks
+    assert [probe.config.batch_size for probe in on_gpu(build=build).run() if probe.part == "loader"] == looks

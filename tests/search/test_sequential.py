@@ -21,8 +21,10 @@ from autotune.stats import (
     fieller_interval,
     sequential_interval,
 )
+from tests.search.there import there
 
 RATES = st.floats(0.8, 1.2)
+Pairs = list[tuple[float, float]]
 Floats = NDArray[np.float64]
 PAIRS = st.lists(st.tuples(RATES, RATES), min_size=LEAST_ROUNDS, max_size=20)
 RUNS = 20_000
@@ -39,7 +41,7 @@ def test_all_that_ever_enter_share_one_chance_and_the_first_has_most_of_it() -> 
 def claimed(gain: float, alpha: float, rounds: int, planned: int = MAX_ROUNDS) -> tuple[float, float]:
     """Return how often a gain is claimed in so many rounds at most, and in how many on average."""
     noise = np.random.default_rng(7).normal(0.0, 0.042, (RUNS, rounds))
-    ratios: NDArray[np.float64] = math.log1p(gain) + noise
+    ratios: Floats = math.log1p(gain) + noise
     ended = np.full(RUNS, rounds)
     is_proven = np.zeros(RUNS, dtype=bool)
     for count in range(LEAST_ROUNDS, rounds + 1):
@@ -53,11 +55,8 @@ def claimed(gain: float, alpha: float, rounds: int, planned: int = MAX_ROUNDS) -
 
 @pytest.mark.parametrize("alpha", [ALPHA, alpha_of(0), alpha_of(2)])
 @pytest.mark.parametrize(("rounds", "planned"), [(MAX_ROUNDS, MAX_ROUNDS), (40, MAX_ROUNDS), (4, 4), (8, 8), (16, 6)])
-def test_where_there_is_no_gain_one_is_claimed_no_more_often_than_agreed(
-    alpha: float, rounds: int, planned: int
-) -> None:
-    share, _ = claimed(0.0, alpha, rounds, planned)
-    assert share <= alpha + 2 * math.sqrt(alpha / RUNS)
+def test_without_a_gain_one_is_claimed_no_more_often_than_agreed(alpha: float, rounds: int, planned: int) -> None:
+    assert claimed(0.0, alpha, rounds, planned)[0] <= alpha + 2 * math.sqrt(alpha / RUNS)
 
 
 @pytest.mark.parametrize(("gain", "least", "most_rounds"), [(0.05, 0.93, 10.0), (0.1, 0.999, 6.0), (0.3, 1.0, 4.0)])
@@ -90,9 +89,7 @@ def test_the_first_bound_is_students_own() -> None:
 
 @given(PAIRS)
 @settings(max_examples=50)
-def test_an_interval_excludes_equality_exactly_where_the_bound_is_exceeded(
-    pairs: list[tuple[float, float]],
-) -> None:
+def test_an_interval_excludes_equality_exactly_where_the_bound_is_exceeded(pairs: Pairs) -> None:
     rates, others = zip(*pairs, strict=True)
     interval = fieller_interval(rates, others, bound(len(pairs), ALPHA))
     if interval is None:
@@ -112,21 +109,18 @@ def test_pairs_that_agree_prove_a_gain_on_a_machine_that_slows_down() -> None:
 
 @given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=LEAST_ROUNDS, max_size=8))
 @settings(max_examples=50)
-def test_there_is_always_an_interval_and_it_holds_the_ratio(pairs: list[tuple[float, float]]) -> None:
+def test_there_is_always_an_interval_and_it_holds_the_ratio(pairs: Pairs) -> None:
     rates, others = zip(*pairs, strict=True)
-    interval = sequential_interval(rates, others, ALPHA)
-    assert interval is not None
+    low, high = there(sequential_interval(rates, others, ALPHA))
     ratio = fmean(rates) / fmean(others)
-    assert interval[0] <= ratio * (1 + 1e-9)
-    assert interval[1] >= ratio * (1 - 1e-9)
+    assert low <= ratio * (1 + 1e-9)
+    assert high >= ratio * (1 - 1e-9)
 
 
 def test_a_baseline_that_breaks_down_once_does_not_undo_what_is_proven() -> None:
     rates, others = [1300.0, 1290.0, 1330.0, 1310.0, 1320.0, 1280.0, 1300.0, 1310.0], [900.0] * 7
     for last in (900.0, 45.0):  # as two threads do on one CPU
-        interval = sequential_interval(rates, [*others, last], alpha_of(0))
-        assert interval is not None
-        assert interval[0] > 1.05
+        assert there(sequential_interval(rates, [*others, last], alpha_of(0)))[0] > 1.05
 
 
 @pytest.mark.parametrize("count", range(LEAST_ROUNDS))
@@ -135,7 +129,7 @@ def test_too_few_rounds_have_no_interval(count: int) -> None:
 
 
 @given(PAIRS)
-def test_the_chances_of_a_gain_and_of_a_loss_add_up(pairs: list[tuple[float, float]]) -> None:
+def test_the_chances_of_a_gain_and_of_a_loss_add_up(pairs: Pairs) -> None:
     rates, others = zip(*pairs, strict=True)
     chance = chance_of_gain(rates, others)
     assert 0 <= chance <= 1
@@ -143,18 +137,17 @@ def test_the_chances_of_a_gain_and_of_a_loss_add_up(pairs: list[tuple[float, flo
 
 
 @given(PAIRS, st.floats(1.0, 1.5))
-def test_a_larger_gain_is_asked_for_as_if_the_others_were_so_much_faster(
-    pairs: list[tuple[float, float]], ratio: float
-) -> None:
+def test_a_larger_gain_is_asked_for_as_if_the_others_were_so_much_faster(pairs: Pairs, ratio: float) -> None:
     rates, others = zip(*pairs, strict=True)
     faster = [ratio * other for other in others]
     assert chance_of_gain(rates, others, ratio) == pytest.approx(chance_of_gain(rates, faster))
 
 
-def test_nothing_is_known_without_a_pair_and_more_pairs_that_agree_tell_more() -> None:
+def test_nothing_is_known_without_a_pair_and_the_more_pairs_agree_the_more_they_tell() -> None:
     assert chance_of_gain([], []) == 0.5
     chances = [chance_of_gain([1.1] * count, [1.0] * count) for count in range(1, 8)]
     assert all(before < after for before, after in pairwise(chances))
+    assert chance_of_gain([1.3, 0.9, 1.4], [1.0] * 3) < chance_of_gain([1.2] * 3, [1.0] * 3)
 
 
 @pytest.mark.parametrize(("ratio", "is_likely"), [(1.2, False), (1.5, True), (2.5, True)])
@@ -162,17 +155,11 @@ def test_a_single_pair_tells_of_a_large_gain_only(ratio: float, is_likely: bool)
     assert (chance_of_gain([ratio], [1.0]) >= 20 / 21) is is_likely
 
 
-def test_pairs_that_disagree_tell_less_than_pairs_that_agree() -> None:
-    assert chance_of_gain([1.3, 0.9, 1.4], [1.0] * 3) < chance_of_gain([1.2] * 3, [1.0] * 3)
-
-
 # --- beside others that come and go ---
 
 
 def excludes(rates: Floats, others: Floats, demands: Floats | None) -> bool:
-    covariates = None
-    if demands is not None:
-        covariates = demands[0].tolist(), demands[1].tolist()
+    covariates = None if demands is None else (demands[0].tolist(), demands[1].tolist())
     found = sequential_interval(rates.tolist(), others.tolist(), alpha_of(0), covariates=covariates)
     return found is not None and found[0] > 1
 
@@ -198,8 +185,7 @@ def beside(gain: float, slope: float, runs: int = 600) -> tuple[float, float, fl
 
 @pytest.mark.parametrize("slope", [0.6, 0.3])
 def test_what_others_want_makes_no_gain(slope: float) -> None:
-    claims, _, _ = beside(0.0, slope)
-    assert claims <= alpha_of(0) + 2 * math.sqrt(alpha_of(0) / 600)
+    assert beside(0.0, slope)[0] <= alpha_of(0) + 2 * math.sqrt(alpha_of(0) / 600)
 
 
 def test_a_gain_beside_others_is_proven_in_far_fewer_rounds() -> None:

@@ -21,17 +21,18 @@ def with_late_losses(factor: float, **changes: object) -> NumericsCheck:
     return examples.numerics_check(losses=tuple(losses), **changes)
 
 
-def test_a_precision_that_does_what_fp32_does_is_trusted() -> None:
+def test_a_precision_that_does_what_fp32_does_is_trusted_and_one_whose_scaler_never_settles_is_not() -> None:
     assert reason_against(SOUND, "bf16") is None
+    assert "overflow at every scale" in str(reason_against(replace(SOUND, settles=False), "fp16"))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("step", [0, 7, STEPS - 1])
 def test_a_loss_that_is_not_finite_is_named_with_its_step(value: float, step: int) -> None:
     losses = [*SOUND.losses[:step], value, *SOUND.losses[step + 1 :]]
-    reason = reason_against(replace(SOUND, losses=tuple(losses)), "bf16")
-    assert reason is not None
-    assert f"becomes {value} at step {step + 1} of {STEPS}" in reason
+    broken, said = replace(SOUND, losses=tuple(losses)), f"the loss becomes {value} at step {step + 1} of {STEPS}"
+    assert str(reason_against(broken, "bf16")).startswith(f"in bf16 {said}")
+    assert str(reason_against(broken, "bf16", "compile")).startswith(f"with compile {said}")
 
 
 def test_where_fp32_itself_is_not_finite_there_is_nothing_to_compare_with() -> None:
@@ -39,22 +40,15 @@ def test_where_fp32_itself_is_not_finite_there_is_nothing_to_compare_with() -> N
     assert "cannot be compared" in str(reason_against(replace(SOUND, reference_losses=broken), "fp16"))
 
 
-def test_a_loss_that_starts_high_hides_nothing_of_where_it_ends() -> None:
-    reference = (1000.0, 100.0, 10.0, 1.0, *(0.5,) * 16)
-    check = examples.numerics_check(
-        reference_losses=reference, other_losses=reference, losses=(*reference[:4], *(3.0,) * 16)
-    )
-    assert reason_against(check, "bf16") is not None
+def reason_where(reference: tuple[float, ...], losses: tuple[float, ...]) -> str | None:
+    check = examples.numerics_check(reference_losses=reference, other_losses=reference, losses=losses)
+    return reason_against(check, "bf16")
 
 
-def test_of_a_loss_that_vanishes_the_last_digits_do_not_matter() -> None:
-    reference = (1.0, *(1e-5,) * 19)
-    check = examples.numerics_check(reference_losses=reference, other_losses=reference, losses=(1.0, *(3e-5,) * 19))
-    assert reason_against(check, "bf16") is None
-
-
-def test_a_scaler_that_never_settles_means_that_gradients_overflow() -> None:
-    assert "overflow at every scale" in str(reason_against(replace(SOUND, settles=False), "fp16"))
+def test_a_loss_that_starts_high_hides_nothing_and_of_one_that_vanishes_the_last_digits_do_not_matter() -> None:
+    high = (1000.0, 100.0, 10.0, 1.0)
+    assert reason_where((*high, *(0.5,) * 16), (*high, *(3.0,) * 16)) is not None
+    assert reason_where((1.0, *(1e-5,) * 19), (1.0, *(3e-5,) * 19)) is None
 
 
 @pytest.mark.parametrize(("count", "is_trusted"), [(0, True), (2, True), (3, False), (20, False)])
@@ -79,23 +73,14 @@ def test_where_chance_alone_makes_much_of_a_difference_more_is_allowed() -> None
 
 @given(st.floats(1e-6, 1e6), st.floats(0, 0.9 * DEVIATION), st.integers(8, 40))
 def test_the_unit_of_the_loss_does_not_matter(unit: float, deviation: float, steps: int) -> None:
-    def check(late: float) -> NumericsCheck:
-        reference = (unit,) * steps
+    def reason(late: float) -> str | None:
         losses = tuple(unit * (late if step >= steps // 2 else 1.0) for step in range(steps))
-        return examples.numerics_check(reference_losses=reference, other_losses=reference, losses=losses)
+        return reason_where((unit,) * steps, losses)
 
-    assert reason_against(check(1 + deviation), "bf16") is None
-    assert reason_against(check(1 + DEVIATION + deviation + 0.01), "bf16") is not None
+    assert reason(1 + deviation) is None
+    assert reason(1 + DEVIATION + deviation + 0.01) is not None
 
 
 def test_a_model_whose_loss_is_zero_can_be_judged() -> None:
-    zeros = (0.0,) * STEPS
-    assert reason_against(replace(SOUND, reference_losses=zeros, other_losses=zeros, losses=zeros), "bf16") is None
-    reason = reason_against(replace(SOUND, reference_losses=zeros, other_losses=zeros), "bf16")
-    assert reason is not None
-
-
-def test_words_about_an_option_name_it() -> None:
-    broken = replace(SOUND, losses=(float("nan"),) * len(SOUND.losses))
-    assert str(reason_against(broken, "bf16", "compile")).startswith("with compile the loss becomes nan at step 1")
-    assert str(reason_against(broken, "bf16")).startswith("in bf16 the loss becomes nan at step 1")
+    assert reason_where((0.0,) * STEPS, (0.0,) * STEPS) is None
+    assert reason_where((0.0,) * STEPS, SOUND.losses) is not None

@@ -18,13 +18,7 @@ from tests.simulated import gpu_facts, space_of
 CPU = space_of(examples.facts())
 GPU = space_of(gpu_facts())
 NARROW = space_of(
-    gpu_facts(),
-    batch_size="16,48",
-    num_workers="1,3",
-    prefetch_factor=4,
-    amp="bf16",
-    threads=1,
-    pin_memory=True,
+    gpu_facts(), batch_size="16,48", num_workers="1,3", prefetch_factor=4, amp="bf16", threads=1, pin_memory=True
 )
 BOUNDED = space_of(gpu_facts(), batch_size="64..256", num_workers="0..2", amp="off,bf16")
 SPACES = {"cpu": CPU, "gpu": GPU, "narrow": NARROW, "bounded": BOUNDED}
@@ -39,6 +33,7 @@ def points(draw: st.DrawFn) -> tuple[Space, Point]:
 @pytest.mark.parametrize(
     ("knob", "given", "values"),
     [
+        *((knob, None, ()) for knob in KNOBS),
         ("batch_size", "64", (64,)),
         ("batch_size", 64, (64,)),
         ("batch_size", "32..512", (32, 64, 128, 256, 512)),
@@ -72,37 +67,21 @@ def test_a_knob_takes_values_lists_and_ranges(knob: str, given: Any, values: tup
     assert parse_knob(knob, given) == values
 
 
-@pytest.mark.parametrize("knob", KNOBS)
-def test_a_knob_that_was_not_given_has_no_values(knob: str) -> None:
-    assert parse_knob(knob, None) == ()
-
-
-@pytest.mark.parametrize("knob", KNOBS)
-@pytest.mark.parametrize(
-    "text", ["", ",", "..", "2..", "..2", "x", "1,x", "1..2..3", "8..4", "-1", "1.5", "2;3", "None"]
-)
-def test_a_bad_text_is_refused_with_the_flag(knob: str, text: str) -> None:
-    with pytest.raises(UsageError, match="^--" + knob.replace("_", "-") + "[ :]"):
-        parse_knob(knob, text)
+BAD_TEXTS = ("", ",", "..", "2..", "..2", "x", "1,x", "1..2..3", "8..4", "-1", "1.5", "2;3", "None")
+BAD_VALUES = {
+    "batch_size": (0, 2.0, True, []),
+    "num_workers": (-1,),
+    "prefetch_factor": (0,),
+    "threads": ([1, 0], [None, 1]),
+    "pin_memory": (2,),
+    "amp": ("fp8", True),
+}
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
-    [
-        ("batch_size", 0),
-        ("batch_size", 2.0),
-        ("batch_size", True),
-        ("batch_size", []),
-        ("num_workers", -1),
-        ("prefetch_factor", 0),
-        ("threads", [1, 0]),
-        ("threads", [None, 1]),
-        ("pin_memory", 2),
-        ("amp", "fp8"),
-        ("amp", True),
-    ],
+    ("knob", "value"), [(knob, value) for knob in KNOBS for value in (*BAD_TEXTS, *BAD_VALUES.get(knob, ()))]
 )
-def test_a_bad_value_is_refused_with_the_flag(knob: str, value: Any) -> None:
+def test_a_bad_text_or_value_is_refused_with_the_flag(knob: str, value: Any) -> None:
     with pytest.raises(UsageError, match="^--" + knob.replace("_", "-") + "[ :]"):
         parse_knob(knob, value)
 
@@ -128,36 +107,25 @@ def test_what_this_machine_or_dataset_cannot_do_is_refused(given: dict[str, str]
         space_of(examples.facts(dataset_length=4096), **given)
 
 
-def test_the_same_is_taken_where_it_can_be_done() -> None:
-    space = space_of(gpu_facts(dataset_length=None), amp="fp16", pin_memory="true", batch_size="32..4097")
-    assert space.allowed["amp"] == ("fp16",)
-    assert space.allowed["pin_memory"] == (True,)
-    assert space.allowed["batch_size"][-1] == 4097
-
-
-def test_nothing_is_tried_by_itself_that_the_device_or_dataset_cannot_do() -> None:
-    space = space_of(examples.facts(dataset_length=100), cpus=2)
-    assert space.allowed["amp"] == ("off", "bf16")
-    assert space.allowed["pin_memory"] == (False,)
-    assert max(space.allowed["batch_size"]) <= 50
-    assert max(space.allowed["num_workers"]) == 4
-
-
-@given(points())
-def test_without_workers_their_knobs_are_dropped(drawn: tuple[Space, Point]) -> None:
-    space, point = drawn
-    config = space.config(point)
-    if not config.num_workers:
-        assert config.prefetch_factor is None
-        assert not config.persistent_workers
+def test_nothing_is_tried_by_itself_that_cannot_be_done_and_all_is_taken_where_it_can() -> None:
+    allowed = space_of(examples.facts(dataset_length=100), cpus=2).allowed
+    assert (allowed["amp"], allowed["pin_memory"]) == (("off", "bf16"), (False,))
+    assert max(allowed["batch_size"]) <= 50
+    assert max(allowed["num_workers"]) == 4
+    able = space_of(gpu_facts(dataset_length=None), amp="fp16", pin_memory="true", batch_size="32..4097").allowed
+    assert (able["amp"], able["pin_memory"], able["batch_size"][-1]) == (("fp16",), (True,), 4097)
 
 
 @given(points())
 def test_point_and_configuration_stand_for_each_other(drawn: tuple[Space, Point]) -> None:
     space, point = drawn
-    assert space.config(space.point(space.config(point))) == space.config(point)
-    canonical = space.point(space.config(point))
+    config = space.config(point)
+    canonical = space.point(config)
+    assert space.config(canonical) == config
     assert space.point(space.config(canonical)) == canonical
+    assert admits(space, point) == admits(space, canonical)
+    if not config.num_workers:
+        assert (config.prefetch_factor, config.persistent_workers) == (None, False)
 
 
 def admits(space: Space, point: Point) -> bool:
@@ -167,25 +135,11 @@ def admits(space: Space, point: Point) -> bool:
     return all(value in space.allowed[knob] for knob, value in chosen.items() if knob not in idle)
 
 
-@given(points())
-def test_points_of_one_configuration_are_admitted_together(drawn: tuple[Space, Point]) -> None:
-    space, point = drawn
-    assert admits(space, point) == admits(space, space.point(space.config(point)))
-
-
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_admitted_configuration_is_there_exactly_once(space: Space) -> None:
-    everything = {
-        space.config(point)
-        for point in itertools.product(*(range(len(space.values[knob])) for knob in KNOBS))
-        if admits(space, point)
-    }
+def test_every_admitted_configuration_is_there_exactly_once_and_from_the_point_it_leads_to(space: Space) -> None:
+    every = itertools.product(*(range(len(space.values[knob])) for knob in KNOBS))
+    assert set(space.configs) == {space.config(point) for point in every if admits(space, point)}
     assert len(space.configs) == len(set(space.configs))
-    assert set(space.configs) == everything
-
-
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_configuration_comes_from_the_point_that_it_leads_to(space: Space) -> None:
     points = [space.point(config) for config in space.configs]
     assert [space.config(point) for point in points] == list(space.configs)
     assert all(admits(space, point) for point in points)
@@ -201,8 +155,7 @@ def test_every_configuration_keeps_to_the_bounds_and_every_value_within_them_occ
 
 
 def test_a_baseline_beyond_the_bounds_can_be_written_but_is_not_admitted() -> None:
-    point = BOUNDED.point(examples.BASELINE)
-    assert BOUNDED.config(point) == examples.BASELINE
+    assert BOUNDED.config(BOUNDED.point(examples.BASELINE)) == examples.BASELINE
     assert examples.BASELINE not in BOUNDED.configs
     assert {config.batch_size for config in BOUNDED.configs} == {64, 128, 256}
     assert {config.num_workers for config in BOUNDED.configs} == {0, 1, 2}
@@ -212,8 +165,7 @@ def test_a_baseline_beyond_the_bounds_can_be_written_but_is_not_admitted() -> No
     ("batch_size", "samples"), [(2048, None), (2048, 100_000), (600, 1000), (1000, 1000), (48, None)]
 )
 def test_the_baselines_batch_size_is_in_the_space_however_large(batch_size: int, samples: int | None) -> None:
-    facts = gpu_facts(dataset_length=samples)
-    space = build_space(facts, 8, Config(batch_size=batch_size), {})
+    space = build_space(gpu_facts(dataset_length=samples), 8, Config(batch_size=batch_size), {})
     assert batch_size in space.allowed["batch_size"]
     assert len(space.allowed["batch_size"]) > 1
     assert Config(batch_size=batch_size) in space.configs
@@ -227,21 +179,12 @@ def test_lists_may_come_in_any_order(sizes: list[int], workers: list[int]) -> No
     assert (space.allowed, space.values, space.fingerprint) == (same.allowed, same.values, same.fingerprint)
 
 
-def test_a_baseline_within_the_bounds_is_among_the_configurations() -> None:
-    assert CPU.base in CPU.configs
-
-
-def test_what_does_not_vary_is_carried_along() -> None:
-    base = Config(batch_size=8, accumulation_steps=4, inter_op_threads=2)
-    space = space_of(examples.facts(), baseline=base)
-    assert {(config.accumulation_steps, config.inter_op_threads) for config in space.configs} == {(4, 2)}
-
-
 @pytest.mark.parametrize("threads", [None, 2])
 def test_torchs_own_number_of_threads_stands_in_the_space_once(threads: int | None) -> None:
     space = space_of(examples.facts(intra_op_threads=2), cpus=4, baseline=Config(intra_op_threads=threads))
     assert space.values["threads"] == (1, threads, 4)
     assert space.base in space.configs
+    assert CPU.base in CPU.configs
 
 
 def test_the_fingerprint_tells_spaces_apart() -> None:
@@ -260,11 +203,8 @@ def kept(gain: float | None, **changes: Any) -> Trial:
 @pytest.mark.parametrize(("gain", "keeps"), [(None, False), (0.0, False), (0.009, False), (0.011, True), (3.0, True)])
 def test_workers_live_on_between_epochs_where_their_start_costs_a_percent(gain: float | None, keeps: bool) -> None:
     assert space_of(gpu_facts()).with_persistence(kept(gain)).persistent_workers is keeps
-
-
-def test_workers_that_the_user_keeps_are_kept() -> None:
-    space = space_of(gpu_facts(), baseline=Config(num_workers=2, persistent_workers=True))
-    assert space.with_persistence(kept(0.0)).persistent_workers
+    of_user = space_of(gpu_facts(), baseline=Config(num_workers=2, persistent_workers=True))
+    assert of_user.with_persistence(kept(gain)).persistent_workers
 
 
 @pytest.mark.parametrize("given", [True, False, [False, True]])
@@ -293,8 +233,7 @@ def test_every_configuration_keeps_the_samples_of_a_step(whole: int, batch_size:
     baseline = Config(batch_size=batch_size, accumulation_steps=whole // batch_size)
     space = build_space(gpu_facts(dataset_length=None), 4, baseline, {}, whole)
     assert {config.batch_size * config.accumulation_steps for config in space.configs} == {whole}
-    sizes = space.allowed["batch_size"]
-    assert baseline.batch_size in sizes
+    assert baseline.batch_size in (sizes := space.allowed["batch_size"])
     assert all(whole % size == 0 for size in sizes)
     assert max(sizes) == whole
     assert [space.config(space.point(config)) for config in space.configs] == list(space.configs)
@@ -310,7 +249,7 @@ def test_of_the_batch_sizes_that_were_asked_for_those_count_that_divide_the_whol
     assert odd.allowed["batch_size"] == (15,)
 
 
-def test_without_fixed_samples_of_a_step_accumulation_stays_as_it_is() -> None:
-    space = space_of(gpu_facts(), baseline=Config(accumulation_steps=4))
-    assert {config.accumulation_steps for config in space.configs} == {4}
-    assert space.with_batch_size(space.base, 128) == Config(batch_size=128, accumulation_steps=4)
+def test_without_fixed_samples_of_a_step_what_does_not_vary_stays_as_it_is() -> None:
+    space = space_of(gpu_facts(), baseline=Config(batch_size=8, accumulation_steps=4, inter_op_threads=2))
+    assert {(config.accumulation_steps, config.inter_op_threads) for config in space.configs} == {(4, 2)}
+    assert space.with_batch_size(space.base, 128) == replace(space.base, batch_size=128)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -12,6 +13,8 @@ from autotune.search.step_model import ComputeModel, MemoryModel, StepPoint
 BATCHES = st.integers(1, 8192)
 GROUPS = st.tuples(st.sampled_from(["off", "bf16", "fp16"]), st.sampled_from([1, 2, 4]))
 CURVES = st.dictionaries(BATCHES, st.floats(1e-4, 10), min_size=1, max_size=6)
+MEASURED = st.sets(st.integers(1, 1024), min_size=2, max_size=6)
+PEAKS = st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6)
 LADDER = (32, 64, 128, 256)
 MIB = 2**20
 
@@ -26,22 +29,23 @@ def separable(amp: str, threads: int, batch: int) -> float:
     return {"off": 3.0, "bf16": 1.0}[amp] * {1: 4.0, 4: 1.0}[threads] * (0.004 + 1e-4 * batch)
 
 
-def test_a_model_needs_a_measured_step() -> None:
-    with pytest.raises(ValueError, match="no step was measured"):
-        ComputeModel([])
+def separate(*others: tuple[int, str, int]) -> ComputeModel:
+    """A whole curve of one precision and number of threads, and these steps."""
+    asked = [*((batch, "off", 4) for batch in LADDER), *others]
+    return ComputeModel(StepPoint(*step, separable(step[1], step[2], step[0])) for step in asked)
 
 
 @given(st.dictionaries(GROUPS, CURVES, min_size=1, max_size=4))
-def test_measured_steps_are_returned_as_they_were_measured(
-    curves: dict[tuple[str, int], dict[int, float]],
-) -> None:
+def test_measured_steps_are_returned_as_they_were_measured(curves: dict[tuple[str, int], dict[int, float]]) -> None:
     points = [StepPoint(batch, *group, seconds) for group, curve in curves.items() for batch, seconds in curve.items()]
     found = ComputeModel(points)
     for batch, amp, threads, seconds in points:
         assert found.estimate(batch, amp, threads).seconds == pytest.approx(seconds, rel=1e-9)
 
 
-def test_repeated_measurements_count_by_their_geometric_mean() -> None:
+def test_a_model_needs_a_measured_step_and_repeated_ones_count_by_their_geometric_mean() -> None:
+    with pytest.raises(ValueError, match="no step was measured"):
+        ComputeModel([])
     found = ComputeModel([StepPoint(32, "off", 2, 0.01), StepPoint(32, "off", 2, 0.04)])
     assert found.estimate(32, "off", 2).seconds == pytest.approx(0.02)
 
@@ -67,21 +71,17 @@ def test_a_single_step_is_carried_on_in_proportion(measured: int, seconds: float
     assert found.seconds == pytest.approx(seconds * batch / measured)
 
 
-@given(CURVES, st.integers(1, 6), st.sampled_from([2, -2]))
-def test_beyond_what_was_measured_a_larger_batch_never_takes_less_time(
-    curve: dict[int, float], doublings: int, base: int
-) -> None:
-    found = model(curve)
-    start = max(curve) if base > 0 else min(curve)
-    batches = [max(1, round(start * 2.0 ** (index if base > 0 else -index))) for index in range(doublings + 1)]
-    times = [found.estimate(batch, "off", 2).seconds for batch in sorted(batches)]
+@given(CURVES, st.integers(1, 6), st.sampled_from([1, -1]))
+def test_beyond_what_was_measured_larger_batches_are_slower(curve: dict[int, float], doublings: int, sign: int) -> None:
+    start = max(curve) if sign > 0 else min(curve)
+    batches = sorted(max(1, round(start * 2.0 ** (sign * index))) for index in range(doublings + 1))
+    times = [model(curve).estimate(batch, "off", 2).seconds for batch in batches]
     assert all(small <= large * (1 + 1e-9) for small, large in pairwise(times))
     assert min(times) > 0
 
 
 def test_a_smaller_batch_is_never_better_per_sample_than_the_smallest_measured() -> None:
-    steeper_and_steeper = model({64: 0.010, 128: 0.040})
-    assert steeper_and_steeper.estimate(32, "off", 2).seconds == pytest.approx(0.005)
+    assert model({64: 0.010, 128: 0.040}).estimate(32, "off", 2).seconds == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("curve", [{64: 0.01}, {64: 0.01, 128: 0.015}, {16: 0.01, 64: 0.02, 256: 0.06}])
@@ -99,8 +99,7 @@ def test_between_two_measured_batches_less_is_unknown_than_as_far_beyond_them() 
 
 
 def test_one_measured_step_moves_the_best_known_curve() -> None:
-    known = [StepPoint(batch, "off", 4, separable("off", 4, batch)) for batch in LADDER]
-    found = ComputeModel([*known, StepPoint(64, "bf16", 4, separable("bf16", 4, 64))])
+    found = separate((64, "bf16", 4))
     for batch in (16, 32, 100, 256, 1024):
         estimate = found.estimate(batch, "bf16", 4)
         assert estimate.seconds == pytest.approx(found.estimate(batch, "off", 4).seconds / 3)
@@ -108,12 +107,7 @@ def test_one_measured_step_moves_the_best_known_curve() -> None:
 
 
 def test_precision_and_threads_that_were_each_measured_alone_are_composed() -> None:
-    known = [StepPoint(batch, "off", 4, separable("off", 4, batch)) for batch in LADDER]
-    bf16, one_thread = (
-        StepPoint(64, "bf16", 4, separable("bf16", 4, 64)),
-        StepPoint(128, "off", 1, separable("off", 1, 128)),
-    )
-    found = ComputeModel([*known, bf16, one_thread])
+    found = separate((64, "bf16", 4), (128, "off", 1))
     for batch in LADDER:
         composed = found.estimate(batch, "bf16", 1)
         assert composed.seconds == pytest.approx(separable("bf16", 1, batch))
@@ -121,8 +115,7 @@ def test_precision_and_threads_that_were_each_measured_alone_are_composed() -> N
 
 
 def test_what_was_never_measured_is_taken_as_the_best_known_and_very_unsure() -> None:
-    known = [StepPoint(batch, "off", 4, separable("off", 4, batch)) for batch in LADDER]
-    found = ComputeModel([*known, StepPoint(64, "bf16", 4, separable("bf16", 4, 64))])
+    found = separate((64, "bf16", 4))
     unknown = found.estimate(64, "fp16", 4)
     assert unknown.seconds == pytest.approx(separable("off", 4, 64))
     assert unknown.error > 2 * max(found.estimate(64, amp, 4).error for amp in ("off", "bf16"))
@@ -135,31 +128,16 @@ def test_two_steps_of_its_own_are_worth_more_than_a_borrowed_curve() -> None:
     assert found.estimate(96, "bf16", 4).seconds == pytest.approx(0.02)
 
 
-@given(GROUPS, GROUPS, CURVES, CURVES, BATCHES, GROUPS)
-def test_every_estimate_is_a_time_with_an_error(
-    one: tuple[str, int],
-    other: tuple[str, int],
-    curve: dict[int, float],
-    second: dict[int, float],
-    batch: int,
-    asked: tuple[str, int],
-) -> None:
-    points = [StepPoint(b, *one, s) for b, s in curve.items()] + [StepPoint(b, *other, s) for b, s in second.items()]
+@given(st.tuples(GROUPS, CURVES), st.tuples(GROUPS, CURVES), BATCHES, GROUPS)
+def test_every_estimate_is_a_time_with_an_error(one: Any, other: Any, batch: int, asked: tuple[str, int]) -> None:
+    points = [StepPoint(known, *group, time) for group, curve in (one, other) for known, time in curve.items()]
     estimate = ComputeModel(points).estimate(batch, *asked)
-    assert estimate.seconds > 0
-    assert math.isfinite(estimate.seconds)
+    assert 0 < estimate.seconds < math.inf
     assert 0 < estimate.error < 5
 
 
-@given(
-    st.integers(0, 10_000 * MIB),
-    st.integers(0, 10 * MIB),
-    st.sets(st.integers(1, 1024), min_size=2, max_size=6),
-    BATCHES,
-)
-def test_memory_on_a_line_is_predicted_exactly_from_two_points_on(
-    fixed: int, each: int, measured: set[int], batch: int
-) -> None:
+@given(st.integers(0, 10_000 * MIB), st.integers(0, 10 * MIB), MEASURED, BATCHES)
+def test_memory_on_a_line_is_predicted_from_two_points(fixed: int, each: int, measured: set[int], batch: int) -> None:
     peaks = {known: fixed + each * known for known in sorted(measured)}
     expected = fixed + each * max(batch, min(measured))
     assert MemoryModel(peaks).at(batch) == pytest.approx(expected, rel=1e-9)
@@ -167,45 +145,31 @@ def test_memory_on_a_line_is_predicted_exactly_from_two_points_on(
 
 
 @given(st.integers(1, 1024), st.integers(1, 2**40), st.integers(1, 8192))
-def test_from_one_peak_larger_batches_need_memory_in_proportion_and_smaller_ones_as_much(
-    measured: int, peak: int, batch: int
-) -> None:
+def test_from_one_peak_only_larger_batches_need_memory_in_proportion(measured: int, peak: int, batch: int) -> None:
     found = MemoryModel({measured: peak})
     assert found.slope is None
     assert found.at(batch) == pytest.approx(peak * max(1.0, batch / measured))
 
 
-@given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6))
-def test_measured_peaks_are_returned_as_they_were_measured(peaks: dict[int, int]) -> None:
+@given(PEAKS, st.integers(1, 4096))
+def test_measured_peaks_are_returned_and_beyond_them_memory_never_shrinks(peaks: dict[int, int], more: int) -> None:
     found = MemoryModel(dict(sorted(peaks.items())))
     assert [found.at(batch) for batch in peaks] == pytest.approx(list(peaks.values()), abs=1)
+    assert found.at(max(peaks) + more) >= peaks[max(peaks)]
 
 
-@given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6), st.integers(1, 4096))
-def test_beyond_the_largest_measured_batch_memory_never_shrinks(peaks: dict[int, int], batch: int) -> None:
-    found = MemoryModel(dict(sorted(peaks.items())))
-    assert found.at(max(peaks) + batch) >= peaks[max(peaks)]
+def test_of_two_slopes_the_larger_counts_and_a_peak_between_two_lies_on_the_line_through_them() -> None:
+    assert MemoryModel({16: 16 * MIB, 32: 64 * MIB, 64: 96 * MIB}).slope == pytest.approx(3 * MIB)
+    assert MemoryModel({16: 16 * MIB, 32: 32 * MIB, 64: 128 * MIB}).slope == pytest.approx(3 * MIB)
+    found = MemoryModel({16: 100 * MIB, 32: 300 * MIB, 64: 320 * MIB})
+    assert [found.at(24), found.at(48)] == pytest.approx([200 * MIB, 310 * MIB])
 
 
-def test_one_jump_of_the_curve_does_not_set_the_slope() -> None:
+def test_neither_one_jump_of_the_curve_nor_a_flat_start_sets_the_slope() -> None:
     workspace = 500 * MIB
     for jump in (32, 64, 128):
         peaks = {batch: MIB * batch + (workspace if batch >= jump else 0) for batch in (16, 32, 64, 128)}
         assert MemoryModel(peaks).slope == pytest.approx(MIB)
         assert MemoryModel(peaks).at(256) == pytest.approx(256 * MIB + workspace)
-
-
-def test_of_two_slopes_the_larger_counts() -> None:
-    assert MemoryModel({16: 16 * MIB, 32: 64 * MIB, 64: 96 * MIB}).slope == pytest.approx(3 * MIB)
-    assert MemoryModel({16: 16 * MIB, 32: 32 * MIB, 64: 128 * MIB}).slope == pytest.approx(3 * MIB)
-
-
-def test_a_flat_start_of_the_curve_is_left_behind() -> None:
-    peaks = {batch: max(64, 2 * batch) * MIB for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
-    assert MemoryModel(peaks).at(1024) == pytest.approx(2048 * MIB)
-
-
-def test_a_peak_between_two_measured_ones_lies_on_the_line_through_them() -> None:
-    found = MemoryModel({16: 100 * MIB, 32: 300 * MIB, 64: 320 * MIB})
-    assert found.at(24) == pytest.approx(200 * MIB)
-    assert found.at(48) == pytest.approx(310 * MIB)
+    flat = {batch: max(64, 2 * batch) * MIB for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+    assert MemoryModel(flat).at(1024) == pytest.approx(2048 * MIB)

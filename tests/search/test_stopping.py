@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autotune.config import Config
 from autotune.search.forecast import HOPE, Forecast
-from autotune.search.gp import Posterior
-from autotune.search.predict import Prediction
-from autotune.search.step_model import MEASURED
 from autotune.search.stopping import CEILING_SHARE, GAIN, reason_to_stop
 from tests import examples
+from tests.search.test_forecast import forecast_with
 
 
 def forecast_of(
@@ -25,32 +24,16 @@ def forecast_of(
     closed: Sequence[int] = (),
 ) -> Forecast:
     """A measured configuration of index 0 at a rate, and others of which so much is expected."""
-    rates = np.array([best, *others])
-    count = len(rates)
-    configs = tuple(Config(batch_size=batch) for batch in range(1, count + 1))
-    ceiling = np.broadcast_to(np.asarray(ceilings, dtype=float), (count,))
-    zeros = np.zeros(count)
-    return Forecast(
-        configs=configs,
-        position={config: index for index, config in enumerate(configs)},
-        prediction=Prediction(
-            rates=rates,
-            ceilings=ceiling,
-            ceiling_errors=np.full(count, MEASURED),
-            limits=ceiling if limits is None else np.full(count, limits),
-            bounds=ceiling * 1.1,
-            step_errors=zeros,
-            loader_errors=zeros,
-            refusals=tuple("too large" if index in refused else None for index in range(count)),
-        ),
-        posterior=Posterior(np.log(rates), np.full(count, error), 0.02),
-        is_open=np.array([index not in (0, *refused, *closed) for index in range(count)]),
-        is_untried=np.arange(count) > 0,
-        base=configs[0],
-        best=examples.trial(config=configs[0]),
-        best_log=float(np.log(best)),
-        last=configs[0],
-    )
+    count = 1 + len(others)
+    configs = [Config(batch_size=batch) for batch in range(1, count + 1)]
+    is_open = [index not in (0, *refused, *closed) for index in range(count)]
+    given = {"errors": error, "is_open": is_open, "ceiling": ceilings, "last": configs[0], "best": best}
+    found = forecast_with(configs, [best, *others], **given)
+    refusals = tuple("too large" if index in refused else None for index in range(count))
+    allowed = found.prediction.ceilings if limits is None else np.full(count, limits)
+    prediction = replace(found.prediction, refusals=refusals, limits=allowed)
+    is_untried, trial = np.arange(count) > 0, examples.trial(config=configs[0])
+    return replace(found, prediction=prediction, is_untried=is_untried, base=configs[0], best=trial)
 
 
 @pytest.mark.parametrize(("rate", "stops"), [(96.9, False), (97.1, True), (100.0, True), (110.0, True)])
@@ -63,19 +46,12 @@ def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops:
         assert reason == f"within 3% of the ceiling: no loader can give more than {most:.0f} samples/s"
 
 
-def test_what_the_loader_is_expected_to_allow_is_no_ceiling() -> None:
+def test_the_ceiling_is_the_highest_of_all_that_fit_measured_or_not_and_not_what_the_loader_allows() -> None:
     assert reason_to_stop(forecast_of(60.0, [90.0], ceilings=100.0, limits=61.0)) is None
-
-
-def test_the_ceiling_is_the_highest_of_all_that_fit() -> None:
     assert reason_to_stop(forecast_of(98.0, [150.0], ceilings=[100.0, 200.0])) is None
-    reason = reason_to_stop(forecast_of(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
-    assert reason is not None
-    assert "no loader can give more than 100 samples/s" in reason
-
-
-def test_a_measured_configuration_with_the_highest_ceiling_keeps_the_search_from_ending_there() -> None:
     assert reason_to_stop(forecast_of(90.0, [95.0, 95.0], ceilings=[90.0, 200.0, 100.0], closed=[1])) is None
+    reason = reason_to_stop(forecast_of(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
+    assert "no loader can give more than 100 samples/s" in str(reason)
 
 
 def test_where_nothing_is_left_that_could_win_the_search_ends() -> None:
@@ -92,10 +68,10 @@ def test_where_less_than_two_percent_is_expected_the_search_ends(gain: float, st
 
 @pytest.mark.parametrize(("hope", "stops"), [(0.0, True), (0.019, True), (0.021, False)])
 def test_what_is_unsure_keeps_the_search_going(hope: float, stops: bool) -> None:
-    reason = reason_to_stop(forecast_of(100.0, [100.0], error=hope / HOPE))
-    assert (reason is not None) == stops
+    assert (reason_to_stop(forecast_of(100.0, [100.0], error=hope / HOPE)) is not None) == stops
 
 
 def test_hopes_end_at_the_ceiling_of_each_configuration() -> None:
-    assert reason_to_stop(forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 101.0, 50.0])) is not None
-    assert reason_to_stop(forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, 103.0, 50.0])) is None
+    for ceiling, stops in ((101.0, True), (103.0, False)):
+        found = forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, ceiling, 50.0])
+        assert (reason_to_stop(found) is not None) == stops

@@ -14,10 +14,10 @@ from optuna.trial import TrialState
 from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.records import Attempt, Outcome, Part, Request, Trial
-from autotune.search.space import Space
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.keeper import Keeper
 from tests import examples
+from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
@@ -32,20 +32,18 @@ from tests.simulated import (
 )
 
 REQUEST = Request(seconds=1.0)
-LOADER_KNOBS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
-
-
 _OPEN: dict[Path, Keeper] = {}
 
 
-def opened(space: Space, storage: Path | None = None, **options: Any) -> TuningStudy:
+def opened(storage: Path | None = None, **bounds: Any) -> TuningStudy:
     """Open a study, as a new process would: what an earlier one held is free."""
+    space = few_of(gpu_facts(), **bounds)
     if storage is None:
-        return open_study(space, gpu_facts(), host(), **options)
+        return open_study(space, gpu_facts(), host())
     if storage in _OPEN:
         _OPEN[storage].close()
     _OPEN[storage] = Keeper(storage)
-    return open_study(space, gpu_facts(), host(), keeper=_OPEN[storage], **options)
+    return open_study(space, gpu_facts(), host(), keeper=_OPEN[storage])
 
 
 def run(study: TuningStudy, machine: SimulatedMachine, trials: int) -> list[Trial]:
@@ -77,8 +75,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def test_the_baseline_is_the_first_trial_even_beyond_the_bounds() -> None:
-    space = few_of(gpu_facts(), batch_size="64..256")
-    baseline, *others = run(opened(space), SimulatedMachine(cost=loader_bound), 15)
+    baseline, *others = run(opened(batch_size="64..256"), SimulatedMachine(cost=loader_bound), 15)
     assert (baseline.number, baseline.kind, baseline.config) == (0, "baseline", examples.BASELINE)
     assert all(trial.kind != "baseline" for trial in others)
 
@@ -86,41 +83,31 @@ def test_the_baseline_is_the_first_trial_even_beyond_the_bounds() -> None:
 @pytest.mark.parametrize("cost", [equal_everywhere, loader_bound, larger_batches_pay, four_shared_cores])
 def test_no_configuration_is_measured_twice(cost: Any) -> None:
     machine = SimulatedMachine(cost=cost, noise=0.02, fails=too_large)
-    trials = run(opened(space_of(gpu_facts())), machine, 30)
-    repeated = [config for config, count in Counter(trial.config for trial in trials).items() if count > 1]
-    assert repeated == []
+    trials = run(open_study(space_of(gpu_facts()), gpu_facts(), host()), machine, 30)
+    assert set(Counter(trial.config for trial in trials).values()) == {1}
     assert [trial.number for trial in trials] == list(range(30))
     assert [trial.kind for trial in trials] == ["baseline"] + 29 * ["search"]
 
 
 @pytest.mark.parametrize(
-    ("bounds", "allowed"),
+    "bounds",
     [
-        ({"batch_size": "64..256"}, {"batch_size": {64, 128, 256}}),
-        ({"num_workers": "1..2", "amp": "bf16"}, {"num_workers": {1, 2}, "amp": {"bf16"}}),
-        ({"threads": 1, "pin_memory": True}, {"intra_op_threads": {1}, "pin_memory": {True}}),
-        ({"prefetch_factor": "4,8"}, {"prefetch_factor": {None, 4, 8}}),
-        (
-            {"persistent_workers": True, "num_workers": "2,4"},
-            {"persistent_workers": {True}, "num_workers": {2, 4}},
-        ),
+        {"batch_size": "64..256"},
+        {"num_workers": "1..2", "amp": "bf16"},
+        {"threads": 1, "pin_memory": True},
+        {"prefetch_factor": "4,8"},
+        {"persistent_workers": True, "num_workers": "2,4"},
     ],
 )
-def test_every_proposal_but_the_baseline_respects_the_bounds(
-    bounds: dict[str, Any], allowed: dict[str, set[Any]]
-) -> None:
-    _, *proposals = run(opened(few_of(gpu_facts(), **bounds)), SimulatedMachine(cost=loader_bound, noise=0.05), 25)
-    for name, values in allowed.items():
-        assert {getattr(trial.config, name) for trial in proposals} <= values
+def test_every_proposal_but_the_baseline_respects_the_bounds(bounds: dict[str, Any]) -> None:
+    _, *proposals = run(opened(**bounds), SimulatedMachine(cost=loader_bound, noise=0.05), 25)
+    assert {trial.config for trial in proposals} <= set(few_of(gpu_facts(), **bounds).configs)
 
 
-FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
-
-
-@pytest.mark.parametrize("outcome", FAILURES)
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
 def test_failures_are_pruned_and_infeasible(outcome: Outcome, journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome if config.num_workers else None)
-    run(opened(few_of(gpu_facts()), journal), machine, 12)
+    run(opened(journal), machine, 12)
     stored = optuna_trials(journal)
     assert str(outcome) in {trial.user_attrs["outcome"] for trial in stored}
     for trial in stored:
@@ -131,66 +118,43 @@ def test_failures_are_pruned_and_infeasible(outcome: Outcome, journal: Path) -> 
 
 def test_every_trial_carries_its_full_record(journal: Path) -> None:
     machine = SimulatedMachine(
-        cost=loader_bound,
-        noise=0.1,
-        fails=lambda config: Outcome.DEVICE_OOM if config.num_workers > 4 else None,
+        cost=loader_bound, noise=0.1, fails=lambda config: Outcome.DEVICE_OOM if config.num_workers > 4 else None
     )
-    told = run(opened(few_of(gpu_facts()), journal), machine, 12)
+    told = run(opened(journal), machine, 12)
     assert {trial.outcome for trial in told} == {Outcome.OK, Outcome.DEVICE_OOM}
-    assert opened(few_of(gpu_facts()), journal).trials == tuple(told)
+    assert opened(journal).trials == tuple(told)
     stored = optuna_trials(journal)
     assert [trial.user_attrs.get("message", "") for trial in stored] == [trial.attempt.message for trial in told]
     assert [trial.value for trial in stored] == [trial.rate for trial in told]
-    for trial, record in zip(stored, told, strict=True):
-        config = record.config
-        workers = {"prefetch_factor": config.prefetch_factor, "persistent_workers": config.persistent_workers}
+    for trial, config in zip(stored, [record.config for record in told], strict=True):
+        of_workers = ("prefetch_factor", "persistent_workers") if config.num_workers else ()
         assert trial.params == {
-            "batch_size": config.batch_size,
-            "num_workers": config.num_workers,
-            "pin_memory": config.pin_memory,
-            "amp": config.amp,
             "threads": config.intra_op_threads or gpu_facts().intra_op_threads,
-            **(workers if config.num_workers else {}),
+            **{name: getattr(config, name) for name in ("batch_size", "num_workers", "pin_memory", "amp", *of_workers)},
         }
 
 
-def test_a_reopened_study_continues(journal: Path) -> None:
-    machine = SimulatedMachine(cost=loader_bound, noise=0.02)
-    before = run(opened(few_of(gpu_facts()), journal), machine, 6)
-    reopened = opened(few_of(gpu_facts()), journal)
-    assert reopened.trials == tuple(before)
-    after = run(reopened, machine, 20)
-    assert [trial.number for trial in after] == list(range(6, 26))
-    assert not {trial.config for trial in before} & {trial.config for trial in after}
-    assert all(trial.kind != "baseline" for trial in after)
-
-
 def test_a_reopened_study_proposes_what_an_uninterrupted_one_would(journal: Path) -> None:
-    space = few_of(gpu_facts())
-    whole = run(opened(space), SimulatedMachine(cost=four_shared_cores), 30)
+    whole = run(opened(), SimulatedMachine(cost=four_shared_cores), 30)
     machine = SimulatedMachine(cost=four_shared_cores)
-    parts = [trial for count in (4, 9, 17) for trial in run(opened(space, journal), machine, count)]
-    assert [trial.config for trial in parts] == [trial.config for trial in whole]
+    parts = [trial for count in (4, 9, 17) for trial in run(opened(journal), machine, count)]
+    seen, expected = ([(trial.number, trial.kind, trial.config) for trial in each] for each in (parts, whole))
+    assert seen == expected
 
 
 def test_a_trial_that_a_killed_run_was_at_is_not_counted(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    killed = opened(few_of(gpu_facts()), journal)
+    killed = opened(journal)
     run(killed, machine, 3)
     lost, _ = killed.ask()
-    reopened = opened(few_of(gpu_facts()), journal)
-    assert len(optuna_trials(journal)) == 3
-    assert len(reopened.trials) == 3
+    reopened = opened(journal)
+    assert len(optuna_trials(journal)) == len(reopened.trials) == 3
     assert run(reopened, machine, 1)[0].config == lost  # it was never measured
 
 
 def test_a_baseline_that_failed_is_measured_again(journal: Path) -> None:
-    run(
-        opened(few_of(gpu_facts()), journal),
-        SimulatedMachine(cost=loader_bound, fails=lambda c: Outcome.CRASHED),
-        1,
-    )
-    reopened = opened(few_of(gpu_facts()), journal)
+    run(opened(journal), SimulatedMachine(cost=loader_bound, fails=lambda c: Outcome.CRASHED), 1)
+    reopened = opened(journal)
     assert reopened.trials == ()
     baseline, following = run(reopened, SimulatedMachine(cost=loader_bound), 2)
     assert (baseline.kind, baseline.outcome, baseline.number) == ("baseline", Outcome.OK, 0)
@@ -198,7 +162,7 @@ def test_a_baseline_that_failed_is_measured_again(journal: Path) -> None:
 
 
 def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() -> None:
-    study = opened(few_of(gpu_facts()))
+    study = opened()
     run(study, SimulatedMachine(cost=loader_bound), 1)
     for letter in ("m", "\u2502", "\U0001f525"):
         said = 10**6 * letter
@@ -211,11 +175,11 @@ def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() 
 
 def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    first = opened(few_of(gpu_facts()), journal)
+    first = opened(journal)
     first.ask()
     first.abandon()
     for _ in range(2):
-        study = opened(few_of(gpu_facts()), journal)
+        study = opened(journal)
         run(study, machine, 3)
         study.confirmed(machine.measure(Config(), REQUEST), Config(), "a-0", None)
     assert study.trials[0].number == 0
@@ -223,63 +187,55 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
 
 
 def test_an_abandoned_trial_fails_and_may_be_asked_for_again() -> None:
-    study = opened(few_of(gpu_facts()))
+    study = opened()
     run(study, SimulatedMachine(cost=loader_bound), 2)
     lost, _ = study.ask()
     study.abandon()
     study.abandon()  # there is nothing left to give up
-    assert len(study.trials) == 2
-    assert study.ask()[0] == lost
+    assert (len(study.trials), study.ask()[0]) == (2, lost)
 
 
 @pytest.mark.parametrize(("outcome", "most"), [(Outcome.SUSPECT, 512), (Outcome.DEVICE_OOM, 32)])
 def test_a_failed_trial_is_never_the_best_and_a_disturbed_one_may_be(outcome: Outcome, most: int) -> None:
-    machine = SimulatedMachine(
-        cost=larger_batches_pay, fails=lambda config: outcome if config.batch_size > 32 else None
-    )
-    study = opened(few_of(gpu_facts()))
-    run(study, machine, 20)
-    assert study.best is not None
-    assert study.best.config.batch_size == most
+    study, fails = opened(), lambda config: outcome if config.batch_size > 32 else None
+    run(study, SimulatedMachine(cost=larger_batches_pay, fails=fails), 20)
+    assert there(study.best).config.batch_size == most
 
 
 KEPT = Config(num_workers=4, persistent_workers=True)
+DEARER = {
+    "workers": (KEPT, replace(KEPT, num_workers=2)),
+    "prefetch": (replace(KEPT, prefetch_factor=8), KEPT),
+    "pinning": (replace(KEPT, pin_memory=True), KEPT),
+    "precision": (replace(KEPT, amp="bf16"), KEPT),
+    "threads": (replace(KEPT, intra_op_threads=1), KEPT),
+    "batch size": (replace(KEPT, batch_size=128), KEPT),
+}
 
 
-@pytest.mark.parametrize(
-    ("rate_of_cheaper", "is_chosen"), [(1000.0, True), (985.0, True), (975.0, False)], ids=["equal", "tie", "slower"]
-)
-@pytest.mark.parametrize(
-    ("dear", "cheap"),
-    [
-        (KEPT, replace(KEPT, num_workers=2)),
-        (replace(KEPT, prefetch_factor=8), KEPT),
-        (replace(KEPT, pin_memory=True), KEPT),
-        (replace(KEPT, amp="bf16"), KEPT),
-        (replace(KEPT, intra_op_threads=1), KEPT),
-        (replace(KEPT, batch_size=128), KEPT),
-    ],
-    ids=["workers", "prefetch", "pinning", "precision", "threads", "batch size"],
-)
-def test_among_equally_fast_configurations_the_cheapest_is_the_finalist(
-    dear: Config, cheap: Config, rate_of_cheaper: float, is_chosen: bool
-) -> None:
-    study = opened(few_of(gpu_facts(), prefetch_factor="2,8"))
-    looked_at(study, SimulatedMachine(cost=loader_bound), ("numerics", Config(amp="bf16")))
-    for config, rate in ((Config(batch_size=32), 100.0), (dear, 1000.0), (cheap, rate_of_cheaper)):
+def tell_rates(study: TuningStudy, rates: Mapping[Config, float]) -> None:
+    for config, rate in rates.items():
         _, kind = study.ask()
         measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
         study.tell(Attempt(outcome=Outcome.OK, payload=measured), config, kind)
+
+
+@pytest.mark.parametrize(
+    ("rate", "is_chosen"), [(1000.0, True), (985.0, True), (975.0, False)], ids=["equal", "tie", "slower"]
+)
+@pytest.mark.parametrize("pair", DEARER.values(), ids=DEARER)
+def test_among_equally_fast_ones_the_cheapest_is_the_finalist(pair: Any, rate: float, is_chosen: bool) -> None:
+    dear, cheap = pair
+    study = opened(prefetch_factor="2,8")
+    looked_at(study, SimulatedMachine(cost=loader_bound), ("numerics", Config(amp="bf16")))
+    tell_rates(study, {Config(batch_size=32): 100.0, dear: 1000.0, cheap: rate})
     assert [trial.config for trial in study.finalists(1)] == [cheap if is_chosen else dear]
 
 
 def study_with(rates: Mapping[Config, float]) -> TuningStudy:
     """A study of the baseline and of configurations with these rates."""
-    study = opened(few_of(gpu_facts(), num_workers="0,2,4,6,8"))
-    for config, rate in ({Config(): 1000.0} | dict(rates)).items():
-        _, kind = study.ask()
-        measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
-        study.tell(Attempt(outcome=Outcome.OK, payload=measured), config, kind)
+    study = opened(num_workers="0,2,4,6,8")
+    tell_rates(study, {Config(): 1000.0, **rates})
     return study
 
 
@@ -301,21 +257,20 @@ def test_the_best_alternative_is_a_finalist_however_slow_and_the_baseline_never_
 
 def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    study = opened(few_of(gpu_facts()), journal)
+    study = opened(journal)
     trials = run(study, machine, 3)
     confirmations = [
         study.confirmed(machine.measure(config, REQUEST), config, "a-0", None) for config in (Config(), examples.ANSWER)
     ]
     assert [(trial.kind, trial.round) for trial in confirmations] == [("confirm", "a-0")] * 2
-    for current in (study, opened(few_of(gpu_facts()), journal)):
-        assert current.trials == tuple(trials)
-        assert current.history == (*trials, *confirmations)
+    for current in (study, opened(journal)):
+        assert (current.trials, current.history) == (tuple(trials), (*trials, *confirmations))
         assert [trial.number for trial in current.history] == list(range(5))
 
 
 def test_opening_a_study_leaves_optunas_verbosity_as_it_was() -> None:
     before = optuna.logging.get_verbosity()
-    opened(few_of(gpu_facts()))
+    opened()
     assert optuna.logging.get_verbosity() == before
 
 
@@ -326,10 +281,10 @@ def looked_at(study: TuningStudy, machine: SimulatedMachine, *parts: tuple[Part,
 
 def test_looks_are_kept_beside_the_trials(journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound, fails=too_large)
-    study = opened(few_of(gpu_facts()), journal)
+    study = opened(journal)
     run(study, machine, 1)
     looked_at(study, machine, ("loader", Config()), ("compute", Config()), ("compute", Config(batch_size=512)))
-    reopened = opened(few_of(gpu_facts()), journal)
+    reopened = opened(journal)
     assert reopened.probes == study.probes
     assert [probe.part for probe in reopened.probes] == ["loader", "compute", "compute"]
     assert [probe.attempt.outcome for probe in reopened.probes] == [Outcome.OK, Outcome.OK, Outcome.DEVICE_OOM]
@@ -338,14 +293,12 @@ def test_looks_are_kept_beside_the_trials(journal: Path) -> None:
 
 def test_a_trial_carries_what_was_expected_of_it() -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    study = opened(few_of(gpu_facts()))
+    study = opened()
     run(study, machine, 1)
     looked_at(study, machine, ("loader", Config()), ("compute", Config()))
     (trial,) = run(study, machine, 1)
-    assert trial.predicted is not None
-    assert trial.bound is not None
-    assert trial.predicted == pytest.approx(trial.rate, rel=0.1)
-    assert trial.bound >= machine.cost(trial.config).compute ** -1 * trial.config.batch_size
+    assert there(trial.predicted) == pytest.approx(trial.rate, rel=0.1)
+    assert there(trial.bound) >= machine.cost(trial.config).compute ** -1 * trial.config.batch_size
 
 
 def slow_alone(config: Config) -> StepCost:
@@ -355,17 +308,15 @@ def slow_alone(config: Config) -> StepCost:
 
 def test_a_step_that_cannot_win_is_recorded_as_skipped_with_its_bound(journal: Path) -> None:
     machine = SimulatedMachine(cost=slow_alone)
-    study = opened(few_of(gpu_facts()), journal)
+    study = opened(journal)
     run(study, machine, 1)
     looked_at(study, machine, ("numerics", Config(amp="bf16")))
     looked_at(study, machine, ("loader", Config()), ("compute", Config()), ("compute", Config(amp="bf16")))
     study.record_skipped()
     (skipped,) = study.skipped
     assert (skipped.config.amp, skipped.outcome, skipped.kind) == ("bf16", Outcome.SKIPPED, "skipped")
-    assert skipped.bound is not None
-    assert 5000 <= skipped.bound < 10_000
-    assert study.best is not None
-    assert study.best.number == 0
+    assert 5000 <= there(skipped.bound) < 10_000
+    assert there(study.best).number == 0
     (_, stored) = optuna_trials(journal)
     assert stored.state is TrialState.PRUNED
     study.record_skipped()
@@ -376,12 +327,10 @@ def test_a_step_that_cannot_win_is_recorded_as_skipped_with_its_bound(journal: P
 
 def test_what_leaves_too_little_memory_free_is_infeasible_and_never_the_best(journal: Path) -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
-    study = opened(few_of(gpu_facts()), journal)
+    study = opened(journal)
     trials = run(study, machine, 40)
     limit = 0.9 * 8 * 2**30
-    assert study.best is not None
-    assert study.best.measurement is not None
-    assert study.best.measurement.peak_memory_bytes <= limit
+    assert there(there(study.best).measurement).peak_memory_bytes <= limit
     for trial, stored in zip(trials, optuna_trials(journal), strict=True):
-        assert trial.measurement is not None
-        assert stored.constraints["feasible"] == pytest.approx(trial.measurement.peak_memory_bytes / limit - 1)
+        peak = there(trial.measurement).peak_memory_bytes
+        assert stored.constraints["feasible"] == pytest.approx(peak / limit - 1)

@@ -4,11 +4,10 @@ import statistics
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from autotune.api import tune
@@ -22,9 +21,10 @@ from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.report.text import verdict_sentence
 from autotune.result import Result, Verdict, verdict_text
 from autotune.search.space import as_baseline, build_space
-from autotune.search.tuner import Tuner
 from autotune.storage.keeper import Keeper
 from tests import examples
+from tests.search.test_study import optuna_trials
+from tests.search.there import there
 from tests.simulated import (
     WHOLE,
     SimulatedMachine,
@@ -43,7 +43,7 @@ GPU = gpu_facts()
 CPU = examples.facts(intra_op_threads=4)
 
 
-def run_of(
+def tuned(
     machine: SimulatedMachine,
     facts: WorkloadFacts = GPU,
     *,
@@ -53,26 +53,21 @@ def run_of(
     baseline: Config = examples.BASELINE,
     trials: int | None = None,
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
-    **given: Any,
-) -> Tuner:
-    space = few_of(facts, cpus, baseline, **given)
-    plan = {"max_trials": trials, "memory_limit": memory_limit}
-    return tuner_of(machine, space, facts, host(cpus), budget, tell, **plan)
-
-
-def tuned(
-    machine: SimulatedMachine,
-    facts: WorkloadFacts = GPU,
-    *,
     storage: Path | None = None,
-    **options: Any,
+    **given: Any,
 ) -> Result:
+    space, plan = few_of(facts, cpus, baseline, **given), {"max_trials": trials, "memory_limit": memory_limit}
     with closing(Keeper(storage)) as keeper:
-        return run_of(machine, facts, **options).result(keeper)
+        return tuner_of(machine, space, facts, host(cpus), budget, tell, **plan).result(keeper)
 
 
 def in_the_loader(config: Config) -> tuple[object, ...]:
     return (*config.dataloader_kwargs().items(), config.amp)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "study.journal"
 
 
 def searched(result: Result) -> list[Any]:
@@ -88,9 +83,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize(("cost", "facts", "cpus"), FAMILIES.values(), ids=FAMILIES)
 @pytest.mark.parametrize("seed", range(2))
-def test_the_best_of_a_known_machine_is_found_within_twenty_trials(
-    cost: Callable[[Config], StepCost], facts: WorkloadFacts, cpus: int, seed: int
-) -> None:
+def test_the_best_of_a_known_machine_is_found_within_twenty_trials(cost: Any, facts: Any, cpus: int, seed: int) -> None:
     machine = SimulatedMachine(cost=cost, noise=0.005, seed=seed)
     result = tuned(machine, facts, cpus=cpus, trials=20)
     assert len(searched(result)) <= 20
@@ -99,31 +92,25 @@ def test_the_best_of_a_known_machine_is_found_within_twenty_trials(
 
 
 def test_the_best_that_fits_in_memory_is_found() -> None:
-    def fails(config: Config) -> Outcome | None:
-        return Outcome.DEVICE_OOM if config.batch_size > 200 else None
-
-    machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
-    result = tuned(machine, trials=20)
-    assert result.config.batch_size == 128
-    assert result.verdict is Verdict.FASTER
+    fails = {"fails": lambda config: Outcome.DEVICE_OOM if config.batch_size > 200 else None}
+    result = tuned(SimulatedMachine(cost=larger_batches_pay, **fails), trials=20)
+    assert (result.verdict, result.config.batch_size) == (Verdict.FASTER, 128)
 
 
 @pytest.mark.parametrize(("budget", "baselines"), [(120.0, 1), (600.0, 2)])
 def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, baselines: int) -> None:
-    machine = SimulatedMachine(cost=loader_bound, noise=0.02)
-    result = tuned(machine, budget=budget)
+    result = tuned(SimulatedMachine(cost=loader_bound, noise=0.02), budget=budget)
     confirmed = [t for t in result.history if t.kind == "confirm"]
     after = [t.rate for t in confirmed if in_the_loader(t.config) == in_the_loader(result.config)]
     before = [t.rate for t in confirmed if t.config == examples.BASELINE]
-    assert len(after) == result.rounds
-    assert len(before) == baselines * result.rounds
+    assert (len(after), len(before)) == (result.rounds, baselines * result.rounds)
     assert result.verdict is Verdict.FASTER
     assert result.samples_per_second == pytest.approx(statistics.fmean(after))
     assert result.baseline_samples_per_second == pytest.approx(statistics.fmean(before))
     assert result.samples_per_second not in [t.rate for t in searched(result)]
     assert result.measurement.samples_per_second == sorted(after)[len(after) // 2]
-    assert result.speedup_ci95 is not None
-    assert 1 < result.speedup_ci95[0] <= result.speedup <= result.speedup_ci95[1]
+    low, high = there(result.speedup_ci95)
+    assert 1 < low <= result.speedup <= high
 
 
 def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
@@ -141,8 +128,7 @@ def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:
     result = tuned(SimulatedMachine(cost=equal_everywhere))
     assert result.verdict is Verdict.NO_GAIN
     assert 0 < (result.most_gain or 0) <= 0.05
-    assert result.likeliest is not None
-    assert result.likeliest.speedup == pytest.approx(1.0)
+    assert there(result.likeliest).speedup == pytest.approx(1.0)
     assert result.config == result.baseline
     assert result.config.batch_size == examples.BASELINE.batch_size
     assert (result.speedup, result.speedup_ci95) == (1.0, None)
@@ -155,80 +141,63 @@ def test_the_answer_names_torchs_own_thread_counts() -> None:
 
 
 def test_a_failing_candidate_gives_the_baseline_and_a_note() -> None:
-    machine = SimulatedMachine(
-        cost=loader_bound, fails_fresh=lambda config: Outcome.SHM if config.num_workers else None
-    )
-    result = tuned(machine)
-    assert result.verdict is Verdict.UNDECIDED
-    assert result.config.num_workers == 0
-    assert result.rounds == 0
-    assert result.likeliest is None
+    fails = {"fails_fresh": lambda config: Outcome.SHM if config.num_workers else None}
+    result = tuned(SimulatedMachine(cost=loader_bound, **fails))
+    assert (result.verdict, result.config.num_workers) == (Verdict.UNDECIDED, 0)
+    assert (result.rounds, result.likeliest) == (0, None)
     assert any("nothing could be compared with what you have in fresh processes (shm" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.USER_ERROR, Outcome.NUMERICS, Outcome.WORKER_DIED, Outcome.CRASHED])
-def test_a_baseline_on_which_the_users_code_fails_is_their_error(outcome: Outcome) -> None:
-    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
-    with pytest.raises(UserCodeError, match="baseline") as caught:
-        tuned(machine)
-    assert caught.value.user_traceback == "its traceback"
-    assert len(machine.calls) == 1
+THEIRS = (Outcome.USER_ERROR, Outcome.NUMERICS, Outcome.WORKER_DIED, Outcome.CRASHED)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM, Outcome.TIMEOUT])
-def test_a_baseline_that_does_not_fit_is_nothing_feasible(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [*THEIRS, Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM, Outcome.TIMEOUT])
+def test_a_baseline_that_fails_ends_it_all_as_the_users_error_or_as_nothing_feasible(outcome: Outcome) -> None:
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome)
-    with pytest.raises(NothingFeasibleError, match=str(outcome)):
+    with pytest.raises((UserCodeError, NothingFeasibleError), match="the baseline configuration") as caught:
         tuned(machine)
-    assert len(machine.calls) == 1
+    if outcome in THEIRS:
+        assert isinstance(caught.value, UserCodeError)
+        assert caught.value.user_traceback == "its traceback"
+    else:
+        assert isinstance(caught.value, NothingFeasibleError)
+        assert str(outcome) in str(caught.value)
+    assert (len(machine.calls), machine.looks) == (1, [])
 
 
 def test_an_interrupted_search_confirms_what_it_has() -> None:
     machine = SimulatedMachine(cost=four_shared_cores, noise=0.001, interrupt_at=6)
     result = tuned(machine, CPU, cpus=4)
     assert "interrupted" in result.stop_reason
-    assert len(searched(result)) == 5
+    assert (len(searched(result)), result.verdict, machine.closed) == (5, Verdict.FASTER, 1)
     assert result.rounds >= 2
-    assert result.verdict is Verdict.FASTER
-    assert machine.closed == 1
 
 
-def test_the_trial_that_was_interrupted_is_not_left_running(tmp_path: Path) -> None:
-    storage = tmp_path / "study.journal"
-    tuned(SimulatedMachine(cost=loader_bound, interrupt_at=3), storage=storage)
-    backend = optuna.storages.journal.JournalFileBackend(str(storage))
-    (study,) = optuna.get_all_study_summaries(optuna.storages.JournalStorage(backend))
-    stored = optuna.load_study(study_name=study.study_name, storage=optuna.storages.JournalStorage(backend))
-    states = [trial.state.name for trial in stored.get_trials()]
-    assert states == ["COMPLETE", "COMPLETE"]
-
-
-def test_confirmation_after_an_interrupt_is_short() -> None:
+def test_the_trial_that_was_interrupted_is_not_left_running_and_confirmation_is_short(journal: Path) -> None:
+    tuned(SimulatedMachine(cost=loader_bound, interrupt_at=3), storage=journal)
+    assert [trial.state.name for trial in optuna_trials(journal)] == ["COMPLETE", "COMPLETE"]
     machine = SimulatedMachine(cost=loader_bound, noise=0.05, interrupt_at=6)
     tuned(machine, budget=3600.0)
     assert machine.time <= 5 * machine.seconds + 15.0
 
 
-def test_an_interrupt_before_the_baseline_is_measured_is_an_error() -> None:
-    machine = SimulatedMachine(cost=loader_bound, interrupt_at=1)
+def test_an_interrupt_before_the_baseline_is_measured_is_an_error(journal: Path) -> None:
     with pytest.raises(InterruptedRunError):
-        tuned(machine)
+        tuned(SimulatedMachine(cost=loader_bound, interrupt_at=1), storage=journal)
+    result = tuned(SimulatedMachine(cost=loader_bound), storage=journal)  # starts again
+    assert [trial.number for trial in result.history] == list(range(len(result.history)))
 
 
 def test_an_interrupted_confirmation_claims_nothing() -> None:
-    machine = SimulatedMachine(cost=four_shared_cores, interrupt_at=10)
-    result = tuned(machine, CPU, cpus=4, trials=6)
-    assert result.verdict is Verdict.UNDECIDED
-    assert result.stop_reason == "interrupted by the user"
-    assert result.likeliest is not None
-    assert len(result.likeliest.ratios) == 1
+    result = tuned(SimulatedMachine(cost=four_shared_cores, interrupt_at=10), CPU, cpus=4, trials=6)
+    assert (result.verdict, result.stop_reason) == (Verdict.UNDECIDED, "interrupted by the user")
+    assert (len(there(result.likeliest).ratios), result.speedup_ci95) == (1, None)
     assert result.config != result.baseline  # a single round tells so much of a gain like this one
-    assert result.speedup_ci95 is None
     ran = [trial for trial in result.history if trial.kind != "skipped"]
     assert len(ran) == 9  # the trials, and the round that was complete
 
 
-@pytest.mark.parametrize("trials", [1, 2, 7])
+@pytest.mark.parametrize("trials", [1, 2, 3, 7])
 def test_the_number_of_trials_limits_the_search(trials: int) -> None:
     result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
     assert len(searched(result)) == trials
@@ -245,35 +214,26 @@ def test_the_budget_holds(budget: float, noise: float) -> None:
 
 
 def test_the_budget_leaves_room_for_three_rounds_of_confirmation() -> None:
-    machine = SimulatedMachine(cost=four_shared_cores, noise=0.1, seconds=9.0)
-    result = tuned(machine, CPU, cpus=4, budget=180.0)
+    result = tuned(SimulatedMachine(cost=four_shared_cores, noise=0.1, seconds=9.0), CPU, cpus=4, budget=180.0)
     assert "--budget 5m" in result.stop_reason
     assert result.seconds > 150
     assert result.rounds >= 3
 
 
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
-    machine = SimulatedMachine(cost=loader_bound)
-    result = tuned(machine, budget=100_000.0, num_workers="0,4,8,12")
+    result = tuned(SimulatedMachine(cost=loader_bound), budget=100_000.0, num_workers="0,4,8,12")
     assert result.stop_reason.startswith("within 3% of the ceiling")
     assert len(searched(result)) <= 6
     assert result.remaining_gain == pytest.approx(0.0, abs=0.01)
-
-
-def test_what_could_still_be_gained_is_measured_to_the_ceiling() -> None:
-    result = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2")
-    assert result.config.num_workers == 2
-    assert result.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
+    bounded = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2")
+    assert bounded.config.num_workers == 2
+    assert bounded.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
 
 
 def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
-    def fails(config: Config) -> Outcome | None:
-        return Outcome.SUSPECT if config.batch_size > 64 else None
-
-    machine = SimulatedMachine(cost=larger_batches_pay, fails=fails)
-    result = tuned(machine)
-    suspect = [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT]
-    assert suspect
+    fails = {"fails": lambda config: Outcome.SUSPECT if config.batch_size > 64 else None}
+    result = tuned(machine := SimulatedMachine(cost=larger_batches_pay, **fails))
+    assert (suspect := [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT])
     asked = [config for config, request in machine.calls if not request.fresh]
     assert all(asked.count(trial.config) == 1 for trial in suspect)
     assert result.verdict is Verdict.FASTER
@@ -281,23 +241,25 @@ def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
 
 
 def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_is_told() -> None:
-    busy = SimulatedMachine(cost=loader_bound, noise=0.1, fails=lambda config: Outcome.SUSPECT)
-    result = tuned(busy)
+    result = tuned(SimulatedMachine(cost=loader_bound, noise=0.1, fails=lambda config: Outcome.SUSPECT))
     assert {trial.outcome for trial in result.history if trial.kind != "skipped"} == {Outcome.SUSPECT}
     assert result.verdict is Verdict.FASTER
     confirming = sum(trial.kind == "confirm" for trial in result.history)
-    assert any(
-        f"disturbed during {confirming} of {confirming} confirming measurements" in note for note in result.notes
-    )
+    told = f"disturbed during {confirming} of {confirming} confirming measurements"
+    assert any(told in note for note in result.notes)
+
+
+FEW_WORKERS = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
+
+
+def gaining(share: float) -> Callable[[Config], StepCost]:
+    """Workers make training faster by so much."""
+    return lambda config: StepCost(compute=config.batch_size / (1000 * (1 + share) if config.num_workers else 1000))
 
 
 def test_what_is_undecided_says_what_would_decide_it() -> None:
-    def hardly(config: Config) -> StepCost:
-        return StepCost(compute=config.batch_size / (1040 if config.num_workers else 1000))
-
-    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
-    machine = SimulatedMachine(cost=hardly, noise=0.1, fails=lambda config: Outcome.SUSPECT, seed=3)
-    undecided = tuned(machine, budget=60.0, **few)
+    machine = SimulatedMachine(cost=gaining(0.04), noise=0.1, fails=lambda config: Outcome.SUSPECT, seed=3)
+    undecided = tuned(machine, budget=60.0, **FEW_WORKERS)
     assert undecided.verdict is Verdict.UNDECIDED
     assert undecided.missing[0] == "more time (--budget 2m)"
     assert undecided.missing[1].startswith("a quieter machine (")
@@ -306,9 +268,7 @@ def test_what_is_undecided_says_what_would_decide_it() -> None:
 
 @pytest.mark.parametrize("budget", [30.0, 40.0, 60.0, 75.0])
 @pytest.mark.parametrize("noise", [0.01, 0.2])
-def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_to_stop_is_true(
-    budget: float, noise: float
-) -> None:
+def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_true(budget: float, noise: float) -> None:
     machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=4.0)
     result = tuned(machine, CPU, cpus=4, budget=budget)
     assert result.likeliest is not None
@@ -323,11 +283,9 @@ def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_to_stop
 
 def test_what_confirmation_leaves_of_its_time_goes_to_the_search() -> None:
     machine = SimulatedMachine(cost=four_shared_cores, noise=0.02, seconds=6.0)
-    result = tuned(machine, CPU, cpus=4, budget=400.0, **WHOLE)
+    assert tuned(machine, CPU, cpus=4, budget=400.0, **WHOLE).verdict is Verdict.FASTER
     fresh = [request.fresh for _, request in machine.calls]
-    again = fresh[fresh.index(True) :]
-    assert False in again  # trials after the first round
-    assert result.verdict is Verdict.FASTER
+    assert False in fresh[fresh.index(True) :]  # trials after the first round
 
 
 ROUNDS = "more rounds than 16: with --storage FILE, those of several runs add up"
@@ -342,29 +300,19 @@ ROUNDS = "more rounds than 16: with --storage FILE, those of several runs add up
     ],
 )
 def test_what_would_decide_it_is_what_ended_it(options: dict[str, Any], wanted: str) -> None:
-    def hardly(config: Config) -> StepCost:
-        return StepCost(compute=config.batch_size / (1030 if config.num_workers else 1000))
-
-    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
-    results = [tuned(SimulatedMachine(cost=hardly, noise=0.1, seed=seed), **few, **options) for seed in range(4)]
+    machines = [SimulatedMachine(cost=gaining(0.03), noise=0.1, seed=seed) for seed in range(4)]
+    results = [tuned(machine, **FEW_WORKERS, **options) for machine in machines]
     missing = {result.missing[0] for result in results if result.verdict is Verdict.UNDECIDED}
     assert wanted in missing
     assert missing <= {wanted, ROUNDS}
 
 
-def test_a_study_that_goes_on_counts_its_earlier_rounds(tmp_path: Path) -> None:
-    few = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
-
-    def some(config: Config) -> StepCost:
-        return StepCost(compute=config.batch_size / (1060 if config.num_workers else 1000))
-
-    storage, rounds = tmp_path / "study.journal", []
+def test_a_study_that_goes_on_counts_its_earlier_rounds(journal: Path) -> None:
+    rounds = []
     for seed in range(2):
-        machine = SimulatedMachine(cost=some, noise=0.06, seed=seed, seconds=8.0)
-        result = tuned(machine, storage=storage, **few)
-        assert result.likeliest is not None
-        rounds.append(len(result.likeliest.ratios))
-        assert sum(request.fresh for _, request in machine.calls) > 0
+        machine = SimulatedMachine(cost=gaining(0.06), noise=0.06, seed=seed, seconds=8.0)
+        rounds.append(len(there(tuned(machine, storage=journal, **FEW_WORKERS).likeliest).ratios))
+        assert any(request.fresh for _, request in machine.calls)
     assert rounds[1] > rounds[0] >= 3
 
 
@@ -378,8 +326,7 @@ def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None
 
 @pytest.mark.parametrize(("gain", "keeps"), [(0.002, False), (0.05, True)])
 def test_workers_live_on_in_the_answer_where_that_pays_and_the_answer_was_measured(gain: float, keeps: bool) -> None:
-    machine = SimulatedMachine(cost=loader_bound, persistence_gain=gain)
-    result = tuned(machine)
+    result = tuned(SimulatedMachine(cost=loader_bound, persistence_gain=gain))
     assert result.config.num_workers > 0
     assert result.config.persistent_workers is keeps
     confirmed = [trial.config.dataloader_kwargs() for trial in result.history if trial.kind == "confirm"]
@@ -393,13 +340,12 @@ def test_the_baseline_is_not_improved_upon_by_what_was_not_allowed() -> None:
     assert result.config.to_document()["dataloader"] == baseline.to_document()["dataloader"]
 
 
-def test_a_study_of_older_records_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = tmp_path / "study.journal"
+def test_a_study_of_older_records_is_not_continued(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.storage.study_records.SCHEMA", 1)
-    tuned(SimulatedMachine(cost=loader_bound), trials=4, storage=storage)
+    tuned(SimulatedMachine(cost=loader_bound), trials=4, storage=journal)
     monkeypatch.undo()
     machine = SimulatedMachine(cost=loader_bound)
-    result = tuned(machine, trials=4, storage=storage)
+    result = tuned(machine, trials=4, storage=journal)
     assert machine.calls[0][0].num_workers == 0
     assert [note for note in result.notes if "another version of autotune: it is not continued" in note]
 
@@ -418,9 +364,8 @@ def test_a_precision_in_which_the_model_does_not_train_is_left_out_and_named() -
     result = tuned(machine, batch_size=32)
     assert {config.amp for config, _ in machine.calls} == {"off", "bf16"}
     assert result.config.amp == "bf16"
-    assert [note for note in result.notes if "fp16" in note] == [
-        "in fp16 gradients overflow at every scale of the loss: left out"
-    ]
+    (note,) = [note for note in result.notes if "fp16" in note]
+    assert note == "in fp16 gradients overflow at every scale of the loss: left out"
     sound = tuned(SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001), batch_size=32)
     assert sound.config.amp == "fp16"
 
@@ -444,8 +389,7 @@ def test_without_time_to_compare_a_precision_with_fp32_it_is_not_used(budget: fl
 
 def test_a_precision_that_the_user_trains_in_is_theirs() -> None:
     machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001, numerics=overflowing)
-    result = tuned(machine, baseline=Config(amp="fp16"), batch_size=32)
-    assert result.config.amp == "fp16"
+    assert tuned(machine, baseline=Config(amp="fp16"), batch_size=32).config.amp == "fp16"
     assert not [config for config, request in machine.looks if request.part == "numerics" and config.amp == "fp16"]
 
 
@@ -467,6 +411,14 @@ def test_the_baseline_accumulates_what_a_step_takes(given: Any, whole: int | Non
     assert (baseline.batch_size, baseline.accumulation_steps) == expected
 
 
+def test_fields_of_a_baseline_may_be_given_by_name() -> None:
+    assert as_baseline({"batch_size": 8, "threads": 2}) == Config(batch_size=8, intra_op_threads=2)
+    assert as_baseline(None) == Config()
+    assert as_baseline(examples.ANSWER) is examples.ANSWER
+    with pytest.raises(UsageError, match="--baseline batchsize: unknown"):
+        as_baseline({"batchsize": 8})
+
+
 @pytest.mark.parametrize(
     ("given", "whole"),
     [
@@ -486,9 +438,7 @@ def test_a_baseline_that_does_not_divide_the_samples_of_a_step_is_refused(given:
 def test_the_samples_of_a_step_stay_the_same_in_every_trial_and_look(has_batch_norm: bool) -> None:
     machine = SimulatedMachine(cost=larger_batches_pay)
     facts = gpu_facts(dataset_length=None, has_batch_norm=has_batch_norm)
-    baseline = as_baseline(None, 256)
-    space = build_space(facts, 8, baseline, {}, 256)
-    result = tuner_of(machine, space, facts, host(8)).result()
+    result = tuner_of(machine, build_space(facts, 8, as_baseline(None, 256), {}, 256), facts, host(8)).result()
     asked = [config for config, _ in (*machine.calls, *machine.looks)]
     assert {config.batch_size * config.accumulation_steps for config in asked} == {256}
     assert (result.config.batch_size, result.config.accumulation_steps) == (256, 1)
@@ -508,68 +458,52 @@ def test_a_larger_batch_comes_with_advice() -> None:
 def test_training_takes_no_more_memory_than_it_may() -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
     result = tuned(machine, CPU, memory_limit=MemoryLimit(most=2**31))
-    assert result.config.batch_size == 128
-    assert result.measurement.peak_memory_bytes == 2**31
-    tried = [config.batch_size for config, _ in (*machine.calls, *machine.looks)]
-    assert max(tried) == 128
+    assert (result.config.batch_size, result.measurement.peak_memory_bytes) == (128, 2**31)
+    assert max(config.batch_size for config, _ in (*machine.calls, *machine.looks)) == 128
+
+
+@dataclass(kw_only=True)
+class Growing(SimulatedMachine):
+    """Some measurements say more of the memory."""
+
+    grows: Callable[[Config, Request], bool]
+    numbers: dict[str, int]
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        found = super().measure(config, request)
+        if not found.measurement or not self.grows(config, request):
+            return found
+        return replace(found, payload=replace(found.measurement, **self.numbers))
 
 
 def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> None:
-    class Growing(SimulatedMachine):
-        def measure(self, config: Config, request: Request) -> Attempt:
-            found = super().measure(config, request)
-            if request.fresh and config.batch_size > 32 and found.measurement:
-                found = replace(found, payload=replace(found.measurement, peak_memory_bytes=3 * 2**30))
-            return found
-
-    result = tuned(Growing(cost=larger_batches_pay), CPU, memory_limit=MemoryLimit(most=2**31))
-    assert result.verdict is Verdict.UNDECIDED
-    assert result.config.batch_size == 32
+    grows = {"grows": lambda config, request: request.fresh and config.batch_size > 32}
+    machine = Growing(cost=larger_batches_pay, numbers={"peak_memory_bytes": 3 * 2**30}, **grows)
+    result = tuned(machine, CPU, memory_limit=MemoryLimit(most=2**31))
+    assert (result.verdict, result.config.batch_size) == (Verdict.UNDECIDED, 32)
     assert any("more memory than it may" in note for note in result.notes)
 
 
-def test_a_baseline_in_a_study_that_goes_on_is_held_to_the_memory_too(tmp_path: Path) -> None:
-    storage = str(tmp_path / "study.journal")
-    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31)
-    tuned(machine, CPU, trials=3, storage=storage)
-    with pytest.raises(UsageError, match="--max-memory"):
-        tuned(machine, CPU, trials=3, storage=storage, memory_limit=MemoryLimit(most=2**30))
+def test_what_an_epoch_would_need_by_its_end_counts() -> None:
+    grows = {"grows": lambda config, request: config.num_workers > 0}
+    machine = Growing(cost=loader_bound, numbers={"epoch_host_memory_bytes": 3 * 2**30}, **grows)
+    assert tuned(machine, CPU, trials=8, memory_limit=MemoryLimit(most=2**31)).config.num_workers == 0
 
 
-def test_what_an_epoch_would_need_by_its_end_counts(tmp_path: Path) -> None:
-    class Leaking(SimulatedMachine):
-        def measure(self, config: Config, request: Request) -> Attempt:
-            found = super().measure(config, request)
-            if config.num_workers and found.measurement:
-                found = replace(found, payload=replace(found.measurement, epoch_host_memory_bytes=3 * 2**30))
-            return found
-
-    result = tuned(Leaking(cost=loader_bound), CPU, trials=8, memory_limit=MemoryLimit(most=2**31))
-    assert result.config.num_workers == 0
-
-
-def test_a_study_goes_on_with_narrower_bounds(tmp_path: Path) -> None:
-    storage = str(tmp_path / "study.journal")
-    wide = {"batch_size": "64,128,256", "amp": "off,bf16", "threads": "1,4"}
-    tuned(
-        SimulatedMachine(cost=larger_batches_pay),
-        CPU,
-        baseline=Config(batch_size=256),
-        trials=5,
-        storage=storage,
-        **wide,
-    )
-    for narrow in ({"batch_size": "64,128"}, {"amp": "off"}, {"threads": 1}):
-        machine = SimulatedMachine(cost=larger_batches_pay)
-        bounds = {**wide, **narrow}
-        result = tuned(machine, CPU, baseline=Config(batch_size=256), trials=8, storage=storage, **bounds)
-        assert result.config.batch_size in (64, 128, 256)
-
-
-def test_a_baseline_that_takes_more_memory_than_training_may_is_refused() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31)
+def test_a_baseline_that_takes_too_much_memory_is_refused_and_in_a_study_that_goes_on_too(journal: Path) -> None:
+    machine, less = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31), MemoryLimit(most=2**30)
     with pytest.raises(UsageError, match=r"--max-memory 1\.0 GiB: the baseline takes 2\.0 GiB"):
-        tuned(machine, memory_limit=MemoryLimit(most=2**30))
+        tuned(machine, memory_limit=less)
+    tuned(machine, CPU, trials=3, storage=journal)
+    with pytest.raises(UsageError, match="--max-memory"):
+        tuned(machine, CPU, trials=3, storage=journal, memory_limit=less)
+
+
+def test_a_study_goes_on_with_narrower_bounds(journal: Path) -> None:
+    wide = {"batch_size": "64,128,256", "amp": "off,bf16", "threads": "1,4"}
+    for trials, narrow in ((5, {}), (8, {"batch_size": "64,128"}), (8, {"amp": "off"}), (8, {"threads": 1})):
+        given = {"baseline": Config(batch_size=256), "trials": trials, "storage": journal, **wide, **narrow}
+        assert tuned(SimulatedMachine(cost=larger_batches_pay), CPU, **given).config.batch_size in (64, 128, 256)
 
 
 def test_more_headroom_leaves_more_memory_free() -> None:
@@ -596,49 +530,13 @@ def test_progress_goes_through_the_phases_in_order() -> None:
     assert left == sorted(left, reverse=True)
 
 
-def test_a_stored_study_is_continued(tmp_path: Path) -> None:
-    storage = tmp_path / "study.journal"
-    first = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=6, storage=storage)
-    machine = SimulatedMachine(cost=four_shared_cores)
-    second = tuned(machine, CPU, cpus=4, trials=10, storage=storage)
-    assert searched(second)[:6] == searched(first)
-    assert len([1 for _, request in machine.calls if not request.fresh]) == 4
-    assert second.verdict == "faster"
-
-
-def test_a_stored_study_whose_baseline_failed_starts_again(tmp_path: Path) -> None:
-    storage = tmp_path / "study.journal"
-    with pytest.raises(UserCodeError):
-        tuned(SimulatedMachine(cost=loader_bound, fails=lambda config: Outcome.USER_ERROR), storage=storage)
-    result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
-    assert result.verdict is Verdict.FASTER
-    assert searched(result)[0].config == examples.BASELINE
-
-
-def test_a_stored_study_that_was_interrupted_at_once_starts_again(tmp_path: Path) -> None:
-    storage = tmp_path / "study.journal"
-    with pytest.raises(InterruptedRunError):
-        tuned(SimulatedMachine(cost=loader_bound, interrupt_at=1), storage=storage)
-    result = tuned(SimulatedMachine(cost=loader_bound), storage=storage)
-    assert [trial.number for trial in result.history] == list(range(len(result.history)))
-
-
+MEASURED = """samples_per_second ci95 peak_memory_bytes memory_limit_bytes ceiling_samples_per_second bottleneck
+    baseline speedup speedup_ci95 verdict"""
 DOCUMENTED = {
     "dataloader": {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"},
     "training": {"amp", "accumulation_steps"},
     "threads": {"intra_op", "inter_op"},
-    "measured": {
-        "samples_per_second",
-        "ci95",
-        "peak_memory_bytes",
-        "memory_limit_bytes",
-        "ceiling_samples_per_second",
-        "bottleneck",
-        "baseline",
-        "speedup",
-        "speedup_ci95",
-        "verdict",
-    },
+    "measured": set(MEASURED.split()),
     "made_on": {"device", "cpus", "torch", "driver", "workload", "date", "autotune"},
 }
 
@@ -663,10 +561,9 @@ def test_the_file_gives_the_answer_back(tmp_path: Path, name: str, cost: Callabl
         warnings.simplefilter("ignore")  # it was made on a machine that does not exist
         loaded = load_config(tmp_path / name)
     assert loaded == result.config
-    assert loaded.measured == result.config.measured
-    assert loaded.measured is not None
-    assert loaded.measured["verdict"] == verdict_text(result.verdict, result.most_gain)
-    assert loaded.measured["samples_per_second"] == pytest.approx(result.samples_per_second, rel=1e-5)
+    assert (measured := there(loaded.measured)) == result.config.measured
+    assert measured["verdict"] == verdict_text(result.verdict, result.most_gain)
+    assert measured["samples_per_second"] == pytest.approx(result.samples_per_second, rel=1e-5)
 
 
 def test_a_baseline_of_the_users_is_the_baseline() -> None:
@@ -674,14 +571,6 @@ def test_a_baseline_of_the_users_is_the_baseline() -> None:
     result = tuned(SimulatedMachine(cost=equal_everywhere), baseline=baseline)
     assert searched(result)[0].config == baseline
     assert replace(result.baseline, intra_op_threads=None, inter_op_threads=None) == baseline
-
-
-def test_fields_of_a_baseline_may_be_given_by_name() -> None:
-    assert as_baseline(None) == Config()
-    assert as_baseline({"batch_size": 8, "threads": 2}) == Config(batch_size=8, intra_op_threads=2)
-    assert as_baseline(examples.ANSWER) is examples.ANSWER
-    with pytest.raises(UsageError, match="--baseline batchsize: unknown"):
-        as_baseline({"batchsize": 8})
 
 
 @pytest.mark.parametrize(
@@ -692,6 +581,7 @@ def test_fields_of_a_baseline_may_be_given_by_name() -> None:
         ({"trials": 0}, "--trials"),
         ({"budget": "soon"}, "--budget"),
         ({"baseline": {"amp": "fp8"}}, "amp"),
+        ({"explore": "turbo"}, "--explore: unknown option 'turbo'"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any], flag: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import optuna
 import optuna_dashboard
@@ -13,6 +13,7 @@ import pytest
 
 from autotune.result import Result
 from tests.report.results import kept_study
+from tests.storage.test_keeper import frozen, opened, trial
 
 KNOBS = {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads"}
 
@@ -27,17 +28,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Any]:
 def answered(storage: Any, path: str) -> dict[str, Any]:
     """Ask the dashboard's own server, without a port."""
     status: list[str] = []
-    environment = {
-        "REQUEST_METHOD": "GET",
-        "PATH_INFO": path,
-        "QUERY_STRING": "",
-        "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(),
-        "wsgi.errors": io.StringIO(),
-    }
+    environment: dict[str, Any] = {"PATH_INFO": path}
+    setup_testing_defaults(environment)
     body = optuna_dashboard.wsgi(storage)(environment, lambda code, headers, error=None: status.append(code))
     assert status == ["200 OK"]
     return dict(json.loads(b"".join(body)))
@@ -49,9 +41,9 @@ def test_trials_have_the_values_of_the_knobs_and_their_outcomes_in_words(kept: t
     assert shown["objective_names"] == ["samples/s"]
     searched = [trial for trial in result.history if trial.kind != "confirm"]
     assert len(shown["trials"]) == len(searched)
-    for trial, record in zip(shown["trials"], searched, strict=True):
-        params = {each["name"]: each["param_external_value"] for each in trial["params"]}
-        words = {each["key"]: each["value"] for each in trial["user_attrs"]}
+    for row, record in zip(shown["trials"], searched, strict=True):
+        params = {each["name"]: each["param_external_value"] for each in row["params"]}
+        words = {each["key"]: each["value"] for each in row["user_attrs"]}
         assert set(params) <= KNOBS
         assert params["batch_size"] == str(record.config.batch_size)
         assert params["num_workers"] == str(record.config.num_workers)
@@ -85,13 +77,8 @@ def test_what_went_wrong_has_a_note(kept: tuple[Result, Any]) -> None:
 
 
 def test_every_study_that_is_kept_elsewhere_is_shown_too(tmp_path: Path) -> None:
-    from autotune.storage.keeper import Keeper
-    from tests.storage.test_keeper import HERE, frozen, trial
-
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    keeper = Keeper(url)
-    keeper.open(HERE)
-    keeper.trial(frozen(trial(0)), "a note " * 1000)  # longer than what one attribute holds
-    keeper.close()
+    with opened(url) as (keeper, _):
+        keeper.trial(frozen(trial(0)), "a note " * 1000)  # longer than what one attribute holds
     shown = answered(optuna.storages.RDBStorage(url), "/api/studies/1")
     assert shown["trials"][0]["note"]["body"] == "a note " * 1000

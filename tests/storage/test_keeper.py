@@ -67,29 +67,30 @@ def keep(location: Path | str, *numbers: int, finish: bool = False, **options: A
         assert keeper.failure is None
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.study"
+
+
 @pytest.fixture(params=["file", "database"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    return tmp_path / "a.study" if request.param == "file" else f"sqlite:///{tmp_path / 'a.db'}"
+def location(request: pytest.FixtureRequest, path: Path) -> Path | str:
+    return path if request.param == "file" else f"sqlite:///{path.with_suffix('.db')}"
 
 
 def test_everything_that_was_kept_is_there_again(location: Path | str) -> None:
     confirmation = examples.trial(number=2, kind="confirm")
     told: list[Progress] = []
-    for _ in range(2):
-        with opened(location, messages=Messages(on_progress=told.append)) as (keeper, kept):
-            pass
-        assert kept == Kept() or len(kept.trials) == 2
-        if not kept.trials:
-            with opened(location) as (keeper, _):
-                keeper.trial(frozen(trial(0)))
-                keeper.look(PROBE)
-                keeper.trial(frozen(trial(1)))
-                keeper.confirmation(confirmation)
-                keeper.search_ended("the budget is spent")
+    assert kept_at(location, messages=Messages(on_progress=told.append)) == Kept()
+    with opened(location) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        keeper.look(PROBE)
+        keeper.trial(frozen(trial(1)))
+        keeper.confirmation(confirmation)
+        keeper.search_ended("the budget is spent")
+    kept = kept_at(location, messages=Messages(on_progress=told.append))
     assert kept == Kept(trials=(trial(0), trial(1)), probes=(PROBE,), confirmations=(confirmation,))
-    (said,) = [progress.message for progress in told]
-    assert said
-    assert "2 trials, the last of 20" in said
+    (said,) = told
+    assert "2 trials, the last of 20" in str(said.message)
 
 
 def test_looks_go_on_where_they_ended(location: Path | str) -> None:
@@ -150,32 +151,30 @@ def test_a_study_of_something_else_is_not_continued_and_the_difference_is_said(
 
 
 @pytest.mark.parametrize(
-    ("facts", "cpus", "part"),
+    ("facts", "part"),
     [
-        (gpu_facts(fingerprint="f" * 16), 8, "workload"),
-        (gpu_facts(device_name="another"), 8, "device"),
-        (gpu_facts(versions={"python": "3.11.9", "torch": "2.12.0"}), 8, "torch"),
-        (gpu_facts(versions={"python": "3.12.1", "torch": "2.13.0"}), 8, "Python"),
+        (gpu_facts(fingerprint="f" * 16), "workload"),
+        (gpu_facts(device_name="another"), "device"),
+        (gpu_facts(versions={"python": "3.11.9", "torch": "2.12.0"}), "torch"),
+        (gpu_facts(versions={"python": "3.12.1", "torch": "2.13.0"}), "Python"),
     ],
 )
-def test_an_identity_tells_apart_what_must_not_be_mixed(facts: Any, cpus: int, part: str) -> None:
-    here = identify(gpu_facts(), host(8), space_of(gpu_facts()).fingerprint)
-    there = identify(facts, host(cpus), space_of(gpu_facts()).fingerprint)
+def test_an_identity_tells_apart_what_must_not_be_mixed(facts: Any, part: str) -> None:
+    here, there = (identify(each, host(8), space_of(gpu_facts()).fingerprint) for each in (gpu_facts(), facts))
     assert here.name != there.name
     assert [name for name in here.parts if here.parts[name] != there.parts[name]] == [part]
 
 
 def test_other_bounds_are_another_study() -> None:
-    here = identify(gpu_facts(), host(8), space_of(gpu_facts()).fingerprint)
-    there = identify(gpu_facts(), host(8), space_of(gpu_facts(), batch_size="8..16").fingerprint)
+    spaces = space_of(gpu_facts()), space_of(gpu_facts(), batch_size="8..16")
+    here, there = (identify(gpu_facts(), host(8), space.fingerprint) for space in spaces)
     assert here.differences(there.parts) == ["another baseline or other values to search"]
 
 
 # --- the file of one command ---
 
 
-def test_the_file_of_one_command_begins_with_its_first_trial(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_the_file_of_one_command_begins_with_its_first_trial(path: Path) -> None:
     with opened(path, for_one_run=True) as (keeper, kept):
         assert kept == Kept()
         assert not path.exists()
@@ -185,8 +184,7 @@ def test_the_file_of_one_command_begins_with_its_first_trial(tmp_path: Path) -> 
         assert path.exists()
 
 
-def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_begins_anew(path: Path) -> None:
     keep(path, 0, 1, for_one_run=True)
     assert len(kept_at(path, for_one_run=True).trials) == 2
     keep(path, 2, for_one_run=True, finish=True)
@@ -208,8 +206,8 @@ def test_a_file_that_the_user_named_goes_on_for_ever(location: Path | str) -> No
     assert len(kept_at(location).trials) == 2
 
 
-def test_an_unfinished_study_of_another_workload_stays_in_the_file(tmp_path: Path) -> None:
-    path, other = tmp_path / "a.study", Identity(parts=PARTS | {"workload": "other"})
+def test_an_unfinished_study_of_another_workload_stays_in_the_file(path: Path) -> None:
+    other = Identity(parts=PARTS | {"workload": "other"})
     keep(path, 0, 1, identity=other, for_one_run=True)
     keep(path, 0, for_one_run=True, finish=True)
     keep(path, 0, for_one_run=True)
@@ -220,8 +218,7 @@ def test_an_unfinished_study_of_another_workload_stays_in_the_file(tmp_path: Pat
 # --- damage ---
 
 
-def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_goes_on(path: Path) -> None:
     keep(path, 0, 1)
     whole = path.stat().st_size
     keep(path, 2)
@@ -231,19 +228,17 @@ def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_
         path.write_bytes(content[:cut])
         keep(path, 3)
         assert [each.number for each in kept_at(path).trials] == [0, 1, 3]
-    assert [each.name for each in tmp_path.iterdir()] == ["a.study"]  # a torn line needs no copy
+    assert [each.name for each in path.parent.iterdir()] == ["a.study"]  # a torn line needs no copy
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"op_c', b"\0" * 4096], ids=["empty", "one", "torn", "zeros"])
-def test_a_file_whose_first_line_was_cut_off_is_a_new_one(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.study"
+def test_a_file_whose_first_line_was_cut_off_is_a_new_one(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     keep(path, 0)
     assert len(kept_at(path).trials) == 1
 
 
-def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(path: Path) -> None:
     keep(path, 0, 1, 2)
     lines = path.read_bytes().splitlines(keepends=True)
     (damaged,) = [index for index, line in enumerate(lines) if b'"batch_size":33' in line]
@@ -287,9 +282,8 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     ],
 )
 def test_a_record_that_is_none_is_a_clear_error(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+    path: Path, change: Callable[[dict[str, Any]], object], said: str
 ) -> None:
-    path = tmp_path / "a.study"
     keep(path, 0, 1)
     changed(path, change)
     before = path.read_bytes()
@@ -300,19 +294,15 @@ def test_a_record_that_is_none_is_a_clear_error(
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"op_code":99}',
-        b'{"op_code":4}',
-        b'{"op_code":8,"trial_id":77,"user_attr":{}}',
-        b'{"op_code":0,"study_name":["a"],"directions":5,"worker_id":"w"}',
-        b'{"op_code":"x","worker_id":{}}',
-        b'{"op_code":null}',
-    ],
-)
-def test_an_operation_that_is_none_is_a_clear_error(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "a.study"
+NO_OPERATIONS = [
+    *(b'{"op_code":99}', b'{"op_code":4}', b'{"op_code":"x","worker_id":{}}', b'{"op_code":null}'),
+    b'{"op_code":8,"trial_id":77,"user_attr":{}}',
+    b'{"op_code":0,"study_name":["a"],"directions":5,"worker_id":"w"}',
+]
+
+
+@pytest.mark.parametrize("line", NO_OPERATIONS)
+def test_an_operation_that_is_none_is_a_clear_error(path: Path, line: bytes) -> None:
     keep(path, 0)
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(StorageError, match="cannot be opened"), opened(path):
@@ -321,19 +311,18 @@ def test_an_operation_that_is_none_is_a_clear_error(tmp_path: Path, line: bytes)
 
 @pytest.mark.parametrize("content", [b"these are my notes\n", b"SQLite format 3\0", b"notes"])
 @pytest.mark.parametrize("for_one_run", [False, True])
-def test_a_file_that_is_no_study_is_refused_and_left_alone(tmp_path: Path, content: bytes, for_one_run: bool) -> None:
-    path = tmp_path / "notes.txt"
+def test_a_file_that_is_no_study_is_refused_and_left_alone(path: Path, content: bytes, for_one_run: bool) -> None:
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"the file exists and is not a study.*another file"):
         kept_at(path, for_one_run=for_one_run)
     assert path.read_bytes() == content
 
 
-def test_a_file_that_is_far_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_far_too_large_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.storage.study_file.MAX_BYTES", 100)
-    (tmp_path / "a.study").write_bytes(b'{"op_code":0}\n' * 100)
+    path.write_bytes(b'{"op_code":0}\n' * 100)
     with pytest.raises(StorageError, match="larger than 100 bytes"):
-        kept_at(tmp_path / "a.study")
+        kept_at(path)
 
 
 @pytest.mark.parametrize(
@@ -354,13 +343,11 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_damaged_database_is_a_clear_error(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    keep(url, 0)
-    path = tmp_path / "a.db"
+def test_a_damaged_database_is_a_clear_error(path: Path) -> None:
+    keep(f"sqlite:///{path}", 0)
     path.write_bytes(path.read_bytes()[:5000] + b"\xff" * 20_000)
     with pytest.raises(StorageError, match="cannot be opened"):
-        kept_at(url)
+        kept_at(f"sqlite:///{path}")
 
 
 # --- what fails while the search goes on ---
@@ -377,8 +364,7 @@ def full_disk(largest: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn(path: Path) -> None:
     with opened(path) as (keeper, _):
         keeper.trial(frozen(trial(0)))
         size = path.stat().st_size
@@ -392,26 +378,21 @@ def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("vanish", [Path.unlink, lambda path: path.rename(f"{path}.moved")])
-def test_a_file_that_is_taken_away_is_said_and_not_made_again(tmp_path: Path, vanish: Callable[[Path], object]) -> None:
-    path = tmp_path / "a.study"
+def test_a_file_that_is_taken_away_is_said_and_not_made_again(path: Path, vanish: Callable[[Path], object]) -> None:
     with opened(path) as (keeper, _):
         keeper.trial(frozen(trial(0)))
         vanish(path)
         keeper.trial(frozen(trial(1)))
-        assert keeper.failure is not None
-        assert "was removed or replaced meanwhile" in keeper.failure
+        assert "was removed or replaced meanwhile" in str(keeper.failure)
     assert not path.exists()
 
 
-def test_a_database_that_is_gone_is_said(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    with opened(f"sqlite:///{folder / 'a.db'}") as (keeper, _):
+def test_a_database_that_is_gone_is_said(path: Path) -> None:
+    with opened(f"sqlite:///{path}") as (keeper, _):
         keeper.trial(frozen(trial(0)))
-        (folder / "a.db").write_bytes(b"\xff" * 9000)
+        path.write_bytes(b"\xff" * 9000)
         keeper.trial(frozen(trial(1)))
-        assert keeper.failure is not None
-        assert "the study could not be kept: sqlite:///" in keeper.failure
+        assert "the study could not be kept: sqlite:///" in str(keeper.failure)
 
 
 @pytest.mark.parametrize("for_one_run", [False, True])
@@ -431,8 +412,7 @@ def test_what_cannot_be_created_is_an_error_where_it_was_named_and_a_note_where_
 # --- other processes ---
 
 
-def test_a_second_run_is_told_who_holds_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_a_second_run_is_told_who_holds_the_file(path: Path) -> None:
     with opened(path) as (keeper, _):
         with pytest.raises(StorageError, match=f"process {os.getpid()} is writing it; wait until that has ended"):
             kept_at(path)
@@ -453,12 +433,10 @@ HOLDING = textwrap.dedent(
 )
 
 
-def test_a_run_that_was_killed_holds_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_a_run_that_was_killed_holds_nothing(path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", HOLDING, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(StorageError, match=f"process {process.pid} is writing it"):
             kept_at(path)
@@ -468,8 +446,7 @@ def test_a_run_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     assert len(kept_at(path).trials) == 1
 
 
-def test_a_study_that_was_closed_is_free_although_a_forked_process_lives_on(tmp_path: Path) -> None:
-    path = tmp_path / "my.study"
+def test_a_study_that_was_closed_is_free_although_a_forked_process_lives_on(path: Path) -> None:
     with opened(path) as (keeper, _):
         keeper.trial(frozen(trial(0)))
         child = os.fork()
@@ -484,13 +461,11 @@ def test_a_study_that_was_closed_is_free_although_a_forked_process_lives_on(tmp_
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_keeps_studies_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    path = tmp_path / "my.study"
-    with opened(path) as (keeper, _):
-        keeper.trial(frozen(trial(0)))
+    keep(path, 0)
     assert len(kept_at(path).trials) == 1

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from autotune.encoding import to_json
 from autotune.errors import StorageError, UsageError
 from autotune.records import EARLIEST_SCHEMA, SCHEMA, Attempt, Outcome
-from autotune.storage.keeper import Keeper
 from autotune.storage.read import read_study
 from autotune.storage.shared_keeper import open_keeper
 from autotune.storage.study_records import (
@@ -37,9 +36,14 @@ from tests.storage.test_keeper import HERE, PROBE, frozen, keep, opened, trial
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
 
-@pytest.fixture(params=["file", "database"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "a.study") if request.param == "file" else f"sqlite:///{tmp_path / 'a.db'}"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.study"
+
+
+@pytest.fixture(params=["", "sqlite:///"], ids=["file", "database"])
+def location(request: pytest.FixtureRequest, path: Path) -> str:
+    return f"{request.param}{path}"
 
 
 def test_a_study_is_read_as_it_was_kept(location: str) -> None:
@@ -51,30 +55,23 @@ def test_a_study_is_read_as_it_was_kept(location: str) -> None:
     assert study.made_on == dict(HERE.parts)
 
 
-def test_the_result_of_a_run_is_there_to_the_last_bit(tmp_path: Path) -> None:
-    result = kept_study(tmp_path / "a.study")
-    assert read_study(tmp_path / "a.study").result == result
+def test_the_result_of_a_run_is_there_to_the_last_bit(path: Path) -> None:
+    assert kept_study(path) == read_study(path).result
 
 
-def test_reading_neither_waits_for_a_run_nor_changes_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
-    keeper = Keeper(path)
-    keeper.open(HERE)
-    keeper.trial(frozen(trial(0)))
-    with path.open("ab") as file:
-        file.write(b'{"op_code": 4, "half a l')  # as a run that is writing now
-    before = path.read_bytes()
-    assert read_study(path).history == (trial(0),)
-    assert path.read_bytes() == before
-    keeper.close()
+def test_reading_neither_waits_for_a_run_nor_changes_its_file(path: Path) -> None:
+    with opened(path) as (keeper, _):
+        keeper.trial(frozen(trial(0)))
+        before = path.read_bytes() + b'{"op_code": 4, "half a l'  # as a run that is writing now
+        path.write_bytes(before)
+        assert read_study(path).history == (trial(0),)
+        assert path.read_bytes() == before
 
 
 def test_the_newest_of_several_is_read_or_the_one_that_is_named(location: str) -> None:
     keep(location, 0, 1)
     elsewhere = Identity(parts={**HERE.parts, "CPU": "another"})
-    with opened(location, elsewhere) as (keeper, _):
-        for number in range(3):
-            keeper.trial(frozen(trial(number)))
+    keep(location, 0, 1, 2, identity=elsewhere)
     first, second = f"{HERE.name}-1", f"{elsewhere.name}-1"
     studies = [read_study(location, name) for name in (None, first, second)]
     assert [len(study.history) for study in studies] == [3, 2, 3]
@@ -86,8 +83,7 @@ def test_the_newest_of_several_is_read_or_the_one_that_is_named(location: str) -
 def test_a_study_of_older_records_is_shown_and_one_of_unknown_records_is_refused(tmp_path: Path) -> None:
     for version in range(EARLIEST_SCHEMA - 1, SCHEMA + 2):
         path = tmp_path / f"{version}.study"
-        with opened(str(path), Identity(parts={**HERE.parts, "records": str(version)})) as (keeper, _):
-            keeper.trial(frozen(trial(0)))
+        keep(str(path), 0, identity=Identity(parts={**HERE.parts, "records": str(version)}))
         if EARLIEST_SCHEMA <= version <= SCHEMA:
             assert read_study(path).history == (trial(0),)
         else:
@@ -110,13 +106,13 @@ def test_what_is_not_there_is_said_and_not_created(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_study_is_said(tmp_path: Path) -> None:
-    (tmp_path / "a.study").write_text("batch_size: 3\n")
+def test_what_is_no_study_is_said(path: Path) -> None:
+    path.write_text("batch_size: 3\n")
     with pytest.raises(StorageError, match="the file exists and is not a study"):
-        read_study(tmp_path / "a.study")
-    (tmp_path / "b.db").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"b\.db: "):
-        read_study(f"sqlite:///{tmp_path / 'b.db'}")
+        read_study(path)
+    path.write_bytes(b"")
+    with pytest.raises(StorageError, match=r"a\.study: "):
+        read_study(f"sqlite:///{path}")
     with pytest.raises(StorageError, match=r"cannot be read"):
         read_study("nothing://user:secret@host/name")
 
@@ -188,28 +184,26 @@ def test_a_url_in_which_a_password_may_lie_anywhere_is_refused_and_not_shown(url
         assert "cret" not in str(caught.value)
 
 
-def test_measurements_since_are_counted_without_what_was_skipped(tmp_path: Path) -> None:
-    result = kept_study(tmp_path / "a.study")
-    name = read_study(tmp_path / "a.study").name
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "a.study")))
-    study_id = storage.get_study_id_from_name(name)
-    assert read_study(tmp_path / "a.study").since == 0
-    skipped = replace(trial(100), kind="skipped", attempt=Attempt(outcome=Outcome.SKIPPED))
+def test_measurements_since_are_counted_without_what_was_skipped(path: Path) -> None:
+    result, study = kept_study(path), read_study(path)
+    assert study.since == 0
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    study_id = storage.get_study_id_from_name(study.name)
     append(storage, study_id, CONFIRMATION, trial(99))
-    append(storage, study_id, CONFIRMATION, skipped)
-    assert read_study(tmp_path / "a.study").since == 1
+    append(
+        storage, study_id, CONFIRMATION, replace(trial(100), kind="skipped", attempt=Attempt(outcome=Outcome.SKIPPED))
+    )
+    assert read_study(path).since == 1
     assert read_result(storage, study_id, result.history[:3])[1] == 0  # a run that ends while it is read
 
 
-def test_a_file_of_other_studies_holds_none_of_ours(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    optuna.create_study(storage=url, study_name="theirs")
+def test_a_file_of_other_studies_holds_none_of_ours(path: Path) -> None:
+    optuna.create_study(storage=f"sqlite:///{path}", study_name="theirs")
     with pytest.raises(StorageError, match="holds no study of autotune"):
-        read_study(url)
+        read_study(f"sqlite:///{path}")
 
 
-def test_a_damaged_result_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.study"
+def test_a_damaged_result_is_a_clear_error(path: Path) -> None:
     kept_study(path)
     text = path.read_text()
     assert RESULT in text
@@ -218,10 +212,13 @@ def test_a_damaged_result_is_a_clear_error(tmp_path: Path) -> None:
         read_study(path)
 
 
-def test_the_latest_of_several_tuners_results_is_shown(tmp_path: Path) -> None:
-    result = kept_study(tmp_path / "a.study")
+def empty_study() -> tuple[optuna.storages.BaseStorage, int]:
     storage = optuna.storages.InMemoryStorage()
-    study_id = storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
+    return storage, storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
+
+
+def test_the_latest_of_several_tuners_results_is_shown(path: Path) -> None:
+    result, (storage, study_id) = kept_study(path), empty_study()
     for tuner in ("b", "a", "c"):  # their names say nothing of the order
         write_result(storage, study_id, replace(result, stop_reason=f"by {tuner}"), tuner)
         found, _ = read_result(storage, study_id, result.history)
@@ -229,8 +226,7 @@ def test_the_latest_of_several_tuners_results_is_shown(tmp_path: Path) -> None:
 
 
 def test_looks_of_tuners_that_count_alike_are_all_read_in_order() -> None:
-    storage = optuna.storages.InMemoryStorage()
-    study_id = storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
+    storage, study_id = empty_study()
     for number, tuner in ((1, "b"), (2, "a"), (1, "a"), (0, "")):
         probe = examples.changed(PROBE, message=f"{number}{tuner}")
         storage.set_study_system_attr(study_id, key_of(LOOK, number, tuner), to_json(probe))

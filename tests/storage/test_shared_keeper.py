@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ import pytest
 from sqlalchemy import text
 
 from autotune.cli import main
+from autotune.config import Config
 from autotune.errors import NothingFeasibleError, StorageError, UsageError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
-from autotune.records import Outcome, Request
+from autotune.records import Kind, Outcome, Request
 from autotune.search.loop import POLL, Search
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage import study_records as stored
@@ -53,21 +55,20 @@ class Tuner:
         self.study: TuningStudy = open_study(SPACE, FACTS, host(), keeper=self.keeper, messages=self.messages)
 
     def search(self, trials: int, **options: Any) -> str:
-        search = Search(
-            runner=self.machine,
-            study=self.study,
-            space=SPACE,
-            budget=self.budget,
-            messages=self.messages,
-            max_trials=trials,
-            **options,
-        )
-        return search.run().text
+        run: dict[str, Any] = {"runner": self.machine, "study": self.study, "space": SPACE, "budget": self.budget}
+        return Search(**run, messages=self.messages, max_trials=trials, **options).run().text
 
-    def measure(self) -> None:
+    def ask(self) -> tuple[Config, Kind]:
         asked = self.study.ask()
         assert asked
+        return asked
+
+    def tell(self, asked: tuple[Config, Kind]) -> None:
+        """Measure what was asked, and tell the study."""
         self.study.tell(self.machine.measure(asked[0], REQUEST), *asked)
+
+    def measure(self) -> None:
+        self.tell(self.ask())
 
     @property
     def said(self) -> list[str]:
@@ -103,9 +104,8 @@ def test_tuners_in_any_order_measure_nothing_twice_and_know_the_same(join: Join,
         index = order.randrange(3)
         study = tuners[index].study
         if index in asked:
-            config, kind = asked.pop(index)
-            study.tell(tuners[index].machine.measure(config, REQUEST), config, kind)
-            done.append(config)
+            done.append(asked[index][0])
+            tuners[index].tell(asked.pop(index))
         else:
             study.refresh()
             if found := study.ask():
@@ -116,9 +116,7 @@ def test_tuners_in_any_order_measure_nothing_twice_and_know_the_same(join: Join,
         tuner.study.refresh()
     assert len(done) > 20
     assert [config for config, count in Counter(done).items() if count > 1] == []
-    histories = {tuple(trial for trial in tuner.study.trials) for tuner in tuners}
-    assert len(histories) == 1
-    (history,) = histories
+    (history,) = {tuple(tuner.study.trials) for tuner in tuners}
     assert sorted(trial.config.batch_size for trial in history) == sorted(config.batch_size for config in done)
     numbers = [trial.number for trial in history]
     assert numbers == sorted(set(numbers))
@@ -129,9 +127,7 @@ def test_what_another_measures_is_left_out_and_what_is_like_it_is_worth_less(joi
     one.search(6)
     other.study.refresh()
     before = other.study.forecast
-    asked = one.study.ask()
-    assert asked
-    config, _ = asked
+    config, _ = one.ask()
     other.study.refresh()
     forecast = other.study.forecast
     position = forecast.position[config]
@@ -153,14 +149,10 @@ def test_two_that_want_the_same_get_different_ones(join: Join) -> None:
     one.search(4)
     other.study.refresh()
     wanted = other.study.forecast.proposal()
-    asked = one.study.ask()
-    assert asked
-    assert asked[0] == wanted
+    assert one.ask()[0] == wanted
     assert other.study.ask() is None  # it still wants the same
     other.study.refresh()
-    second = other.study.ask()
-    assert second
-    assert second[0] != wanted
+    assert other.ask()[0] != wanted
 
 
 def test_looks_are_shared(join: Join) -> None:
@@ -180,29 +172,24 @@ def test_looks_at_the_same_by_two_tuners_count_once(join: Join) -> None:
         tuner.study.looked("loader", SPACE.base, tuner.machine.measure(SPACE.base, replace(REQUEST, part="loader")))
     one.study.refresh()
     assert len(one.study.probes) == 1
-    assert len(read_looks(one)) == 2  # neither has overwritten the other
-
-
-def read_looks(tuner: Tuner) -> tuple[Any, ...]:
-    kept = tuner.keeper.refresh()
+    kept = one.keeper.refresh()
     assert kept
-    return kept.probes
+    assert len(kept.probes) == 2  # neither has overwritten the other
 
 
 def test_the_baseline_is_waited_for_and_that_is_said_once(join: Join) -> None:
     one, other = join(), join()
-    asked = one.study.ask()
-    assert asked
+    asked = one.ask()
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 3:
-            one.study.tell(one.machine.measure(asked[0], REQUEST), *asked)
+            one.tell(asked)
 
     assert other.search(1, sleep=sleep) == "1 trials were asked for"
     assert len(slept) == 3
-    (said,) = [told.message for told in other.told if told.message]
+    (said,) = other.said
     assert "measuring the baseline; waiting for it" in said
     assert other.machine.calls == []
 
@@ -240,13 +227,12 @@ def test_no_search_ends_while_others_may_still_find_something(join: Join) -> Non
     """The last configurations that could win are being measured: what comes of them is waited for."""
     one, other = join(cost=larger_batches_pay), join(cost=larger_batches_pay)
     one.search(2)
-    asked = one.study.ask()
-    assert asked
+    asked = one.ask()
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        one.study.tell(one.machine.measure(asked[0], REQUEST), *asked)
+        one.tell(asked)
 
     other.search(50, sleep=sleep)
     assert slept
@@ -262,7 +248,6 @@ def test_the_results_of_all_are_kept_and_the_latest_is_shown(database: str, tmp_
         keeper.delivered(tmp_path / f"{seed}.yaml")
         keeper.close()
         study = read_study(database)
-        assert study.result is not None
         assert study.result.seconds == results[-1].seconds
         assert study.path == str(tmp_path / f"{seed}.yaml")
         numbers = [trial.number for trial in study.history]
@@ -274,19 +259,16 @@ def test_the_results_of_all_are_kept_and_the_latest_is_shown(database: str, tmp_
 def test_an_interrupt_while_the_result_is_kept_costs_no_answer(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = SimulatedMachine(cost=rough)
-    keeper = keeper_of(database, tmp_path)
-    write = stored.write_result
+    keeper, write = keeper_of(database, tmp_path), stored.write_result
 
     def interrupted(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         write(*arguments)
 
     monkeypatch.setattr(stored, "write_result", interrupted)
-    result = tuner_of(machine, SPACE, FACTS, host(), max_trials=4).result(keeper)
+    result = tuner_of(SimulatedMachine(cost=rough), SPACE, FACTS, host(), max_trials=4).result(keeper)
     keeper.close()
     study = read_study(database)
-    assert study.result is not None
     assert study.result.samples_per_second == result.samples_per_second
     assert not list(tmp_path.iterdir())
 
@@ -301,23 +283,17 @@ def test_a_server_that_goes_away_during_confirmation_is_told_then(
             return super().measure(config, request)
 
     told: list[Progress] = []
-    machine = Machine(cost=rough)
     keeper = keeper_of(database, tmp_path)
-    result = tuner_of(machine, SPACE, FACTS, host(), tell=told.append, max_trials=4).result(keeper)
+    result = tuner_of(Machine(cost=rough), SPACE, FACTS, host(), tell=told.append, max_trials=4).result(keeper)
     keeper.close()
-    said = [(progress.phase, progress.message) for progress in told if progress.message]
-    assert [phase for phase, _ in said] == ["confirm", "confirm"]
-    assert "the run goes on without it" in str(said[0][1])
+    without, continues = (progress for progress in told if progress.message)
+    assert without.phase == continues.phase == "confirm"
+    assert "the run goes on without it" in str(without.message)
     (path,) = tmp_path.glob("*.study")
-    assert f"--storage {path} continues it" in str(said[1][1])
-    assert any(progress.finished for progress in told[told.index(said_of(told, "without it")) :])
+    assert f"--storage {path} continues it" in str(continues.message)
+    assert any(progress.finished for progress in told[told.index(without) :])
     assert len(read_study(path).history) == len(result.history)
     assert keeper.failure in result.notes
-
-
-def said_of(told: list[Progress], part: str) -> Progress:
-    (found,) = [progress for progress in told if progress.message and part in progress.message]
-    return found
 
 
 def test_a_server_that_goes_away_before_the_file_is_written_is_told(
@@ -326,8 +302,7 @@ def test_a_server_that_goes_away_before_the_file_is_written_is_told(
     monkeypatch.chdir(tmp_path)
 
     def tune(storage: Keeper, **arguments: Any) -> Any:
-        machine = SimulatedMachine(cost=rough)
-        result = tuner_of(machine, SPACE, FACTS, host(), max_trials=4).result(storage)
+        result = tuner_of(SimulatedMachine(cost=rough), SPACE, FACTS, host(), max_trials=4).result(storage)
         server.stop()
         return result
 
@@ -343,15 +318,13 @@ def test_a_server_that_goes_away_before_the_file_is_written_is_told(
 
 def test_a_baseline_that_failed_elsewhere_is_measured_here(join: Join) -> None:
     one, other = join(), join()
-    asked = one.study.ask()
-    assert asked
+    asked = one.ask()
     failing = SimulatedMachine(cost=rough, fails=lambda config: Outcome.TIMEOUT)
     one.study.tell(failing.measure(asked[0], REQUEST), *asked)
     other.study.refresh()
     assert other.said == []
-    again = other.study.ask()
-    assert again == asked
-    other.study.tell(other.machine.measure(again[0], REQUEST), *again)
+    assert other.study.ask() == asked
+    other.tell(asked)
     one.study.refresh()
     assert [trial.kind for trial in one.study.trials] == ["baseline"]
     assert one.study.trials[0].rate
@@ -360,11 +333,8 @@ def test_a_baseline_that_failed_elsewhere_is_measured_here(join: Join) -> None:
 
 def test_tuners_that_find_an_empty_database_at_the_same_time_make_one_study(database: str, tmp_path: Path) -> None:
     keepers = [keeper_of(database, tmp_path) for _ in range(4)]
-    threads = [threading.Thread(target=keeper.open, args=(HERE,)) for keeper in keepers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(keepers)) as pool:
+        list(pool.map(lambda keeper: keeper.open(HERE), keepers))
     assert {(keeper.is_kept, keeper.name) for keeper in keepers} == {(True, f"{HERE.name}-1")}
     assert len(keepers[0]._studies()) == 1
     for keeper in keepers:
@@ -377,18 +347,14 @@ def test_one_tuner_gets_the_baseline_whatever_the_databases_own_isolation_is(
 ) -> None:
     option = quote("-c default_transaction_isolation=" + isolation.replace(" ", "\\ "))
     tuners = [Tuner(f"{database}?options={option}", tmp_path) for _ in range(5)]
-    start, found = threading.Barrier(len(tuners)), []
+    start = threading.Barrier(len(tuners))
 
-    def ask(tuner: Tuner) -> None:
+    def ask(tuner: Tuner) -> object:
         start.wait()
-        found.append(tuner.study.ask())
+        return tuner.study.ask()
 
-    threads = [threading.Thread(target=ask, args=(tuner,)) for tuner in tuners]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(asked is not None for asked in found) == 1
+    with ThreadPoolExecutor(len(tuners)) as pool:
+        assert sum(asked is not None for asked in pool.map(ask, tuners)) == 1
     assert tuners[0].keeper._database
     trials = tuners[0].keeper._database.get_all_trials(tuners[0].keeper._study_id)
     assert [trial.number for trial in trials] == list(range(len(trials)))
@@ -412,11 +378,10 @@ def test_in_a_common_database_only_studies_of_the_same_workload_are_compared(dat
 
 def test_nobody_waits_for_a_tuner_that_goes_on_alone(server: Server, database: str, tmp_path: Path) -> None:
     tuner = Tuner(database, tmp_path)
-    asked = tuner.study.ask()
-    assert asked
+    asked = tuner.ask()
     claim = tuner.keeper._claim
     server.stop()
-    tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+    tuner.tell(asked)
     assert claim.is_over.is_set()  # its heartbeat does not go on once the server is back
     server.start()
     tuner.keeper.close()
@@ -428,8 +393,7 @@ def test_an_interrupt_while_a_server_fails_loses_nothing(
 ) -> None:
     tuner = Tuner(database, tmp_path)
     tuner.measure()
-    asked = tuner.study.ask()
-    assert asked
+    asked = tuner.ask()
     server.stop()
     name = "complete" if when == "server" else "_begin_file"
     owner = tuner.keeper._server if when == "server" else tuner.keeper
@@ -441,11 +405,10 @@ def test_an_interrupt_while_a_server_fails_loses_nothing(
 
     monkeypatch.setattr(owner, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+        tuner.tell(asked)
     tuner.keeper.close()
     (path,) = tmp_path.iterdir()
-    assert tuner.keeper.failure
-    assert f"--storage {path} continues it" in tuner.keeper.failure
+    assert f"--storage {path} continues it" in str(tuner.keeper.failure)
     assert len(read_study(path).history) == 2
 
 
@@ -476,7 +439,7 @@ def test_what_others_have_locked_for_long_is_gone_without(database: str, tmp_pat
         assert time.monotonic() - begin < 5
         assert asked
         assert "canceling statement due to lock timeout" in tuner.said[0]
-        tuner.study.tell(tuner.machine.measure(asked[0], REQUEST), *asked)
+        tuner.tell(asked)
     tuner.keeper.close()
     (path,) = tmp_path.iterdir()
     assert [trial.number for trial in read_study(path).history] == [0]
@@ -509,6 +472,15 @@ def test_a_wrong_password_is_said_and_not_shown(server: Server) -> None:
     assert "s3cret" not in said
 
 
+def test_a_server_that_is_not_there_and_a_missing_driver_are_named(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"postgresql://u:{PASSWORD}@127.0.0.1:{(port := free_port())}/d"
+    assert f"port {port} failed: Connection refused" in refused(url)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert refused(url).endswith("cannot be opened: its driver is missing: pip install 'torch-autotune[postgresql]'")
+
+
 @pytest.mark.parametrize(
     ("problem", "said"), [("role", "permission denied for table trials"), ("replica", "in a read-only transaction")]
 )
@@ -529,13 +501,8 @@ def test_a_study_that_may_only_be_read_is_not_opened(
     with pytest.raises(StorageError, match=said):
         Tuner(url, tmp_path)
     assert time.monotonic() - begin < 3
-    assert read_study_of_nothing(url) == "holds no measurement yet"
-
-
-def read_study_of_nothing(url: str) -> str:
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(StorageError, match=r": holds no measurement yet$"):
         read_study(url)
-    return str(caught.value).rpartition(": ")[2]
 
 
 def test_rights_that_are_lost_on_the_way_are_not_waited_for(database: str, tmp_path: Path) -> None:
@@ -549,21 +516,9 @@ def test_rights_that_are_lost_on_the_way_are_not_waited_for(database: str, tmp_p
     tuner.search(4)
     tuner.keeper.close()
     assert time.monotonic() - begin < 5
-    assert tuner.keeper.failure
-    assert 'relation "trials" does not exist' in tuner.keeper.failure
+    assert 'relation "trials" does not exist' in str(tuner.keeper.failure)
     (path,) = tmp_path.iterdir()
     assert len(read_study(path).history) == 4
-
-
-def test_a_server_that_is_not_there_is_named(server: Server) -> None:
-    port = free_port()
-    assert f"port {port} failed: Connection refused" in refused(f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d")
-
-
-def test_a_driver_that_is_missing_is_said_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    said = refused(f"postgresql://u:{PASSWORD}@127.0.0.1:{free_port()}/d")
-    assert said.endswith("cannot be opened: its driver is missing: pip install 'torch-autotune[postgresql]'")
 
 
 def refused(url: str) -> str:

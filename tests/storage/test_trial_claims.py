@@ -42,6 +42,11 @@ def new_study(database: RDBStorage) -> int:
     return database.get_study_id_from_name(name)
 
 
+@pytest.fixture
+def study_id(database: RDBStorage) -> int:
+    return new_study(database)
+
+
 def tuner(database: RDBStorage, study_id: int, **options: Any) -> Claims:
     return Claims(database, study_id, HEARTBEAT, **options)
 
@@ -58,15 +63,6 @@ def ended(batch_size: int, number: int = 0, kind: Kind = "search", **changes: An
 
 def states(database: RDBStorage, study_id: int) -> list[TrialState]:
     return [trial.state for trial in database.get_all_trials(study_id)]
-
-
-def has_it(claims: Claims, batch_size: int) -> Claim | None:
-    """Claim and look whether another was faster, as a tuner does."""
-    claim = claims.begin(planned(batch_size))
-    if not claims.is_needless(planned(batch_size), claim):
-        return claim
-    claims.withdraw(claim)
-    return None
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -96,8 +92,7 @@ def test_however_their_steps_interleave_each_configuration_is_measured_once(
     assert all(trial.system_attrs[RECORD]["number"] == trial.number for trial in trials if trial.value)
 
 
-def test_a_claim_is_a_running_trial_with_its_parameters_and_others_see_it(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_a_claim_is_a_running_trial_with_its_parameters_and_others_see_it(database: RDBStorage, study_id: int) -> None:
     one, other = tuner(database, study_id), tuner(database, study_id)
     assert one.others() == ()
     claim = one.begin(planned(64))
@@ -114,8 +109,7 @@ def test_a_claim_is_a_running_trial_with_its_parameters_and_others_see_it(databa
     assert other.is_needless(planned(64))
 
 
-def test_a_trial_that_was_only_skipped_or_withdrawn_may_be_measured(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_a_trial_that_was_only_skipped_or_withdrawn_may_be_measured(database: RDBStorage, study_id: int) -> None:
     one = tuner(database, study_id)
     one.complete(Claim(), ended(64, kind="skipped", measurement=None))
     one.withdraw(one.begin(planned(32)))
@@ -124,18 +118,16 @@ def test_a_trial_that_was_only_skipped_or_withdrawn_may_be_measured(database: RD
     assert one.is_needless(planned(64, "skipped"))
 
 
-def test_a_claim_that_only_skips_keeps_no_one_from_measuring(database: RDBStorage) -> None:
+def test_a_claim_that_only_skips_keeps_no_one_from_measuring(database: RDBStorage, study_id: int) -> None:
     """As it is left by a tuner that is killed then."""
-    study_id = new_study(database)
     gone, other = tuner(database, study_id), tuner(database, study_id)
     gone.begin(planned(64, "skipped"))
     gone.close()
-    assert has_it(other, 64)
+    assert not other.is_needless(planned(64), other.begin(planned(64)))
     assert other.is_needless(planned(64, "skipped"))
 
 
-def test_of_two_that_claim_the_last_trial_at_once_one_gives_back(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_of_two_that_claim_the_last_trial_at_once_one_gives_back(database: RDBStorage, study_id: int) -> None:
     one, other = tuner(database, study_id), tuner(database, study_id)
     one.complete(Claim(), ended(8, kind="baseline", measurement=None))  # it is measured again
     one.complete(Claim(), ended(8, kind="baseline"))
@@ -150,8 +142,9 @@ def test_of_two_that_claim_the_last_trial_at_once_one_gives_back(database: RDBSt
     other.withdraw(second)
 
 
-def test_a_baseline_that_failed_is_measured_again_and_one_that_did_not_is_not(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_a_baseline_that_failed_is_measured_again_and_one_that_did_not_is_not(
+    database: RDBStorage, study_id: int
+) -> None:
     one = tuner(database, study_id)
     one.complete(Claim(), ended(32, kind="baseline", measurement=None))
     assert not one.is_needless(planned(32, "baseline"))
@@ -159,8 +152,7 @@ def test_a_baseline_that_failed_is_measured_again_and_one_that_did_not_is_not(da
     assert one.is_needless(planned(32, "baseline"))
 
 
-def test_only_the_claims_of_tuners_that_are_gone_are_failed(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_only_the_claims_of_tuners_that_are_gone_are_failed(database: RDBStorage, study_id: int) -> None:
     alive, gone = tuner(database, study_id), tuner(database, study_id)
     lives, _ = alive.begin(planned(1)), gone.begin(planned(2))
     gone.close()
@@ -170,8 +162,9 @@ def test_only_the_claims_of_tuners_that_are_gone_are_failed(database: RDBStorage
     alive.withdraw(lives)
 
 
-def test_a_tuner_that_was_killed_before_its_first_sign_of_life_is_found_gone_too(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_a_tuner_that_was_killed_before_its_first_sign_of_life_is_found_gone_too(
+    database: RDBStorage, study_id: int
+) -> None:
     clock = [0.0]
     database.create_new_trial(study_id, template_trial=planned(64))  # and no heartbeat
     other = tuner(database, study_id, now=lambda: clock[0])
@@ -183,9 +176,8 @@ def test_a_tuner_that_was_killed_before_its_first_sign_of_life_is_found_gone_too
     wait_until_stale(other, database, study_id, 0)
 
 
-def test_no_tuner_shows_signs_of_life_for_another(database: RDBStorage) -> None:
+def test_no_tuner_shows_signs_of_life_for_another(database: RDBStorage, study_id: int) -> None:
     """A trial may well take longer than the time after which its tuner would count as gone."""
-    study_id = new_study(database)
     clock = [0.0]
     one, other = tuner(database, study_id), tuner(database, study_id, now=lambda: clock[0])
     one.begin(planned(64))
@@ -206,8 +198,7 @@ def wait_until_stale(claims: Claims, database: RDBStorage, study_id: int, number
         claims.fail_stale()
 
 
-def test_what_was_taken_for_gone_and_ends_after_all_is_a_new_trial(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_what_was_taken_for_gone_and_ends_after_all_is_a_new_trial(database: RDBStorage, study_id: int) -> None:
     slow = tuner(database, study_id)
     claim = slow.begin(planned(64))
     assert claim.trial_id is not None
@@ -218,23 +209,16 @@ def test_what_was_taken_for_gone_and_ends_after_all_is_a_new_trial(database: RDB
     slow.withdraw(slow.begin(planned(32)))
 
 
-def test_writing_what_was_written_already_changes_nothing(database: RDBStorage) -> None:
+def test_writing_what_was_written_already_changes_nothing(database: RDBStorage, study_id: int) -> None:
     """As where the server's answer was lost, and not what it was asked."""
-    study_id = new_study(database)
     one = tuner(database, study_id)
-    claim = has_it(one, 64)
-    assert claim
-    for _ in range(2):
-        one.complete(claim, ended(64))
-        assert states(database, study_id) == [TrialState.COMPLETE]
-    unclaimed = Claim()
-    for _ in range(2):
-        one.complete(unclaimed, ended(32))
-        assert states(database, study_id) == [TrialState.COMPLETE] * 2
+    for count, (claim, batch_size) in enumerate(((one.begin(planned(64)), 64), (Claim(), 32)), start=1):
+        for _ in range(2):
+            one.complete(claim, ended(batch_size))
+            assert states(database, study_id) == [TrialState.COMPLETE] * count
 
 
-def test_running_trials_that_are_not_ours_stand_in_no_ones_way(database: RDBStorage) -> None:
-    study_id = new_study(database)
+def test_running_trials_that_are_not_ours_stand_in_no_ones_way(database: RDBStorage, study_id: int) -> None:
     database.create_new_trial(study_id)
     damaged = planned(64)
     damaged.system_attrs = {claims.CLAIM: {"config": {"dataloader": {"batch_size": -1}}, "kind": "search"}}

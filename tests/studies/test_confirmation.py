@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,21 +11,7 @@ import pandas
 import pytest
 
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "confirmation"
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    sys.path.insert(0, str(STUDY))
-    names = ("simulate", "summary")
-    yield {name: import_module(name) for name in names}
-    sys.path.remove(str(STUDY))
-    for name in names:
-        del sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def runs() -> pandas.DataFrame:
-    return pandas.read_csv(STUDY / "recorded" / "runs.csv")
+Study = Callable[[str], ModuleType]
 
 
 def of_kind(runs: pandas.DataFrame, machine: str, gain: float, budget: float = 600.0) -> pandas.DataFrame:
@@ -72,17 +56,13 @@ def test_the_intervals_of_claims_hold_the_true_ratio(runs: pandas.DataFrame) -> 
     assert ((found.low <= 1 + found.gain) & (1 + found.gain <= found.high)).mean() >= 0.95
 
 
-def test_the_readme_holds_the_table_of_the_recorded_runs(
-    runs: pandas.DataFrame, modules: dict[str, ModuleType]
-) -> None:
-    text = (STUDY / "README.md").read_text(encoding="utf-8")
-    for line in modules["summary"].table(runs):
-        assert line in text
+def test_the_readme_holds_the_table_of_the_recorded_runs(runs: pandas.DataFrame, study: Study, readme: str) -> None:
+    assert all(line in readme for line in study("summary").table(runs))
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.0, "no gain"), (0.3, "faster")])
-def test_a_run_of_the_study_ends_as_it_should(gain: float, verdict: str, modules: dict[str, ModuleType]) -> None:
-    found = modules["simulate"].run(("steady", gain, 180.0, 1))
+def test_a_run_of_the_study_ends_as_it_should(gain: float, verdict: str, study: Study) -> None:
+    found = study("simulate").run(("steady", gain, 180.0, 1))
     assert found["verdict"] == verdict
     assert float(found["seconds"]) <= 190
 

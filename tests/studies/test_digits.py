@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
+from tests.processes import printed
+
 pytestmark = pytest.mark.machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,22 +24,13 @@ STUDY = ROOT / "studies" / "digits"
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
     """What a process of the study starts with: the package on its path, and a cache of its own."""
-    return dict(os.environ) | {
-        "AUTOTUNE_DIGITS_CACHE": str(tmp_path_factory.mktemp("digits")),
-        "PYTHONPATH": str(ROOT),
-    }
+    return dict(os.environ) | {"AUTOTUNE_DIGITS_CACHE": str(tmp_path_factory.mktemp("digits")), "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
 def written(environment) -> list[Path]:
     """Let two processes write the image files at the same time; return the files that are there then."""
-    command = [
-        sys.executable,
-        "-W",
-        "error::UserWarning",
-        "-c",
-        "import workload; print(len(workload.image_files()))",
-    ]
+    command = [sys.executable, "-W", "error::UserWarning", "-c", "import workload; print(len(workload.image_files()))"]
     both = [subprocess.Popen(command, cwd=STUDY, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
     assert [process.communicate(timeout=300)[0].split() for process in both] == [[b"1797"], [b"1797"]]
     return sorted(Path(environment["AUTOTUNE_DIGITS_CACHE"]).rglob("*.*"))
@@ -54,19 +47,7 @@ def workload(environment, written, monkeypatch) -> ModuleType:
 
 
 def run_train(environment, config: Path, *options: str) -> str:
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        str(STUDY / "train.py"),
-        str(config),
-        "--seconds",
-        "1",
-        *options,
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed("-W", "error", STUDY / "train.py", config, "--seconds", "1", *options, **environment)
 
 
 def test_two_processes_that_write_the_files_at_once_leave_every_file_whole_and_nothing_else(written):

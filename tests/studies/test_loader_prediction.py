@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,21 +10,7 @@ import pandas
 import pytest
 
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "loader_prediction"
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    sys.path.insert(0, str(STUDY))
-    names = ("workloads", "summary")
-    yield {name: import_module(name) for name in names}
-    sys.path.remove(str(STUDY))
-    for name in names:
-        del sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def runs() -> pandas.DataFrame:
-    return pandas.read_csv(STUDY / "recorded" / "runs.csv")
+Study = Callable[[str], ModuleType]
 
 
 def test_every_loader_was_measured_with_twenty_settings_or_more(runs: pandas.DataFrame) -> None:
@@ -44,18 +28,14 @@ def test_errors_are_those_of_the_rates_beside_them(runs: pandas.DataFrame) -> No
     assert (runs.predicted / runs.measured - 1).to_list() == pytest.approx(runs.error.to_list(), abs=2e-4)
 
 
-def test_the_readme_holds_the_table_of_the_recorded_runs(
-    runs: pandas.DataFrame, modules: dict[str, ModuleType]
-) -> None:
-    text = (STUDY / "README.md").read_text(encoding="utf-8")
-    for line in modules["summary"].table(runs):
-        assert line in text
+def test_the_readme_holds_the_table_of_the_recorded_runs(runs: pandas.DataFrame, study: Study, readme: str) -> None:
+    assert all(line in readme for line in study("summary").table(runs))
 
 
 @pytest.mark.parametrize("name", ["sleeping", "jpegs", "texts"])
-def test_a_workload_builds_batches(name: str, modules: dict[str, ModuleType]) -> None:
+def test_a_workload_builds_batches(name: str, study: Study) -> None:
     from torch.utils.data import DataLoader
 
-    workload = getattr(modules["workloads"], name)()
+    workload = getattr(study("workloads"), name)()
     batch = next(iter(DataLoader(workload.dataset, batch_size=4, shuffle=True, collate_fn=workload.collate_fn)))
     assert len(batch) == 4

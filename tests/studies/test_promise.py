@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,31 +11,23 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-ROOT = Path(__file__).resolve().parents[2]
-STUDY = ROOT / "studies" / "promise"
+from tests.processes import printed
+
+STUDY = Path(__file__).resolve().parents[2] / "studies" / "promise"
 WORKLOADS = {"digits", "source_text", "photographs"}
+Study = Callable[[str], ModuleType]
 
 
-@pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    sys.path.insert(0, str(STUDY))
-    names = ("workloads", "summary")
-    yield {name: import_module(name) for name in names}
-    sys.path.remove(str(STUDY))
-    for name in names:
-        del sys.modules[name]
-
-
-def test_every_workload_was_recorded_for_two_minutes_of_training(modules: dict[str, ModuleType]) -> None:
-    promises = modules["summary"].read()
+def test_every_workload_was_recorded_for_two_minutes_of_training(study: Study) -> None:
+    promises = study("summary").read()
     assert {promise.name for promise in promises} == WORKLOADS
     for promise in promises:
         assert len(promise.seconds) == 2
         assert min(promise.seconds) >= 60
 
 
-def test_training_gives_what_the_file_promises(modules: dict[str, ModuleType]) -> None:
-    promises = modules["summary"].read()
+def test_training_gives_what_the_file_promises(study: Study) -> None:
+    promises = study("summary").read()
     assert promises
     for promise in promises:
         low, high = promise.interval
@@ -47,7 +35,7 @@ def test_training_gives_what_the_file_promises(modules: dict[str, ModuleType]) -
         assert low <= mean <= high or mean == pytest.approx(promise.promised, rel=0.03), promise.name
 
 
-def test_the_recorded_runs_say_when_and_where(modules: dict[str, ModuleType]) -> None:
+def test_the_recorded_runs_say_when_and_where() -> None:
     machine = json.loads((STUDY / "recorded" / "machine.json").read_text(encoding="utf-8"))
     assert {"date", "cpus", "cpu_model", "versions"} <= machine.keys()
     for name in WORKLOADS:
@@ -56,17 +44,14 @@ def test_the_recorded_runs_say_when_and_where(modules: dict[str, ModuleType]) ->
         assert json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]["measured"]
 
 
-def test_the_readme_holds_the_table_of_the_recorded_runs(modules: dict[str, ModuleType]) -> None:
-    text = (STUDY / "README.md").read_text(encoding="utf-8")
-    assert "\n".join(modules["summary"].table(modules["summary"].read())) in text
+def test_the_readme_holds_the_table_of_the_recorded_runs(study: Study, readme: str) -> None:
+    assert "\n".join(study("summary").table(study("summary").read())) in readme
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
-def test_one_training_step_has_a_finite_loss_and_moves_every_parameter(
-    name: str, modules: dict[str, ModuleType]
-) -> None:
+def test_one_training_step_has_a_finite_loss_and_moves_every_parameter(name: str, study: Study) -> None:
     torch.manual_seed(0)
-    workload = getattr(modules["workloads"], name)()
+    workload = getattr(study("workloads"), name)()
     before = [parameter.clone() for parameter in workload.model.parameters()]
     loader = DataLoader(workload.dataset, batch_size=32, shuffle=True, collate_fn=workload.collate_fn)
     loss = workload.training_step(workload.model, next(iter(loader)))
@@ -76,8 +61,8 @@ def test_one_training_step_has_a_finite_loss_and_moves_every_parameter(
     assert not any(map(torch.equal, before, workload.model.parameters()))
 
 
-def test_words_are_followed_by_words_of_the_same_passage(modules: dict[str, ModuleType]) -> None:
-    workloads = modules["workloads"]
+def test_words_are_followed_by_words_of_the_same_passage(study: Study) -> None:
+    workloads = study("workloads")
     words, following = workloads.pad_passages([torch.tensor([5, 6, 7]), torch.tensor([8, 9])])
     assert words.tolist() == [[5, 6], [8, 9]]
     assert following.tolist() == [[6, 7], [9, workloads.PADDING]]
@@ -87,12 +72,7 @@ def test_words_are_followed_by_words_of_the_same_passage(modules: dict[str, Modu
 def test_the_training_script_runs_whole_epochs_as_the_file_says(tmp_path: Path) -> None:
     config = tmp_path / "autotune.yaml"
     config.write_text("autotune: 1\ndataloader: {batch_size: 64}\nthreads: {intra_op: 1}\n", encoding="utf-8")
-    command = [sys.executable, "-W", "error", str(STUDY / "train.py"), str(config), "--workload", "digits"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "--seconds", "0", "--warm-up", "0"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    flags = ("--workload", "digits", "--seconds", "0", "--warm-up", "0")
+    result = json.loads(printed("-W", "error", STUDY / "train.py", config, *flags))
     assert result["epochs"] == 1
     assert result["samples_per_second"] * result["seconds"] == pytest.approx(1797)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,21 +12,7 @@ import pytest
 from autotune.records import Outcome, Request
 
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "simulated_machines"
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    sys.path.insert(0, str(STUDY))
-    names = ("machines", "compare", "summary")
-    yield {name: import_module(name) for name in names}
-    sys.path.remove(str(STUDY))
-    for name in names:
-        del sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def runs() -> pandas.DataFrame:
-    return pandas.read_csv(STUDY / "recorded" / "runs.csv")
+Study = Callable[[str], ModuleType]
 
 
 def regrets(runs: pandas.DataFrame, method: str, trial: int) -> pandas.Series:
@@ -50,20 +34,17 @@ def test_hardly_anything_runs_out_of_memory(runs: pandas.DataFrame) -> None:
     assert last.out_of_memory.sum() <= 0.02 * (last.trial + last.probes).sum()
 
 
+@pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])
 def test_the_readme_holds_the_tables_of_the_recorded_runs(
-    runs: pandas.DataFrame, modules: dict[str, ModuleType]
+    runs: pandas.DataFrame, study: Study, readme: str, noise: float
 ) -> None:
-    text = (STUDY / "README.md").read_text(encoding="utf-8")
-    for noise in (0.01, 0.03, 0.1):
-        for line in modules["summary"].by_method(runs, noise) + modules["summary"].by_family(runs, noise):
-            assert line in text
+    lines = study("summary").by_method(runs, noise) + study("summary").by_family(runs, noise)
+    assert all(line in readme for line in lines)
 
 
 @pytest.mark.parametrize("family", range(4))
-def test_a_machine_is_the_same_for_the_same_seed_and_repeats_itself_within_its_noise(
-    family: int, modules: dict[str, ModuleType]
-) -> None:
-    machines = modules["machines"]
+def test_a_machine_is_the_same_for_the_same_seed_and_repeats_itself_within_its_noise(family: int, study: Study) -> None:
+    machines = study("machines")
     world = machines.draw_world(machines.FAMILIES[family], 7)
     assert world == machines.draw_world(machines.FAMILIES[family], 7)
     machine = machines.Machine(world=world, noise=0.01, disturbed=0.0)
@@ -74,10 +55,8 @@ def test_a_machine_is_the_same_for_the_same_seed_and_repeats_itself_within_its_n
 
 
 @pytest.mark.parametrize("family", [0])
-def test_the_search_that_runs_on_real_machines_comes_near_the_optimum(
-    family: int, modules: dict[str, ModuleType]
-) -> None:
-    machines, compare = modules["machines"], modules["compare"]
+def test_the_search_that_runs_on_real_machines_comes_near_the_optimum(family: int, study: Study) -> None:
+    machines, compare = study("machines"), study("compare")
     machine = machines.Machine(world=machines.draw_world(machines.FAMILIES[family], 3), noise=0.01, disturbed=0.0)
     rows = list(compare.ours(machine))
     assert len(rows) == compare.TRIALS

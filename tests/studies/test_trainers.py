@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,12 +15,9 @@ NAMES = ("accelerate", "lightning", "transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")  # recorded on another machine
 
 
-@pytest.fixture(scope="module")
-def summary() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(STUDY))
-    yield import_module("summary")
-    sys.path.remove(str(STUDY))
-    del sys.modules["summary"]
+@pytest.fixture
+def summary(study: Callable[[str], ModuleType]) -> ModuleType:
+    return study("summary")
 
 
 def test_every_trainer_was_recorded_three_times_beside_a_measurement(summary: ModuleType) -> None:
@@ -44,5 +39,5 @@ def test_the_recorded_runs_say_when_and_where() -> None:
         assert {"date", "trainer", "cpus", "cpu_model", "versions"} <= found.keys()
 
 
-def test_the_readme_holds_the_table_of_the_recorded_runs(summary: ModuleType) -> None:
-    assert "\n".join(summary.table(summary.read())) in (STUDY / "README.md").read_text(encoding="utf-8")
+def test_the_readme_holds_the_table_of_the_recorded_runs(summary: ModuleType, readme: str) -> None:
+    assert "\n".join(summary.table(summary.read())) in readme
