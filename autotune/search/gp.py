@@ -37,8 +37,9 @@ NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
 LOSS, LOSS_ERROR = 1.0, 1.0
-"""What the logarithm of a rate loses where others want all CPUs all the time, and the standard deviation of that: what
-is measured soon tells more. Where a neighbour wanted one of two, digits (studies/busy) lost 0.4 to 1.0."""
+"""What the logarithm of a rate loses where others want all CPUs all the time, and the standard deviation of that: a
+weak guess, as what is measured soon tells more. Plain training beside a neighbour that wants a quarter of them lost 0.5
+(studies/busy)."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""
 

@@ -100,8 +100,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/observations.py",
-        "check = checks[-1]",
-        "check = checks[0]",
+        "last = checks[-1].attempt",
+        "last = checks[0].attempt",
     ),
     Fault(
         "autotune/search/space.py",
