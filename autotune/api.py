@@ -157,7 +157,7 @@ def tune(
     options = () if explore is None else parse_options(explore)
     time = Budget(require_budget(parse_duration(budget)))
     messages = Messages(time, on_progress or (lambda progress: None))
-    messages.show("inspect")
+    messages.show(Progress(phase="inspect"))
     with _runner(describe(workload, dataset), device, time, messages, oversubscribe_ranks) as runner:
         begin = time.spent
         with messages.waiting("loading your model and dataset"):

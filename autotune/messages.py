@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from autotune.config import Config
@@ -26,7 +26,7 @@ class Progress:
 
     phase: Phase
     """What the run is doing."""
-    seconds_left: float
+    seconds_left: float = 0.0
     """What is left of the budget."""
     running: Config | None = None
     """The configuration that is being measured now."""
@@ -63,37 +63,16 @@ class Messages:
         """What is left of the budget."""
         return self._budget.left if self._budget else 0.0
 
-    def show(
-        self,
-        phase: Phase,
-        *,
-        running: Config | None = None,
-        finished: Trial | None = None,
-        looked: Probe | None = None,
-        best_rate: float | None = None,
-        baseline_rate: float | None = None,
-        message: str | None = None,
-    ) -> None:
-        """Show a moment of the run."""
-        self.phase, self._rates = phase, (best_rate, baseline_rate)
+    def show(self, moment: Progress) -> None:
+        """Show a moment of the run, with what is left of the budget now."""
+        self.phase, self._rates = moment.phase, (moment.best_rate, moment.baseline_rate)
         with self._lock:
-            self._on_progress(
-                Progress(
-                    phase=phase,
-                    seconds_left=self.seconds_left,
-                    running=running,
-                    finished=finished,
-                    looked=looked,
-                    best_rate=best_rate,
-                    baseline_rate=baseline_rate,
-                    message=message,
-                )
-            )
+            self._on_progress(replace(moment, seconds_left=self.seconds_left))
 
     def say(self, message: str) -> None:
         """Say what the user should know now."""
         best_rate, baseline_rate = self._rates
-        self.show(self.phase, best_rate=best_rate, baseline_rate=baseline_rate, message=message)
+        self.show(Progress(phase=self.phase, best_rate=best_rate, baseline_rate=baseline_rate, message=message))
 
     def note(self, message: str) -> None:
         """Say something that the result says again."""

@@ -102,7 +102,7 @@ def test_what_takes_long_is_told_again_and_again_and_no_more_once_it_has_ended()
 def test_a_message_keeps_what_is_known_of_the_rates() -> None:
     said: list[Progress] = []
     messages = Messages(on_progress=said.append)
-    messages.show("search", best_rate=9.0, baseline_rate=3.0)
+    messages.show(Progress(phase="search", best_rate=9.0, baseline_rate=3.0))
     messages.say("something")
     assert (said[-1].phase, said[-1].best_rate, said[-1].baseline_rate) == ("search", 9.0, 3.0)
 

@@ -74,7 +74,7 @@ def diagnose(
     if trace is not None and not Path(trace).parent.is_dir():
         raise ConfigFileError(f"--trace {trace}: cannot be written: there is no such folder")
     messages = Messages(on_progress=on_progress or (lambda progress: None))
-    messages.show("inspect")
+    messages.show(Progress(phase="inspect"))
     with ProcessRunner(describe(workload, dataset), device, on_wait=messages.say) as runner:
         given = as_baseline(config)
         if given.ranks > 1:
@@ -122,14 +122,15 @@ class _Looks:
         )
 
     def _measure(self) -> Measurement:
-        self.messages.show("baseline", running=self.config)
+        self.messages.show(Progress(phase="baseline", running=self.config))
         request = Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT)
         attempt = measure_once_more(self.runner, self.config, request, lambda first: True, if_disturbed=True)
-        self.messages.show("baseline", finished=self._as_trial(attempt))
+        trial = Trial(number=0, kind="baseline", config=self.config, attempt=attempt)
+        self.messages.show(Progress(phase="baseline", finished=trial))
         return require_numbers(attempt)
 
     def _look(self, part: Part) -> Attempt:
-        self.messages.show("probe", running=self.config)
+        self.messages.show(Progress(phase="probe", running=self.config))
         return self.runner.measure(self.config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part))
 
     def _trace(self, path: Path) -> Attempt:
@@ -137,6 +138,3 @@ class _Looks:
             seconds=PART_SECONDS, time_limit=TIME_LIMIT, part="trace", trace_path=str(path.resolve()), fresh=True
         )
         return self.runner.measure(self.config, request)
-
-    def _as_trial(self, attempt: Attempt) -> Trial:
-        return Trial(number=0, kind="baseline", config=self.config, attempt=attempt)

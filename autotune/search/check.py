@@ -97,7 +97,7 @@ def check(
     notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
     time = Budget(parse_duration(budget))
     messages = Messages(time, on_progress or (lambda progress: None))
-    messages.show("inspect")
+    messages.show(Progress(phase="inspect"))
     source = describe(workload, dataset)
     with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
         facts = runner.inspect(promise.baseline or promise.config)
@@ -127,7 +127,8 @@ def compare(
         return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, budget.left) + GRACE, fresh=True)
 
     def on_attempt(config: Config, attempt: Attempt, place: Place | None = None) -> None:
-        messages.show("confirm", finished=_as_trial(len(attempts), config, attempt))
+        trial = Trial(number=len(attempts), kind="confirm", config=config, attempt=attempt)
+        messages.show(Progress(phase="confirm", finished=trial))
         attempts.append(attempt)
 
     if promise.baseline is None:
@@ -177,10 +178,6 @@ def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...])
         control=None,
         notes=notes,
     )
-
-
-def _as_trial(number: int, config: Config, attempt: Attempt) -> Trial:
-    return Trial(number=number, kind="confirm", config=config, attempt=attempt)
 
 
 def _why_nothing(attempts: list[Attempt]) -> str:

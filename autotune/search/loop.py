@@ -6,14 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
-from autotune.messages import Messages, Phase
-from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner, Trial
+from autotune.messages import Messages, Progress
+from autotune.records import Attempt, Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe
 from autotune.search.space import Space
@@ -171,12 +171,12 @@ class Search:
         if not self.study.claim_look(part, config):
             self.sleep(POLL)  # what comes next depends on it
             return False
-        self.report("probe", running=config)
+        self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
         attempt = self.runner.measure(config, request)
         probe = self.study.looked(part, config, attempt)
-        self.report("probe", looked=probe)
+        self.report(Progress(phase="probe", looked=probe))
         return True
 
     def _stop(self) -> Stop | None:
@@ -204,7 +204,7 @@ class Search:
         self._was_too_late = False
         config, kind = asked
         first = not self.study.trials
-        self.report("baseline" if first else "search", running=config)
+        self.report(Progress(phase="baseline" if first else "search", running=config))
         request = self._request()
         with self.messages.waiting("measuring the baseline") if first else nullcontext():
             attempt = measure_once_more(self.runner, config, request, self._may_repeat)
@@ -214,7 +214,7 @@ class Search:
         trial = self.study.tell(attempt, config, kind)
         if first:
             _require_baseline(trial, self.study.memory_limit)
-        self.report("search", finished=trial)
+        self.report(Progress(phase="search", finished=trial))
 
     def _may_repeat(self, attempt: Attempt) -> bool:
         return self.budget.left > 4 * attempt.seconds
@@ -285,25 +285,13 @@ class Search:
             return median(took)
         return self.study.trials[0].attempt.seconds + max(LEAST_OPENING, self.opening or 0.0)
 
-    def report(
-        self,
-        phase: Phase,
-        *,
-        running: Config | None = None,
-        finished: Trial | None = None,
-        looked: Probe | None = None,
-    ) -> None:
-        """Tell how things stand, and what is running or has just ended."""
-        if finished is not None and finished.measurement is not None:
-            self._crowded.append(finished.measurement.conditions.is_crowded)
+    def report(self, moment: Progress) -> None:
+        """Show what is running or has just ended, with how things stand."""
+        if moment.finished is not None and moment.finished.measurement is not None:
+            self._crowded.append(moment.finished.measurement.conditions.is_crowded)
         done, best = self.study.trials, self.study.best
         self.messages.show(
-            phase,
-            running=running,
-            finished=finished,
-            looked=looked,
-            best_rate=best.rate if best else None,
-            baseline_rate=done[0].rate if done else None,
+            replace(moment, best_rate=best.rate if best else None, baseline_rate=done[0].rate if done else None)
         )
 
 

@@ -10,7 +10,7 @@ from autotune.config import Config
 from autotune.errors import InterruptedRunError
 from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, GRACE, Budget, MemoryLimit, format_duration, longer_budget
-from autotune.messages import Messages
+from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Measurement, Request, Runner, Trial, WorkloadFacts
 from autotune.result import Result
 from autotune.search.conclude import Course, conclude
@@ -165,8 +165,8 @@ class Tuner:
             memory_limit=self.plan.memory_limit,
             budget=self.budget,
             end=self.budget.seconds - search.confirmation_seconds,
-            tell_running=lambda config: search.report("explore", running=config),
-            tell_looked=lambda probe: search.report("explore", looked=probe),
+            tell_running=lambda config: search.report(Progress(phase="explore", running=config)),
+            tell_looked=lambda probe: search.report(Progress(phase="explore", looked=probe)),
         )
         try:
             explorer.run()
@@ -198,9 +198,9 @@ class Tuner:
         def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
             time.measured += 1
             self.confirmations.append(search.study.confirmed(attempt, config, *place))
-            search.report("confirm", finished=self.confirmations[-1])
+            search.report(Progress(phase="confirm", finished=self.confirmations[-1]))
 
-        search.report("confirm", running=finalists[0])
+        search.report(Progress(phase="confirm", running=finalists[0]))
         if self._is_interrupted and time.allows(PAIR, 0):
             self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
         return confirm(
