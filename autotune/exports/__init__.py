@@ -8,10 +8,10 @@ from autotune.exports.accelerate import ACCELERATE
 from autotune.exports.deepspeed import DEEPSPEED
 from autotune.exports.lightning import LIGHTNING
 from autotune.exports.scripts import PYTHON, SHELL, TORCHRUN
-from autotune.exports.target import SETTINGS, Export, Gap, Target
+from autotune.exports.target import Export, Gap, Target
 from autotune.exports.transformers import TRANSFORMERS
 
-__all__ = ["TARGETS", "Export", "Gap", "coverage", "export"]
+__all__ = ["TARGETS", "Export", "Gap", "export"]
 
 TARGETS: dict[str, Target] = {
     target.name: target for target in (LIGHTNING, TRANSFORMERS, ACCELERATE, DEEPSPEED, TORCHRUN, SHELL, PYTHON)
@@ -27,10 +27,3 @@ def export(config: Config, target: str) -> Export:
     if target not in TARGETS:
         raise UsageError(f"--to {target}: allowed: {', '.join(TARGETS)}")
     return TARGETS[target].export(config)
-
-
-def coverage() -> str:
-    """Return the table of knobs by tool, in Markdown: what each is called there, or that it has no argument."""
-    rows = [["", *(target.title for target in TARGETS.values())], ["---"] * (1 + len(TARGETS))]
-    rows += [[f"`{knob}`", *(target.knows.get(knob, "—") for target in TARGETS.values())] for knob in SETTINGS]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -51,11 +51,6 @@ class WarmStep:
     disturbances: tuple[str, ...]
     """Why that is not to be trusted; empty where it is."""
 
-    @property
-    def ceiling(self) -> float:
-        """Samples per second on a resident batch."""
-        return self.compute.samples_per_second
-
 
 def open_step(workload: Workload, config: Config, device: Device, group: RankGroup = ALONE) -> WarmStep:
     """Build the training step, warm it on one resident batch, and measure the ceiling there, all ranks together."""

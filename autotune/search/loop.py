@@ -184,7 +184,7 @@ class Search:
             return None
         if self._has_all_trials:
             return Stop(Ending.TRIALS, f"{self.max_trials} trials were asked for")
-        reason = None if self.study.is_needed else reason_to_stop(self.study.forecast)
+        reason = None if self.study.candidate else reason_to_stop(self.study.forecast)
         if reason:
             return Stop(Ending.COMPLETE, reason)
         return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")

@@ -67,11 +67,6 @@ class TuningStudy:
         return tuple(record for record in self._records if record.kind != "skipped")
 
     @property
-    def skipped(self) -> tuple[Trial, ...]:
-        """The configurations that were never run, and why."""
-        return tuple(record for record in self._records if record.kind == "skipped")
-
-    @property
     def probes(self) -> tuple[Probe, ...]:
         """The short looks at steps and at the loader, in order."""
         return tuple(self._probes)
@@ -279,11 +274,6 @@ class TuningStudy:
         position = self.forecast.position
         alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
         return any(each in position for each in alike) and self.observations.distrust(config.amp) is None
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a trial is needed whatever is expected of it: the first but the baseline."""
-        return self.candidate is not None
 
     @property
     def candidate(self) -> Config | None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import autotune
 from autotune.config import AMP_MODES, Config
 from autotune.errors import ConfigFileError, UsageError
-from autotune.exports import TARGETS, coverage, export
+from autotune.exports import TARGETS, export
 from autotune.exports.target import SETTINGS, settings
 from autotune.flags import EXPORTS
 from autotune.step_options import OPTIONS
@@ -211,6 +211,13 @@ def test_every_file_that_is_read_can_be_exported(tmp_path: Path, name: str) -> N
 def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="--to keras: allowed: lightning, transformers, "):
         autotune.export(PLAIN, "keras")
+
+
+def coverage() -> str:
+    """The table of knobs by tool, in Markdown: what each is called there, or that it has no argument."""
+    rows = [["", *(target.title for target in TARGETS.values())], ["---"] * (1 + len(TARGETS))]
+    rows += [[f"`{knob}`", *(target.knows.get(knob, "—") for target in TARGETS.values())] for knob in SETTINGS]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def test_the_command_line_and_the_readme_know_the_same_tools() -> None:
