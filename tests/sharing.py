@@ -22,9 +22,9 @@ IDLE: dict[Key, Shared] = {}
 class Shared(MeasuringProcess):
     """Is kept when it is stopped, if its sessions have ended as they should."""
 
-    def __init__(self, thread_environment: Mapping[str, str], memory_reserve: float = 0.0) -> None:
-        super().__init__(thread_environment, memory_reserve)
-        self.key = key_of(thread_environment, memory_reserve)
+    def __init__(self, thread_environment: Mapping[str, str]) -> None:
+        super().__init__(thread_environment)
+        self.key = key_of(thread_environment)
         self.is_open = False
         self.is_sound = True
 
@@ -46,16 +46,16 @@ class Shared(MeasuringProcess):
             super().stop()
 
 
-def key_of(thread_environment: Mapping[str, str], memory_reserve: float) -> Key:
+def key_of(thread_environment: Mapping[str, str]) -> Key:
     """Return what a process takes over from the one that starts it."""
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return memory_reserve, os.getcwd(), *sorted((own | dict(thread_environment)).items())
+    return os.getcwd(), *sorted((own | dict(thread_environment)).items())
 
 
-def shared(thread_environment: Mapping[str, str], memory_reserve: float = 0.0) -> Shared:
+def shared(thread_environment: Mapping[str, str]) -> Shared:
     """Return a process that is idle, or a new one."""
-    found = IDLE.pop(key_of(thread_environment, memory_reserve), None)
-    return found or Shared(thread_environment, memory_reserve)
+    found = IDLE.pop(key_of(thread_environment), None)
+    return found or Shared(thread_environment)
 
 
 @pytest.fixture(scope="module")

@@ -59,20 +59,16 @@ class ProcessRunner:
         *,
         patience: float = DEVICE_PATIENCE,
         on_wait: Callable[[str], None] = lambda message: None,
-        memory_reserve: float = 0.0,
         oversubscribe_ranks: bool = False,
     ) -> None:
         """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
 
-        A measurement is ended before less than ``memory_reserve`` of the memory is available, as a share. More ranks
-        than the host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so.
-
-        Another tuner is waited for, ``patience`` seconds at most.
+        Another tuner is waited for, ``patience`` seconds at most. More ranks than the host has CPUs and GPUs are
+        started only where ``oversubscribe_ranks`` says so.
         """
         self._source = source
         self._patience = patience
         self._on_wait = on_wait
-        self._memory_reserve = memory_reserve
         self._oversubscribe_ranks = oversubscribe_ranks
         self._locks: list[DeviceLock] = []
         self._device = device
@@ -174,7 +170,7 @@ class ProcessRunner:
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
         threads = _threads(config)
-        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._memory_reserve)
+        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config))
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()

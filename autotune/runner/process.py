@@ -57,12 +57,8 @@ class ProcessLostError(Exception):
 class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
-    def __init__(self, thread_environment: Mapping[str, str], memory_reserve: float = 0.0) -> None:
-        """Start the process; ``memory_reserve`` is the ``Watchdog``'s.
-
-        Raises ``ProcessLostError`` where the system does not let it.
-        """
-        self._memory_reserve = memory_reserve
+    def __init__(self, thread_environment: Mapping[str, str]) -> None:
+        """Start the process. Raises ``ProcessLostError`` where the system does not let it."""
         self._is_busy = False
         self._watchdog: Watchdog | None = None
         self._output_begin = 0
@@ -97,7 +93,7 @@ class MeasuringProcess:
     def open(self, ranks: int = 1) -> dict[str, Any]:
         """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
         self._output_begin = os.fstat(self._output.fileno()).st_size
-        self._watchdog = Watchdog(self._members, reserve=self._memory_reserve)
+        self._watchdog = Watchdog(self._members)
         self._session = self._number + 1
         return self.ask({"op": "open", "ranks": ranks}, START_LIMIT)
 

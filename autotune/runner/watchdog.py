@@ -41,13 +41,8 @@ class Watchdog:
         processes: Callable[[], Iterable[psutil.Process]],
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
-        *,
-        reserve: float = 0.0,
     ) -> None:
-        """Take what lists the processes that are watched, and where /proc and /sys are found.
-
-        ``reserve`` is the share of the memory of which less must never be available, where somebody else acts then.
-        """
+        """Take what lists the processes that are watched, and where /proc and /sys are found."""
         self._processes = processes
         self._root = root
         self._clock = clock
@@ -55,8 +50,7 @@ class Watchdog:
         self._kills = oom_kills(root)
         self._begin = self._meter.available()
         # a machine that had next to nothing left before is not disturbed by what takes little of it
-        least = max(min(RESERVE_SHARE * self._meter.total, LARGEST_RESERVE), reserve * self._meter.total)
-        self._reserve = min(least, self._begin / 2)
+        self._reserve = min(RESERVE_SHARE * self._meter.total, LARGEST_RESERVE, self._begin / 2)
         self._shared = _shared_memory_used()
         self._due = 0.0
 
