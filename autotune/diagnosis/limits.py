@@ -9,7 +9,7 @@ the code say which.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.diagnosis.findings import (
     LEAST_SHARE,
@@ -45,23 +45,8 @@ def _together(alike: Sequence[Finding]) -> Finding:
     return replace(alike[0], share=min(1.0, sum(shares)) if shares else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """Seconds of an average step that the step alone would not take."""
-
-    wait: float
-    copy: float
-    communication: float
-    loop: float
-    slowed: float
-    restarts: float
-    same: float
-    total: float
-    """The whole step, restarts and samples that do not count included."""
-
-
-def _lost(evidence: Evidence) -> _Lost:
-    """Return where the time of a step goes.
+def _limits(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what takes a tenth of the time or more, and is not the step itself.
 
     The loop may have waited less than it would in the long run, while a queue drained, or more, at the start of an
     epoch: the rate inside an epoch says which.
@@ -70,35 +55,21 @@ def _lost(evidence: Evidence) -> _Lost:
     split, samples = measured.step_time, measured.samples / measured.steps
     computing = split.forward + split.backward + split.communication + split.optimizer
     alone = samples / measured.ceiling_samples_per_second
+    # the average step, inside epochs and in all: restarts and samples that do not count included
     steady, total = samples / measured.steady_samples_per_second, samples / measured.samples_per_second
     same = total * (1 - measured.unique_share)
-    return _Lost(
-        wait=max(0.0, split.data_wait + steady - split.total),
-        copy=split.host_to_device,
-        communication=split.communication,
-        loop=split.other,
-        slowed=max(0.0, computing - alone) if evidence.config.num_workers else 0.0,
-        restarts=max(0.0, total - same - steady),
-        same=same,
-        total=total,
-    )
-
-
-def _limits(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what takes a tenth of the time or more, and is not the step itself."""
-    lost = _lost(evidence)
-    parts: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
-        (lost.wait, late_loader),
-        (lost.copy, _slow_copy),
-        (lost.communication, _communication),
-        (lost.loop, _slow_loop),
-        (lost.slowed, _slowed_step),
-        (lost.restarts, _restarts),
-        (lost.same, _same_samples),
+    lost: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
+        (max(0.0, split.data_wait + steady - split.total), late_loader),
+        (split.host_to_device, _slow_copy),
+        (split.communication, _communication),
+        (split.other, _slow_loop),
+        (max(0.0, computing - alone) if evidence.config.num_workers else 0.0, _slowed_step),
+        (max(0.0, total - same - steady), _restarts),
+        (same, _same_samples),
     ]
-    for seconds, name in parts:
-        if seconds >= LEAST_SHARE * lost.total:
-            yield name(evidence, min(1.0, seconds / lost.total))
+    for seconds, finder in lost:
+        if seconds >= LEAST_SHARE * total:
+            yield finder(evidence, min(1.0, seconds / total))
 
 
 def _step_limit(evidence: Evidence) -> Finding:
