@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -103,13 +103,12 @@ def inspect_host(root: Path = Path("/")) -> Host:
     """
     affinity = _affinity_cpus()
     quota = cpu_quota(root)
-    physical = _physical_memory(root)
     return Host(
         cpus=usable_cpus(affinity, quota),
         cpu_model=cpu_model(root),
         affinity_cpus=affinity,
         quota_cpus=quota,
-        memory_bytes=min(physical, memory_limit(root) or physical),
+        memory_bytes=MemoryMeter(root).total,
         shm_bytes=_shm_bytes(root),
         gpus=find_gpus(),
         versions=_versions(),
@@ -127,11 +126,12 @@ def usable_cpus(affinity: int, quota: float | None) -> int:
 
 
 class MemoryMeter:
-    """Reads the memory that is available again and again: what limits it is found once."""
+    """The memory of the machine, or of its control groups: what limits it is found once, what is left read anew."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
-        self._limits = memory_limits(root)
+        limits = [(group, _limit(group)) for group in _groups(root, "memory")]
+        self._limits = [(group, limit) for group, limit in limits if limit is not None]
         physical = _physical_memory(root)
         self.total = min([physical, *(limit for _, limit in self._limits)])
         """Physical memory or the cgroup limit, whichever is less, in bytes."""
@@ -143,13 +143,7 @@ class MemoryMeter:
         """
         free = read_fields(self._root / "proc/meminfo", ":").get("MemAvailable")
         machine = _kibibytes(free) or int(_virtual_memory().available)
-        group = within(self._limits)
-        return machine if group is None else min(machine, group)
-
-
-def memory_available(root: Path = Path("/")) -> int:
-    """Return what ``MemoryMeter.available`` does, for a single look."""
-    return MemoryMeter(root).available()
+        return min([machine, *(max(0, limit - _in_use(group)) for group, limit in self._limits)])
 
 
 def find_gpus() -> tuple[Gpu, ...]:
@@ -293,31 +287,6 @@ def cpu_quota(root: Path) -> float | None:
     """Return the CPU time per wall time that the groups allow, ``None`` without a quota."""
     quotas = [_quota(group) for group in _groups(root, "cpu")]
     return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def memory_limit(root: Path) -> int | None:
-    """Return the bytes that the groups allow, ``None`` without a limit."""
-    return min((limit for _, limit in memory_limits(root)), default=None)
-
-
-def memory_free(root: Path) -> int | None:
-    """Return the bytes that may still be taken, ``None`` without a limit.
-
-    File cache that the kernel gives back on demand counts as free: else a training run that has read its
-    dataset once would seem to have used up its memory.
-    """
-    return within(memory_limits(root))
-
-
-def memory_limits(root: Path) -> list[tuple[Path, int]]:
-    """Return the groups that limit memory: the directory of each, and the bytes that it allows."""
-    found = [(group, _limit(group)) for group in _groups(root, "memory")]
-    return [(group, limit) for group, limit in found if limit is not None]
-
-
-def within(limits: Sequence[tuple[Path, int]]) -> int | None:
-    """Return the bytes that may still be taken in groups found before, ``None`` without a limit."""
-    return min((max(0, limit - _in_use(group)) for group, limit in limits), default=None)
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:

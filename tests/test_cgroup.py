@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.host import cpu_quota, memory_free, memory_limit, oom_kills
+from autotune.host import MemoryMeter, cpu_quota, oom_kills
 
 GIB = 2**30
+MACHINE = 2**20 * GIB
+"""Memory of the machine, which no group is allowed."""
 NO_LIMIT_V1 = "9223372036854771712\n"
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_CPU = "33 25 0:30 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
@@ -43,18 +45,24 @@ def quota_v1(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
     return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": f"{period}\n"}
 
 
+def meter(root: Path) -> MemoryMeter:
+    plant(root, {"proc/meminfo": "".join(f"{name}: {MACHINE // 1024} kB\n" for name in ("MemTotal", "MemAvailable"))})
+    return MemoryMeter(root)
+
+
 def test_no_cgroups_do_not_limit(tmp_path: Path) -> None:
-    assert (cpu_quota(tmp_path), memory_limit(tmp_path), memory_free(tmp_path)) == (None, None, None)
+    assert (cpu_quota(tmp_path), meter(tmp_path).total, meter(tmp_path).available()) == (None, MACHINE, MACHINE)
 
 
 @pytest.mark.parametrize(
-    ("cpu", "memory", "limits"), [("150000 100000", f"{2 * GIB}", (1.5, 2 * GIB)), ("max 100000", "max", (None, None))]
+    ("cpu", "memory", "limits"),
+    [("150000 100000", f"{2 * GIB}", (1.5, 2 * GIB)), ("max 100000", "max", (None, MACHINE))],
 )
 def test_v2_reads_the_groups_own_limits(
-    tmp_path: Path, cpu: str, memory: str, limits: tuple[float | None, int | None]
+    tmp_path: Path, cpu: str, memory: str, limits: tuple[float | None, int]
 ) -> None:
     root = v2_tree(tmp_path, "/job", {"job/cpu.max": f"{cpu}\n", "job/memory.max": f"{memory}\n"})
-    assert (cpu_quota(root), memory_limit(root)) == limits
+    assert (cpu_quota(root), meter(root).total) == limits
 
 
 @pytest.mark.parametrize("tight", ["", "slice/", "slice/job/"])
@@ -63,7 +71,7 @@ def test_v2_the_tightest_group_above_counts(tmp_path: Path, tight: str) -> None:
     files |= {f"{level}memory.max": f"{8 * GIB}\n" for level in ("", "slice/", "slice/job/")}
     files |= {f"{tight}cpu.max": "300000 100000\n", f"{tight}memory.max": f"{GIB}\n"}
     root = v2_tree(tmp_path, "/slice/job", files)
-    assert (cpu_quota(root), memory_limit(root)) == (3.0, GIB)
+    assert (cpu_quota(root), meter(root).total) == (3.0, GIB)
 
 
 def test_v2_groups_beside_the_own_one_do_not_count(tmp_path: Path) -> None:
@@ -73,7 +81,7 @@ def test_v2_groups_beside_the_own_one_do_not_count(tmp_path: Path) -> None:
 
 def test_v2_own_path_missing_under_the_mount_reads_the_mounts_top(tmp_path: Path) -> None:
     root = v2_tree(tmp_path, "/docker/abc", {"cpu.max": "400000 100000\n", "memory.max": f"{GIB}\n"})
-    assert (cpu_quota(root), memory_limit(root)) == (4.0, GIB)
+    assert (cpu_quota(root), meter(root).total) == (4.0, GIB)
 
 
 def test_v2_path_outside_the_namespace_reads_the_mounts_top(tmp_path: Path) -> None:
@@ -108,7 +116,7 @@ def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
 def test_v1_reads_quota_over_period_and_the_memory_limit(tmp_path: Path) -> None:
     memory = {"memory/job/memory.limit_in_bytes": f"{3 * GIB}\n"}
     root = v1_tree(tmp_path, quota_v1("cpu,cpuacct/job", 75_000, 50_000) | memory)
-    assert (cpu_quota(root), memory_limit(root)) == (1.5, 3 * GIB)
+    assert (cpu_quota(root), meter(root).total) == (1.5, 3 * GIB)
 
 
 def test_v1_walks_up_to_a_tighter_group(tmp_path: Path) -> None:
@@ -119,7 +127,7 @@ def test_v1_walks_up_to_a_tighter_group(tmp_path: Path) -> None:
         "memory/memory.limit_in_bytes": f"{GIB}\n",
     }
     root = v1_tree(tmp_path, files)
-    assert (cpu_quota(root), memory_limit(root)) == (2.0, GIB)
+    assert (cpu_quota(root), meter(root).total) == (2.0, GIB)
 
 
 def test_v1_minus_one_and_huge_numbers_are_no_limit(tmp_path: Path) -> None:
@@ -129,7 +137,7 @@ def test_v1_minus_one_and_huge_numbers_are_no_limit(tmp_path: Path) -> None:
         "memory/job/memory.usage_in_bytes": "1000\n",
     }
     root = v1_tree(tmp_path, files)
-    assert (cpu_quota(root), memory_limit(root), memory_free(root)) == (None, None, None)
+    assert (cpu_quota(root), meter(root).total, meter(root).available()) == (None, MACHINE, MACHINE)
 
 
 def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
@@ -142,7 +150,7 @@ def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
     }
     root = plant(tmp_path, files)
-    assert (cpu_quota(root), memory_limit(root)) == (2.0, 4 * GIB)
+    assert (cpu_quota(root), meter(root).total) == (2.0, 4 * GIB)
 
 
 @pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
@@ -153,7 +161,7 @@ def test_without_mountinfo_the_usual_v1_places_are_read(tmp_path: Path, place: s
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{GIB}\n",
     }
     root = plant(tmp_path, files)
-    assert (cpu_quota(root), memory_limit(root)) == (3.0, GIB)
+    assert (cpu_quota(root), meter(root).total) == (3.0, GIB)
 
 
 def test_without_mountinfo_the_usual_v2_place_is_read(tmp_path: Path) -> None:
@@ -167,7 +175,7 @@ def test_free_memory_is_limit_less_usage_with_file_cache_counted_as_free(tmp_pat
         "job/memory.current": f"{3 * GIB}\n",
         "job/memory.stat": f"anon {GIB}\ninactive_file {2 * GIB}\nactive_file 0\n",
     }
-    assert memory_free(v2_tree(tmp_path, "/job", files)) == 3 * GIB
+    assert meter(v2_tree(tmp_path, "/job", files)).available() == 3 * GIB
 
 
 def test_free_memory_of_v1_counts_the_cache_of_groups_below(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_free_memory_of_v1_counts_the_cache_of_groups_below(tmp_path: Path) -> N
         "memory/job/memory.usage_in_bytes": f"{3 * GIB}\n",
         "memory/job/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB}\n",
     }
-    assert memory_free(v1_tree(tmp_path, files)) == 2 * GIB
+    assert meter(v1_tree(tmp_path, files)).available() == 2 * GIB
 
 
 def test_free_memory_is_that_of_the_fullest_group(tmp_path: Path) -> None:
@@ -186,12 +194,12 @@ def test_free_memory_is_that_of_the_fullest_group(tmp_path: Path) -> None:
         "slice/job/memory.max": f"{4 * GIB}\n",
         "slice/job/memory.current": f"{GIB}\n",
     }
-    assert memory_free(v2_tree(tmp_path, "/slice/job", files)) == GIB
+    assert meter(v2_tree(tmp_path, "/slice/job", files)).available() == GIB
 
 
 def test_free_memory_is_never_negative(tmp_path: Path) -> None:
     files = {"job/memory.max": "1000\n", "job/memory.current": "2000\n"}
-    assert memory_free(v2_tree(tmp_path, "/job", files)) == 0
+    assert meter(v2_tree(tmp_path, "/job", files)).available() == 0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +211,7 @@ def test_free_memory_is_never_negative(tmp_path: Path) -> None:
 )
 def test_a_damaged_limit_is_none(tmp_path: Path, file: str, content: str) -> None:
     root = v2_tree(tmp_path, "/job", {f"job/{file}": content})
-    assert (cpu_quota(root), memory_limit(root)) == (None, None)
+    assert (cpu_quota(root), meter(root).total) == (None, MACHINE)
 
 
 def test_a_directory_in_place_of_a_file_is_no_limit(tmp_path: Path) -> None:
@@ -230,9 +238,8 @@ def test_damaged_files_never_raise(group: bytes, mounts: bytes, limit: bytes) ->
         (root / "proc/self/mountinfo").write_bytes(mounts)
         for name in ("cpu.max", "memory.max", "memory.current", "memory.stat", "job/cpu.max"):
             (root / "sys/fs/cgroup" / name).write_bytes(limit)
-        for read in (cpu_quota, memory_limit, memory_free):
-            found = read(root)
-            assert found is None or found >= 0
+        assert (cpu_quota(root) or 0.0) >= 0
+        assert 0 <= meter(root).available() <= meter(root).total
 
 
 def test_kills_for_want_of_memory_are_counted_in_the_groups_own_file(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from autotune.host import (
     find_gpus,
     inspect_host,
     made_elsewhere,
-    memory_available,
     usable_cpus,
 )
 from autotune.storage.study_records import identify
@@ -94,15 +93,15 @@ def test_memory_is_the_machines_or_the_cgroup_limit_where_that_is_less(tmp_path:
 
 
 def test_available_memory_is_the_machines_or_what_the_limit_leaves_where_that_is_less(tmp_path: Path) -> None:
-    assert memory_available(machine(tmp_path)) == 8 * GIB
-    assert memory_available(machine(tmp_path, memory=str(4 * GIB), used=str(3 * GIB))) == GIB
+    assert MemoryMeter(machine(tmp_path)).available() == 8 * GIB
+    assert MemoryMeter(machine(tmp_path, memory=str(4 * GIB), used=str(3 * GIB))).available() == GIB
 
 
 @pytest.mark.parametrize("meminfo", ["", "MemTotal: much kB\n", "MemTotal:\n", "\0\0\0"])
 def test_without_a_readable_meminfo_the_system_call_answers(tmp_path: Path, meminfo: str) -> None:
     root = machine(tmp_path, meminfo=meminfo)
     assert inspect_host(root).memory_bytes == psutil.virtual_memory().total
-    assert 0 < memory_available(root) <= psutil.virtual_memory().total
+    assert 0 < MemoryMeter(root).available() <= psutil.virtual_memory().total
 
 
 def test_shm_is_the_size_of_the_file_system_there_if_there_is_one(tmp_path: Path) -> None:
@@ -135,8 +134,8 @@ def test_versions_are_those_installed_and_the_missing_are_left_out() -> None:
 
 def test_this_machine_is_read_without_torch_optuna_or_yaml() -> None:
     code = (
-        "import sys; from autotune.host import inspect_host, memory_available\n"
-        "assert inspect_host().cpus >= 1 and memory_available() > 0\n"
+        "import sys; from autotune.host import MemoryMeter, inspect_host\n"
+        "assert inspect_host().cpus >= 1 and MemoryMeter().available() > 0\n"
         "print([name for name in ('torch', 'optuna', 'yaml') if name in sys.modules])"
     )
     assert printed("-c", code) == "[]"

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import IterableDataset, default_collate
 
 from autotune.errors import UserCodeError
-from autotune.host import inspect_host, memory_available
+from autotune.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
 from autotune.measure.step import loss_reduction, tensor_bytes
 from autotune.records import WorkloadFacts
@@ -80,7 +80,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         device_uuid=device.uuid,
         data_parallel_devices=len(devices) if devices is not None else None,
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
-        obtainable_host_bytes=memory_available() // ranks + psutil.Process().memory_info().rss,
+        obtainable_host_bytes=MemoryMeter().available() // ranks + psutil.Process().memory_info().rss,
     )
 
 
