@@ -12,16 +12,100 @@ from autotune.step_options import OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KNOB_FLAGS = {
-    "--batch-size": ("SIZES", "samples per step, such as 32..512"),
-    "--num-workers": ("COUNTS", "DataLoader workers, such as 0..8; 0 loads in the training process"),
-    "--prefetch-factor": ("COUNTS", "batches requested ahead per worker, such as 2,4"),
-    "--pin-memory": ("CHOICES", "copy batches into page-locked memory, such as true or true,false"),
-    "--persistent-workers": ("CHOICES", "keep workers alive between epochs, such as true or true,false"),
-    "--amp": ("MODES", "automatic mixed precision: off, bf16, fp16, such as off,bf16"),
-    "--threads": ("COUNTS", "torch's threads inside one operator, such as 1,2,4"),
+KNOB_FLAGS = (
+    "--batch-size",
+    "--num-workers",
+    "--prefetch-factor",
+    "--pin-memory",
+    "--persistent-workers",
+    "--amp",
+    "--threads",
+)
+"""The flags that say what may vary, whose text ``tune`` reads."""
+
+FLAGS: dict[str, tuple[str, str | None, str]] = {
+    "--dataset": (
+        "DATASET",
+        None,
+        "callable that returns your dataset, such as mymod:data; needed where --model gives none",
+    ),
+    "--device": ("DEVICE", "auto", "auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"),
+    "--budget": (
+        "TIME",
+        "3m",
+        "time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least for tuning (default: %(default)s)",
+    ),
+    "--trials": ("N", None, "most trials to run, such as 20"),
+    "--headroom": ("SHARE", "10%", "memory to leave free, such as 10%% or 0.1 (default: 10%%)"),
+    "--max-memory": (
+        "SIZE",
+        None,
+        "most that training may take of the device's memory, on a CPU of the host's, such as 12GiB",
+    ),
+    "--baseline": (
+        "K=V,..",
+        None,
+        (
+            "what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "
+            "no workers, amp=off, torch's own threads)"
+        ),
+    ),
+    "--storage": (
+        "FILE|URL",
+        None,
+        (
+            "keep the study there and always continue it, such as my.study or sqlite:///study.db; on a server, such "
+            "as postgresql://user@host/database, tuners on several hosts share it (default: beside the output, continued "
+            "where a run was cut off)"
+        ),
+    ),
+    "--config": ("FILE", None, "look at a config file's configuration instead"),
+    "--batch-size": ("SIZES", None, "samples per step, such as 32..512"),
+    "--num-workers": ("COUNTS", None, "DataLoader workers, such as 0..8; 0 loads in the training process"),
+    "--prefetch-factor": ("COUNTS", None, "batches requested ahead per worker, such as 2,4"),
+    "--pin-memory": ("CHOICES", None, "copy batches into page-locked memory, such as true or true,false"),
+    "--persistent-workers": ("CHOICES", None, "keep workers alive between epochs, such as true or true,false"),
+    "--amp": ("MODES", None, "automatic mixed precision: off, bf16, fp16, such as off,bf16"),
+    "--threads": ("COUNTS", None, "torch's threads inside one operator, such as 1,2,4"),
+    "--global-batch-size": (
+        "N",
+        None,
+        "samples of one step of the optimizer, such as 256: smaller batches are accumulated",
+    ),
+    "--ranks": (
+        "N",
+        None,
+        (
+            "processes that train together on this host, as torchrun starts them, each on a GPU of its own where "
+            "there are some, such as 2; all other settings are for each of them"
+        ),
+    ),
+    "--explore": (
+        "OPTIONS",
+        None,
+        (
+            f"more of the training step to try after the search, such as channels_last,compile; all, or some of "
+            f"{', '.join(OPTIONS)}; off without this flag"
+        ),
+    ),
+    "--report": (
+        "FILE",
+        None,
+        "write a page of HTML with charts, too, such as report.html; needs pip install 'torch-autotune[report]'",
+    ),
+    "--trace": ("FILE", None, "write torch's profile of a few steps there, such as trace.json"),
+    "--study": ("NAME", None, "which study, where there are several (default: the newest)"),
 }
-"""The flags that say what may vary: flag, placeholder, help. ``tune`` reads their text."""
+"""The flags that take a value: placeholder, which is ``N`` for a whole number, default, help."""
+
+SWITCHES = {
+    "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
+    "--force": "replace a file whose gain is proven, also by an answer that is undecided",
+    "--exit-verdict": "exit with 0 where the answer is faster, 10 where there is no gain, 11 where that is undecided",
+    "--json": "print the result as one JSON object",
+    "--quiet": "print nothing but errors to stderr",
+}
+"""The flags that take none, and their help."""
 
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
 """What ``export`` knows; a test holds it to ``autotune.exports.TARGETS``."""
@@ -75,31 +159,18 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_workload_flags(parser)
-    _add_run_flags(parser)
-    knobs = parser.add_argument_group("what may vary")
-    for flag, (placeholder, text) in KNOB_FLAGS.items():
-        knobs.add_argument(flag, metavar=placeholder, help=text)
-    knobs.add_argument(
-        "--global-batch-size",
-        type=_whole_from_one,
-        metavar="N",
-        help="samples of one step of the optimizer, such as 256: smaller batches are accumulated",
+    run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage")
+    _add(parser.add_argument_group("the run"), *run)
+    knobs = (*KNOB_FLAGS, "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
+    _add(parser.add_argument_group("what may vary"), *knobs)
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output",
+        default="autotune.yaml",
+        metavar="FILE",
+        help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
     )
-    knobs.add_argument(
-        "--ranks",
-        type=_whole_from_one,
-        metavar="N",
-        help="processes that train together on this host, as torchrun starts them, each on a GPU of its own where "
-        "there are some, such as 2; all other settings are for each of them",
-    )
-    _add_oversubscription_flag(knobs)
-    knobs.add_argument(
-        "--explore",
-        metavar="OPTIONS",
-        help=f"more of the training step to try after the search, such as channels_last,compile; all, or some of "
-        f"{', '.join(OPTIONS)}; off without this flag",
-    )
-    _add_output_flags(parser)
+    _add(output, "--report", "--force", "--exit-verdict", "--json", "--quiet")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
 
@@ -115,11 +186,9 @@ def build_check_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     _add_workload_flags(parser)
-    group = parser.add_argument_group("the run")
-    _add_device_flag(group)
-    _add_oversubscription_flag(group)
-    _add_budget_flag(group, "1m")
-    _add_printing_flags(parser.add_argument_group("output"))
+    _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget")
+    parser.set_defaults(budget="1m")
+    _add(parser.add_argument_group("output"), "--json", "--quiet")
     return parser
 
 
@@ -154,7 +223,7 @@ def build_report_parser() -> argparse.ArgumentParser:
         default="report.html",
         help="file to write: .html for the page, .csv or .parquet for the trials (default: %(default)s)",
     )
-    parser.add_argument("--study", metavar="NAME", help="which study, where there are several (default: the newest)")
+    _add(parser, "--study")
     return parser
 
 
@@ -169,17 +238,9 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
     )
     _add_workload_flags(parser)
     group = parser.add_argument_group("the run")
-    _add_device_flag(group)
-    configuration = group.add_mutually_exclusive_group()
-    _add_baseline_flag(configuration)
-    configuration.add_argument("--config", metavar="FILE", help="look at a config file's configuration instead")
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="write torch's profile of a few steps there, such as trace.json",
-    )
-    _add_printing_flags(output)
+    _add(group, "--device")
+    _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
+    _add(parser.add_argument_group("output"), "--trace", "--json", "--quiet")
     return parser
 
 
@@ -192,98 +253,18 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
         help="callable that returns your model, a pair (model, dataset) or an autotune.Workload, "
         "such as mymod:build or path/to/train.py:build",
     )
-    group.add_argument(
-        "--dataset",
-        metavar="DATASET",
-        help="callable that returns your dataset, such as mymod:data; needed where --model gives none",
-    )
+    _add(group, "--dataset")
 
 
-def _add_run_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the run")
-    _add_device_flag(group)
-    _add_budget_flag(group, "3m")
-    group.add_argument("--trials", type=_whole_from_one, metavar="N", help="most trials to run, such as 20")
-    group.add_argument(
-        "--headroom",
-        default="10%",
-        metavar="SHARE",
-        help="memory to leave free, such as 10%% or 0.1 (default: 10%%)",
-    )
-    group.add_argument(
-        "--max-memory",
-        metavar="SIZE",
-        help="most that training may take of the device's memory, on a CPU of the host's, such as 12GiB",
-    )
-    _add_baseline_flag(group)
-    group.add_argument(
-        "--storage",
-        metavar="FILE|URL",
-        help="keep the study there and always continue it, such as my.study or sqlite:///study.db; on a server, such "
-        "as postgresql://user@host/database, tuners on several hosts share it (default: beside the output, continued "
-        "where a run was cut off)",
-    )
-
-
-def _add_baseline_flag(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--baseline",
-        metavar="K=V,..",
-        help="what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "
-        "no workers, amp=off, torch's own threads)",
-    )
-
-
-def _add_oversubscription_flag(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--oversubscribe-ranks",
-        action="store_true",
-        help="allow more --ranks than this host has CPUs and GPUs",
-    )
-
-
-def _add_device_flag(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--device", default="auto", help="auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"
-    )
-
-
-def _add_budget_flag(group: argparse._ArgumentGroup, default: str) -> None:
-    group.add_argument(
-        "--budget",
-        default=default,
-        metavar="TIME",
-        help="time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least for tuning (default: %(default)s)",
-    )
-
-
-def _add_output_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--output",
-        default="autotune.yaml",
-        metavar="FILE",
-        help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
-    )
-    group.add_argument(
-        "--report",
-        metavar="FILE",
-        help="write a page of HTML with charts, too, such as report.html; needs pip install 'torch-autotune[report]'",
-    )
-    group.add_argument(
-        "--force", action="store_true", help="replace a file whose gain is proven, also by an answer that is undecided"
-    )
-    group.add_argument(
-        "--exit-verdict",
-        action="store_true",
-        help="exit with 0 where the answer is faster, 10 where there is no gain, 11 where that is undecided",
-    )
-    _add_printing_flags(group)
-
-
-def _add_printing_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    group.add_argument("--quiet", action="store_true", help="print nothing but errors to stderr")
+def _add(group: argparse._ActionsContainer, *names: str) -> None:
+    """Add flags of ``FLAGS`` and ``SWITCHES``, in this order."""
+    for name in names:
+        if name in SWITCHES:
+            group.add_argument(name, action="store_true", help=SWITCHES[name])
+            continue
+        placeholder, default, text = FLAGS[name]
+        read: Callable[[str], object] = _whole_from_one if placeholder == "N" else str
+        group.add_argument(name, type=read, default=default, metavar=placeholder, help=text)
 
 
 class _Version(argparse.Action):
