@@ -55,8 +55,8 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         None,
         (
             "keep the study there and always continue it, such as my.study or sqlite:///study.db; on a server, such "
-            "as postgresql://user@host/database, tuners on several hosts share it (default: beside the output, continued "
-            "where a run was cut off)"
+            "as postgresql://user@host/database, tuners on several hosts share it (default: beside the output, "
+            "continued where a run was cut off)"
         ),
     ),
     "--config": ("FILE", None, "look at a config file's configuration instead"),

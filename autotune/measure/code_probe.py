@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -56,12 +56,12 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
     """
     begin = time.perf_counter()
     building = Building(workload, config.batch_size)
-    times = building.measure(TIMING_SHARE * seconds)
+    sample_seconds, collate_seconds = building.measure(TIMING_SHARE * seconds)
     code = building.profile(PROFILE_SHARE * seconds)
-    seen = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
+    operators, synchronisations = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
     return Anatomy(
-        sample_seconds=times.sample,
-        collate_seconds=times.collate,
+        sample_seconds=sample_seconds,
+        collate_seconds=collate_seconds,
         code=code,
         batch_tensors=sum(1 for _ in tensors_in(building.batch)),
         numpy_arrays=building.numpy_arrays,
@@ -70,25 +70,20 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
         dataset_bytes=pickled_bytes(workload.dataset),
         python_objects=count_objects(workload.dataset),
         start_method=_start_method(),
-        operators_per_step=seen.operators,
-        synchronisations=seen.synchronisations,
+        operators_per_step=operators,
+        synchronisations=synchronisations,
         has_cuda_build=_is_built_for_accelerator(),
         seconds=time.perf_counter() - begin,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
-    """What steps on one batch showed."""
+def _watch_steps(
+    workload: Workload, config: Config, device: Device, building: Building, seconds: float
+) -> tuple[int, tuple[Synchronisation, ...]]:
+    """Train on the last batch: once to warm up, once to count operators, then to watch what waits for the device.
 
-    operators: int
-    """ATen operators that the host called in one."""
-    synchronisations: tuple[Synchronisation, ...]
-    """Where it waited for the device."""
-
-
-def _watch_steps(workload: Workload, config: Config, device: Device, building: Building, seconds: float) -> _Steps:
-    """Train on the last batch: once to warm up, once to count operators, then to watch what waits for the device."""
+    Returns how many ATen operators the host called in a step, and where it waited for the device.
+    """
     step = TrainingStep(workload, replace(config, accumulation_steps=1), device)
     batch = move(building.batch, device.torch_device, non_blocking=False)
     limit = time.perf_counter() + seconds
@@ -100,7 +95,7 @@ def _watch_steps(workload: Workload, config: Config, device: Device, building: B
             step(batch, building.samples)
             steps += 1
     device.synchronize()
-    return _Steps(operators=operators, synchronisations=log.per_step(steps))
+    return operators, log.per_step(steps)
 
 
 def _count_operators(step: TrainingStep, batch: Any, samples: int) -> int:
@@ -136,16 +131,6 @@ def _is_built_for_accelerator() -> bool:
     return is_cuda or torch.accelerator.current_accelerator() is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildingTimes:
-    """What building batches takes, in seconds."""
-
-    sample: float
-    """Reading one sample."""
-    collate: float
-    """Collating one batch."""
-
-
 class Building:
     """Batches built in this process, exactly as a loader without workers builds them."""
 
@@ -163,8 +148,11 @@ class Building:
         """Samples in the last batch."""
         return self._stream.samples
 
-    def measure(self, seconds: float) -> BuildingTimes:
-        """Build batches for so long; the first counts only where it is the only one."""
+    def measure(self, seconds: float) -> tuple[float, float]:
+        """Build batches for so long; return the seconds of reading a sample, and of collating a batch.
+
+        The first batch counts only where it is the only one.
+        """
         times = [self._build()]
         limit = time.perf_counter() + seconds - times[0][1]
         while time.perf_counter() < limit:
@@ -173,7 +161,7 @@ class Building:
         collate = sum(collated for *_, collated in counted)
         read = sum(built for _, built, _ in counted) - collate
         samples = sum(count for count, *_ in counted)
-        return BuildingTimes(sample=read / max(1, samples), collate=collate / len(counted))
+        return read / max(1, samples), collate / len(counted)
 
     def profile(self, seconds: float) -> tuple[CodeShare, ...]:
         """Build batches for so long, one at least, under cProfile; return where the time went.

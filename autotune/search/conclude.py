@@ -66,11 +66,10 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
     ``trials`` are those of the search, the baseline first.
     """
     facts, host = course.facts, course.host
-    decision = _decide(confirmation, course.remaining)
+    verdict, chosen, most_gain = _decide(confirmation, course.remaining)
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
-    if confirmation and decision.answer is not None:
-        chosen = decision.answer
+    if confirmation and chosen is not None:
         answer, rounds = confirmation.standing(chosen), confirmation.rounds_of(chosen)
         speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
     result = Result(
@@ -84,10 +83,10 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
         rounds=rounds,
         speedup=speedup,
         speedup_ci95=interval,
-        verdict=decision.verdict,
-        most_gain=decision.most_gain,
+        verdict=verdict,
+        most_gain=most_gain,
         likeliest=_likeliest(confirmation),
-        missing=tuple(_missing(confirmation, course)) if decision.verdict is Verdict.UNDECIDED else (),
+        missing=tuple(_missing(confirmation, course)) if verdict is Verdict.UNDECIDED else (),
         control=confirmation.control if confirmation else None,
         stop_reason=course.stop_reason,
         remaining_gain=max(0.0, course.highest_limit / answer.rate - 1),
@@ -113,27 +112,18 @@ def _all_notes(confirmation: Confirmation | None, answer: Standing, before: Stan
     yield from (f"{why}: left out" for why in course.distrusted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """A verdict, and what it is about."""
-
-    verdict: Verdict
-    answer: int | None = None
-    """The finalist that is the answer; ``None`` for the baseline."""
-    most_gain: float | None = None
-
-
-def _decide(confirmation: Confirmation | None, remaining: float | None) -> _Decision:
+def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple[Verdict, int | None, float | None]:
+    """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain."""
     index = confirmation.answer if confirmation else None
     if confirmation is None or index is None:
-        return _Decision(Verdict.UNDECIDED)
+        return Verdict.UNDECIDED, None, None
     if confirmation.is_proven(index):
-        return _Decision(Verdict.FASTER, index)
+        return Verdict.FASTER, index, None
     most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
     if most <= NEGLIGIBLE:
-        return _Decision(Verdict.NO_GAIN, most_gain=max(LEAST_SAID, most - 1))
+        return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
     is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM
-    return _Decision(Verdict.UNDECIDED, index if is_likely else None)
+    return Verdict.UNDECIDED, index if is_likely else None, None
 
 
 def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
