@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler
 
 from autotune.errors import UsageError
-from autotune.probes import ComputeProbe, LoaderTrace
+from autotune.probes import ComputeProbe
 from autotune.records import Attempt, Conditions, Measurement, Outcome, Payload, RankShare
 from autotune.workload import Workload
 
@@ -203,16 +203,12 @@ def as_one(attempts: Sequence[Attempt]) -> Attempt:
     elif steps:
         payload = _step(steps)
     elif traces:
-        payload = max(traces, key=_build_seconds)
+        payload = max(traces, key=lambda trace: fmean(trace.build_seconds))
     return replace(
         suspect[0] if suspect else first,
         payload=payload,
-        message=_together([attempt.message for attempt in attempts]),
+        message="; ".join(dict.fromkeys(attempt.message for attempt in attempts if attempt.message)),
     )
-
-
-def _build_seconds(trace: LoaderTrace) -> float:
-    return fmean(trace.build_seconds)
 
 
 def _measurement(ranks: Sequence[Measurement]) -> Measurement:
@@ -294,10 +290,6 @@ def _step(ranks: Sequence[ComputeProbe]) -> ComputeProbe:
         memory_limit_bytes=fullest.memory_limit_bytes // (len(ranks) if fullest.memory == "host" else 1),
         host_memory_bytes=max(probe.host_memory_bytes for probe in ranks),
     )
-
-
-def _together(messages: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(filter(None, messages)))
 
 
 class _Replica(torch.nn.Module):

@@ -120,7 +120,9 @@ def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callabl
     """Be one rank until the session ends; return its exit code."""
     try:
         serve(_join(rank, ranks, board, folder, job))
-        _leave()
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
         return 0
     except RankFailedError as failed:
         reply = failed.reply
@@ -153,12 +155,6 @@ def _join(rank: int, ranks: int, board: Board, folder: Path, job: int) -> RankGr
     store = dist.FileStore(str(folder / "store"), ranks)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOR_EVER)
     return RankGroup(rank, ranks, board, job)
-
-
-def _leave() -> None:
-    import torch.distributed as dist
-
-    dist.destroy_process_group()
 
 
 def raise_failure(reply: dict[str, Any], error: BaseException) -> NoReturn:

@@ -63,11 +63,6 @@ def end_of(session: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def leave() -> None:
-    """Leave nothing where the tuner has ended without a word."""
-    remove_scratch(os.environ.get(MARK))
-
-
 def end_at_once(code: int = 0) -> NoReturn:
     """End this process in order, but for taking apart all that was imported: of a fork that alone takes a second."""
     atexit._run_exitfuncs()

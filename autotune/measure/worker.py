@@ -24,8 +24,9 @@ from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import RankFailedError, import_parallel, raise_failure, run_ranks
 from autotune.measure.session import Session
-from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, leave, prepare_session
+from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.records import Request
+from autotune.runner.descendants import MARK, remove_scratch
 from autotune.runner.protocol import FrameError, encode, frames
 from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource
 
@@ -70,7 +71,7 @@ def main() -> None:
     become_subreaper()
     with suppress(BrokenPipeError):  # the tuner has ended before this process could be told
         _serve_sessions(_take_channel())
-    leave()
+    remove_scratch(os.environ.get(MARK))  # nothing is left where the tuner has ended without a word
 
 
 def _serve_sessions(channel: _Channel) -> None:

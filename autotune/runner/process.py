@@ -111,7 +111,9 @@ class MeasuringProcess:
             if "closed" not in reply:
                 return reply
             code, rank = reply["closed"], reply["rank"]
-        outcome, reason = describe_end(code, self._written(), _difference(kills, oom_kills()))
+        after = oom_kills()
+        killed = None if kills is None or after is None else after - kills
+        outcome, reason = describe_end(code, self._written(), killed)
         raise self._lost(outcome, reason if rank is None else f"rank {rank}: {reason}")
 
     def explain(self, attempt: Attempt) -> Attempt:
@@ -276,10 +278,6 @@ def _await_end(process: psutil.Process, deadline: float) -> None:
     """Wait until a process has ended, which its parent need not have noticed. Raises ``psutil.NoSuchProcess`` then."""
     while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         time.sleep(0.005)
-
-
-def _difference(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else after - before
 
 
 def _environment(thread_environment: Mapping[str, str]) -> dict[str, str]:
