@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
 
 from autotune.config import Config
 from autotune.host import inspect_host
@@ -187,25 +186,6 @@ def _epoch_cost(
     return EpochCost(samples=samples, rate=rate, start=start, restart=restart)
 
 
-class LoaderFacts(Protocol):
-    """What a stream of batches knows of its loader when a measurement ends."""
-
-    epoch_batches: int | None
-    """Batches in an epoch, where known."""
-
-    @property
-    def idle_workers(self) -> int:
-        """Workers that got no data."""
-
-    @property
-    def unique_share(self) -> float:
-        """Share of the batches that are not another worker's."""
-
-    @property
-    def freezes_epoch(self) -> bool:
-        """Whether workers live on with a dataset whose epoch is set from outside."""
-
-
 def window_notes(summary: WindowSummary) -> Iterator[str]:
     """Yield what there is to say of the steps."""
     if summary.early_share > UNCREDITED:
@@ -222,7 +202,7 @@ def window_notes(summary: WindowSummary) -> Iterator[str]:
         yield "step times never settled within the window"
 
 
-def loader_notes(loader: LoaderFacts, config: Config, in_flight: int) -> Iterator[str]:
+def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterator[str]:
     """Yield what there is to say of a loader that asks for ``in_flight`` batches ahead."""
     if loader.epoch_batches is not None and loader.epoch_batches <= in_flight:
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -17,65 +17,18 @@ Mark = Any
 """A point in a device's time: seconds on CPU, an event on an accelerator."""
 
 
-class Device(Protocol):
-    """What the benchmark needs to know of the device that trains."""
-
-    torch_device: torch.device
-    is_asynchronous: bool
-    """Whether operators return before they have run, so that the host runs ahead."""
-    steps_ahead: int
-    """How many steps the host may run ahead of it."""
-    gpu: NvmlGpu | None
-    """What NVML knows of it; ``None`` where it knows nothing."""
-    uuid: str | None
-    """What tells it from all others; ``None`` for a CPU, and where it has none."""
-
-    @property
-    def name(self) -> str:
-        """The vendor's name."""
-
-    @property
-    def amp_modes(self) -> tuple[str, ...]:
-        """The precisions that run at hardware speed."""
-
-    @property
-    def memory_limit(self) -> int:
-        """Bytes of the memory that limits training here."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has done everything it was asked to do."""
-
-    def mark(self) -> Mark:
-        """Mark this point in the stream of work, without waiting."""
-
-    def wait(self, mark: Mark) -> None:
-        """Wait until the device has come to a mark; work asked for later goes on."""
-
-    def has_come_to(self, mark: Mark) -> bool:
-        """Return whether the device has come to a mark, without waiting."""
-
-    def seconds(self, earlier: Mark, later: Mark) -> float:
-        """Return the seconds between two marks that the device has come to."""
-
-    def peaks(self) -> tuple[int, int] | None:
-        """Return peak allocated and peak reserved bytes since ``forget_peaks``, or ``None`` on CPU."""
-
-    def forget_peaks(self) -> None:
-        """Give back what is kept for reuse, and forget the peaks of memory so far."""
-
-    @property
-    def allocator_retries(self) -> int:
-        """How often its memory was full so far and the allocator gave back what it kept; 0 where it does not count."""
-
-
 class CpuDevice:
     """Training on the CPU: operators have finished when they return."""
 
     torch_device = torch.device("cpu")
     is_asynchronous = False
+    """Whether operators return before they have run, so that the host runs ahead."""
     steps_ahead = 0
+    """How many steps the host may run ahead of it."""
     gpu: NvmlGpu | None = None
+    """What NVML knows of it; ``None`` where it knows nothing."""
     uuid: str | None = None
+    """What tells it from all others; ``None`` for a CPU, and where it has none."""
 
     def __init__(self) -> None:
         self._host = inspect_host()
@@ -96,34 +49,34 @@ class CpuDevice:
         return self._host.memory_bytes
 
     def synchronize(self) -> None:
-        """Do nothing: nothing is pending on a CPU."""
+        """Wait until the device has done everything it was asked to do: nothing is pending on a CPU."""
 
     def mark(self) -> Mark:
-        """Read the clock."""
+        """Mark this point in the stream of work, without waiting: read the clock."""
         return time.perf_counter()
 
     def wait(self, mark: Mark) -> None:
-        """Do nothing: what was marked has been done."""
+        """Wait until the device has come to a mark, work asked for later goes on: what was marked has been done."""
 
     def has_come_to(self, mark: Mark) -> bool:
-        """Return true: what was marked has been done."""
+        """Return whether the device has come to a mark, without waiting: what was marked has been done."""
         return True
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
-        """Subtract two clock readings."""
+        """Return the seconds between two marks that the device has come to."""
         return float(later - earlier)
 
     def peaks(self) -> tuple[int, int] | None:
-        """Return ``None``: host memory is counted over the process tree instead."""
+        """Return peak allocated and reserved bytes; ``None``: host memory is counted over the process tree instead."""
         return None
 
     def forget_peaks(self) -> None:
-        """Forget this process's peak."""
+        """Give back what is kept for reuse, and forget the peaks of memory so far: this process's."""
         reset_peak()
 
     @property
     def allocator_retries(self) -> int:
-        """Return 0: a CPU keeps no memory back."""
+        """How often memory was full so far and the allocator gave back what it kept: a CPU keeps none back."""
         return 0
 
 
@@ -202,6 +155,10 @@ class AcceleratorDevice:
         """Return the caching allocator's count; memory given back and taken again costs time in every step."""
         get_stats = getattr(self._module, "memory_stats", None)
         return int(get_stats().get("num_alloc_retries", 0)) if get_stats else 0
+
+
+Device = CpuDevice | AcceleratorDevice
+"""The device that trains."""
 
 
 def open_device(name: str, group: RankGroup = ALONE) -> Device:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Any
 
 from autotune.config import Config
 from autotune.measure.device import Device, Mark
+from autotune.measure.loader import BatchStream
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import StepMarks
 from autotune.measure.window import (
@@ -46,28 +47,6 @@ HOPELESS_BLOCKS = 5
 """Fewest blocks after which a window may end because its rate is sure to lie below what is of interest."""
 SECONDS_AHEAD, LEAST_AHEAD = 0.3, 2
 """How far the host may run ahead of an accelerator where steps are long."""
-
-
-class Batches(Protocol):
-    """Batches without end, epoch after epoch, with the count of those that are ready."""
-
-    samples: int
-    """Samples in the last batch."""
-    epochs: int
-    """Epochs begun so far."""
-    epoch_batches: int | None
-    """Batches in an epoch, where known."""
-
-    def __next__(self) -> Any:
-        """Return the next batch."""
-
-    @property
-    def steps_left(self) -> int | None:
-        """Batches left in the current epoch, where known."""
-
-    @property
-    def ready(self) -> int:
-        """Batches built and not yet handed out."""
 
 
 @dataclass(slots=True)
@@ -127,7 +106,7 @@ class TimedRun:
         self,
         config: Config,
         step: Callable[[Any, int], StepMarks],
-        batches: Batches,
+        batches: BatchStream,
         device: Device,
         request: Request,
         clock: Callable[[], float] = time.perf_counter,

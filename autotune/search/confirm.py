@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
@@ -56,11 +56,8 @@ FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """What became of an attempt without numbers and says nothing of its configuration in a later run."""
 
 
-class HasTime(Protocol):
-    """Returns whether there is time for so many more measurements, when so many rounds were tried."""
-
-    def __call__(self, measurements: float, rounds: int) -> bool:
-        """Return whether there is."""
+HasTime = Callable[[float, int], bool]
+"""Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
 
 class Place(NamedTuple):
