@@ -309,10 +309,18 @@ def throttled_seconds(root: Path) -> float | None:
     return max((seconds for seconds in found if seconds is not None), default=None)
 
 
+def text_of(path: Path) -> str:
+    """Return what is in a file, such as one of /proc; empty when unreadable."""
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except (OSError, ValueError):  # ValueError: a path that no file can have
+        return ""
+
+
 def read_fields(path: Path, separator: str) -> dict[str, str]:
     """Return the first value of each key in a file of one key and value a line; empty when unreadable."""
     fields: dict[str, str] = {}
-    for line in _read(path).split("\n"):
+    for line in text_of(path).split("\n"):
         key, _, value = line.partition(separator)
         fields.setdefault(key.strip(), value.strip())
     return fields
@@ -359,7 +367,7 @@ def _upwards(mount: _Mount, group: str) -> list[Path]:
 
 def _own_groups(root: Path) -> dict[str, str]:
     groups: dict[str, str] = {}
-    for line in _read(root / "proc/self/cgroup").split("\n"):
+    for line in text_of(root / "proc/self/cgroup").split("\n"):
         _, _, rest = line.partition(":")
         controllers, colon, group = rest.partition(":")
         if colon:
@@ -369,7 +377,7 @@ def _own_groups(root: Path) -> dict[str, str]:
 
 def _mounts(root: Path) -> list[_Mount]:
     found: dict[tuple[str, ...], _Mount] = {}
-    for line in _read(root / "proc/self/mountinfo").split("\n"):
+    for line in text_of(root / "proc/self/mountinfo").split("\n"):
         mount = _mount(root, line)
         if mount is not None:
             found.setdefault(mount.controllers, mount)  # later ones show parts of the same hierarchy again
@@ -396,8 +404,8 @@ def _unescaped(path: str) -> str:
 
 
 def _quota(group: Path) -> float | None:
-    v1 = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
-    fields = _read(group / "cpu.max").split() or v1.split()
+    v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
+    fields = text_of(group / "cpu.max").split() or v1.split()
     quota, period = map(amount, fields) if len(fields) == 2 else (None, None)
     return quota / period if quota and period else None
 
@@ -411,18 +419,11 @@ def _throttled(group: Path) -> float | None:
 
 
 def _limit(group: Path) -> int | None:
-    return amount(_read(group / "memory.max")) or amount(_read(group / "memory.limit_in_bytes"))
+    return amount(text_of(group / "memory.max")) or amount(text_of(group / "memory.limit_in_bytes"))
 
 
 def _in_use(group: Path) -> int:
-    used = amount(_read(group / "memory.current")) or amount(_read(group / "memory.usage_in_bytes")) or 0
+    used = amount(text_of(group / "memory.current")) or amount(text_of(group / "memory.usage_in_bytes")) or 0
     statistics = read_fields(group / "memory.stat", " ")
     cache = statistics.get("total_inactive_file")  # v1: with the groups below, as usage is
     return max(0, used - (amount(cache or statistics.get("inactive_file", "")) or 0))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except (OSError, ValueError):  # ValueError: a path that no file can have
-        return ""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from autotune.host import throttled_seconds
+from autotune.host import text_of, throttled_seconds
 from autotune.measure.process_memory import cpu_seconds, process_tree
 from autotune.records import Conditions
 
@@ -139,7 +139,7 @@ def foreign_demand(root: Path = Path("/"), job: int | None = None) -> Demand | N
             continue
         with contextlib.suppress(OSError):  # it has ended
             for thread in os.listdir(root / "proc" / process / "task"):
-                fields = _first_line(root / "proc" / process / "task" / thread / "schedstat").split()
+                fields = text_of(root / "proc" / process / "task" / thread / "schedstat").split()
                 if len(fields) >= 2:
                     wanted[thread] = (int(fields[0]) + int(fields[1])) / 1e9
         if len(wanted) > MOST_THREADS:
@@ -181,12 +181,12 @@ def _cpus() -> set[int]:
 
 
 def _run_queue_seconds(root: Path) -> float | None:
-    fields = _first_line(root / "proc/self/schedstat").split()
+    fields = text_of(root / "proc/self/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) >= 2 and fields[1].isdigit() else None
 
 
 def _pressure_seconds(root: Path) -> float | None:
-    total = _first_line(root / "proc/pressure/cpu").rpartition("total=")[2]
+    total = text_of(root / "proc/pressure/cpu").partition("\n")[0].rpartition("total=")[2]
     return int(total) / 1e6 if total.isdigit() else None
 
 
@@ -205,13 +205,6 @@ def _thread_seconds() -> dict[int, dict[int, float]]:
         with contextlib.suppress(psutil.Error, OSError):
             found[worker.pid] = {thread.id: thread.user_time + thread.system_time for thread in worker.threads()}
     return found
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").partition("\n")[0]
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

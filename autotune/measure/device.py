@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from autotune.errors import UsageError
-from autotune.host import inspect_host
+from autotune.host import inspect_host, text_of
 from autotune.measure.conditions import NvmlGpu, open_gpu
 from autotune.measure.process_memory import reset_peak
 from autotune.measure.rank_group import ALONE, RankGroup
@@ -228,9 +229,7 @@ def _cpu_half_precisions() -> list[str]:
 
 
 def _cpu_flags() -> set[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line for line in file if line.lower().startswith(("flags", "features"))]
-    except OSError:
-        return set()
+    lines = [
+        line for line in text_of(Path("/proc/cpuinfo")).split("\n") if line.lower().startswith(("flags", "features"))
+    ]
     return set(lines[0].partition(":")[2].split()) if lines else set()

@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from autotune.host import read_fields
+
 _ANONYMOUS = ("[anon]", "[heap]")
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
@@ -103,7 +105,7 @@ def peak_host_bytes(workers: MemorySample) -> int:
     plain sum of resident sizes over-counted 2.3 times; the sum of proportional sizes (PSS) under-counts here, where
     imported libraries are shared with the process that sessions are forked from.
     """
-    own = max(_status_bytes("VmHWM:"), int(psutil.Process().memory_info().rss)) - _status_bytes("RssShmem:")
+    own = max(_status_bytes("VmHWM"), int(psutil.Process().memory_info().rss)) - _status_bytes("RssShmem")
     return own + sum(workers.private.values()) + workers.in_flight + workers.held
 
 
@@ -146,8 +148,5 @@ def _is_shared_memory(mapping: Any) -> bool:
 
 def _status_bytes(name: str) -> int:
     """Return a size from this process's status; ``ru_maxrss`` would include the parent's at the time of exec."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith(name):
-                return int(line.split()[1]) * 1024
-    return 0
+    size = read_fields(Path("/proc/self/status"), ":").get(name)
+    return int(size.removesuffix("kB")) * 1024 if size else 0
