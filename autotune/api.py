@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.host import Host, inspect_host
+from autotune.host import inspect_host
 from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
 from autotune.messages import Messages, Progress
-from autotune.records import WorkloadFacts
 from autotune.result import Result
 from autotune.runner.local import ProcessRunner
-from autotune.search.space import Space, as_baseline, build_space, fitted, parse_knob
+from autotune.search.space import as_baseline, build_space, fitted, parse_knob
 from autotune.step_options import parse_options
-from autotune.workload import Workload, WorkloadSource, describe
+from autotune.workload import Workload, describe
 
 if TYPE_CHECKING:
     import torch
@@ -151,19 +150,29 @@ def tune(
         "amp": amp,
         "threads": threads,
     }
-    _require(knobs, trials)
+    for knob, values in knobs.items():
+        parse_knob(knob, values)  # what can be known to be wrong is said before anything starts
+    if trials is not None and trials < 1:
+        raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
     given = as_baseline(baseline, global_batch_size, ranks)
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
     time = Budget(require_budget(parse_duration(budget)))
     messages = Messages(time, on_progress or (lambda progress: None))
     messages.show(Progress(phase="inspect"))
-    with _runner(describe(workload, dataset), device, time, messages, oversubscribe_ranks) as runner:
+    with ProcessRunner(
+        describe(workload, dataset),
+        device,
+        patience=WAIT_SHARE * time.left,
+        on_wait=messages.say,
+        oversubscribe_ranks=oversubscribe_ranks,
+    ) as runner:
         begin = time.spent
         with messages.waiting("loading your model and dataset"):
             facts = runner.inspect(given)
         opening, host = time.spent - begin, inspect_host()
-        space = _space(facts, host, given, knobs, global_batch_size)
+        base = fitted(given, facts, global_batch_size)
+        space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
         from autotune.search.tuner import TunePlan, Tuner
 
         plan = TunePlan(
@@ -176,33 +185,6 @@ def tune(
             opening=opening,
         )
         return _result(Tuner(runner, plan, time, messages), storage)
-
-
-def _require(knobs: Mapping[str, Any], trials: int | None) -> None:
-    """Raise ``UsageError`` for what can be known to be wrong before anything starts."""
-    for knob, given in knobs.items():
-        parse_knob(knob, given)
-    if trials is not None and trials < 1:
-        raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
-
-
-def _runner(
-    source: WorkloadSource, device: str, time: Budget, messages: Messages, oversubscribe_ranks: bool
-) -> ProcessRunner:
-    return ProcessRunner(
-        source,
-        device,
-        patience=WAIT_SHARE * time.left,
-        on_wait=messages.say,
-        oversubscribe_ranks=oversubscribe_ranks,
-    )
-
-
-def _space(
-    facts: WorkloadFacts, host: Host, given: Config, knobs: Mapping[str, Any], global_batch_size: int | None
-) -> Space:
-    base = fitted(given, facts, global_batch_size)
-    return build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
 
 
 def _result(tuner: Tuner, storage: str | Path | Keeper | None) -> Result:
