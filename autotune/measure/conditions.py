@@ -249,10 +249,10 @@ class NvmlGpu:
         return {process.pid: process.usedGpuMemory for process in processes}
 
     def _slowdowns(self) -> tuple[str, ...]:
-        # the second name is that of drivers before R530
-        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        ask = next((getattr(self._nvml, name) for name in names if hasattr(self._nvml, name)), None)
-        reasons = None if ask is None else _answer(lambda: int(ask(self._handle)))
+        nvml, handle = self._nvml, self._handle
+        reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
+        if reasons is None:  # drivers before R530 know the other name only, whatever the library has
+            reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
         return tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit)
 
 

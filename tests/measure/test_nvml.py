@@ -28,15 +28,19 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         "nvmlDeviceGetClockInfo": lambda handle, kind: CLOCKS[handle],
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(1, 5), process(os.getpid(), 6 * 2**30)],
         "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: 0x4 | 0x20,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x4 | 0x20,
     }
     for name, value in {**functions, **changes}.items():
-        if value is not None:
-            setattr(module, name, value)
+        setattr(module, name, value)
     monkeypatch.setitem(sys.modules, "pynvml", module)
 
 
+class NVMLError(Exception):
+    """What the library raises, also for a function that it has and an older driver has not."""
+
+
 def failing(*arguments: Any) -> None:
-    raise RuntimeError("not supported")
+    raise NVMLError("Function Not Found")
 
 
 def read(uuid: str) -> GpuReading:
@@ -59,7 +63,7 @@ def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_dri
     install(monkeypatch)
     assert read("aaaa").slowdowns == ("software thermal slowdown",)
     older = {"nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x8}
-    install(monkeypatch, nvmlDeviceGetCurrentClocksEventReasons=None, **older)
+    install(monkeypatch, nvmlDeviceGetCurrentClocksEventReasons=failing, **older)
     assert read("aaaa").slowdowns == ("hardware slowdown",)
 
 
@@ -84,7 +88,8 @@ def test_the_memory_of_others_is_what_they_are_seen_to_hold(
 
 
 def test_what_the_gpu_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("UtilizationRates", "ClockInfo", "ComputeRunningProcesses", "CurrentClocksEventReasons")
+    reasons = ("CurrentClocksEventReasons", "CurrentClocksThrottleReasons")
+    names = ("UtilizationRates", "ClockInfo", "ComputeRunningProcesses", *reasons)
     install(monkeypatch, **{f"nvmlDeviceGet{name}": failing for name in names})
     nothing = GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, foreign_bytes=None, slowdowns=())
     assert read("aaaa") == nothing
