@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -92,10 +93,12 @@ class StudyFile(JournalFileBackend):
             _write(copy, content)
         finally:
             os.close(copy)
+        shutil.copymode(self._path, self.backup)
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             descriptor = _open_locked(temporary)
             os.ftruncate(descriptor, 0)  # a process with the same number may have died over it
+            shutil.copymode(self._path, temporary)
             os.close(self._descriptor)
             self._descriptor = descriptor
             _write(descriptor, repaired)

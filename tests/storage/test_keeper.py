@@ -254,6 +254,17 @@ def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(path: Path) -> 
     assert [each.number for each in kept_at(path).trials] == [0, 2, 3]
 
 
+def test_a_repaired_file_is_as_private_as_it_was(path: Path) -> None:
+    keep(path, 0, 1)
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes() + b"no operation\n")
+    keep(path, 2)
+    assert {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {
+        path.name: 0o600,
+        f"{path.name}.bak": 0o600,
+    }
+
+
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the record of the first trial in a journal file."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
