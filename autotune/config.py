@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from autotune.configfile import SCHEMA_VERSION, read_document, unknown_keys, without_unknown, write_document
+from autotune.configfile import (
+    SCHEMA_VERSION,
+    on_one_line,
+    read_document,
+    shown,
+    unknown_keys,
+    without_unknown,
+    write_document,
+)
 from autotune.errors import ConfigFileError, UsageError
 from autotune.host import made_elsewhere
 from autotune.step_options import apply_options, parse_options
@@ -106,9 +114,9 @@ class Config:
                 _require_at_least(name, getattr(self, name), 1)
         for name in ("pin_memory", "persistent_workers"):
             if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} is {getattr(self, name)!r}; allowed: True, False")
+                raise UsageError(f"{name} is {shown(getattr(self, name))}; allowed: True, False")
         if self.amp not in AMP_MODES:
-            raise UsageError(f"amp is {self.amp!r}; allowed: {', '.join(AMP_MODES)}")
+            raise UsageError(f"amp is {shown(self.amp)}; allowed: {', '.join(AMP_MODES)}")
         object.__setattr__(self, "options", parse_options(self.options, "options"))
         if not self.num_workers and self.prefetch_factor is not None:
             raise UsageError("prefetch_factor needs num_workers of 1 or more")
@@ -328,7 +336,7 @@ def load_config(path: str | Path) -> Config:
     try:
         config = Config.from_document(document)
     except UsageError as error:
-        raise ConfigFileError(f"{path}: dataloader: {error}") from None
+        raise ConfigFileError(f"{path}: {on_one_line(error)}") from None
     for key in unknown_keys(document):
         warnings.warn(f"{path}: {key}: unknown to this release, and without effect", stacklevel=2)
     for difference in made_elsewhere(document.get("made_on", {})):
@@ -338,4 +346,4 @@ def load_config(path: str | Path) -> Config:
 
 def _require_at_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        raise UsageError(f"{name} is {value!r}; allowed: whole numbers from {least}")
+        raise UsageError(f"{name} is {shown(value)}; allowed: whole numbers from {least}")

@@ -213,7 +213,7 @@ def test_a_file_with_the_batch_size_alone_is_enough(tmp_path: Path) -> None:
 def test_a_file_with_worker_options_and_no_workers_names_the_option(tmp_path: Path, option: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(f"autotune: 1\ndataloader: {{batch_size: 8, {option}}}\n")
-    with pytest.raises(ConfigFileError, match=rf"a.yaml: dataloader: {option.split(':')[0]} needs num_workers"):
+    with pytest.raises(ConfigFileError, match=rf"a.yaml: {option.split(':')[0]} needs num_workers"):
         load_config(path)
 
 

@@ -227,8 +227,8 @@ def test_another_schema_version_says_which_one_is_read(tmp_path: Path, version: 
     ("content", "said"),
     [
         ("", "no section 'dataloader'"),
-        ("dataloader: {}\n", "dataloader.batch_size: missing; allowed: a whole number from 1"),
-        ("dataloader: {batchsize: 8}\n", "dataloader.batch_size: missing; allowed: a whole number from 1"),
+        ("dataloader: {}\n", "dataloader.batch_size: missing; allowed: whole numbers from 1"),
+        ("dataloader: {batchsize: 8}\n", "dataloader.batch_size: missing; allowed: whole numbers from 1"),
     ],
 )
 def test_what_a_file_lacks_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -272,19 +272,16 @@ def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None
 
 
 WRONG_VALUES = {
-    "dataloader.batch_size": ["0", "true", "8.0", "'8'", "[8]", "null", str(2**63), "0x" + "f" * 5000],
+    "dataloader.batch_size": ["0", "true", "8.0", "'8'", "[8]", "null", str(2**63), "0x" + "f" * 5000, "x" * 5000],
     "dataloader.num_workers": ["-1"],
     "dataloader.pin_memory": ["1", "maybe"],
     "training.amp": ["fp8", "true", "[off]"],
     "training.accumulation_steps": ["0"],
-    "training.options": ["compile", "null", "[turbo]", "[3]", "[[compile]]", "[compile, compile]"],
+    "training.options": ["null", "[turbo]", "[3]", "[[compile]]"],
     "threads.intra_op": ["1.5"],
-    "measured.samples_per_second": [".nan", ".inf", "-1", "true", "9" * 400],
+    "measured.samples_per_second": [".nan", ".inf", "-1", "true", "9" * 400, "null"],
     "measured.ci95": ["[2, 1]", "[1]", "[1, .nan]"],
-    "measured.baseline": ["{rate: .inf}", "{1: 2}", "{date: 2025-01-31}"],
-    "measured.verdict": ["great", "no gain"],
-    "made_on.cpus": ["0"],
-    "made_on.torch": ["2.11"],
+    "measured.baseline": ["{rate: .inf}", "{1: 2}", "{date: 2025-01-31}", "3"],
     "made_on.date": ["2025-01-31"],
 }
 
@@ -292,27 +289,23 @@ WRONG_VALUES = {
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values])
 def test_a_wrong_value_is_refused_by_key_with_what_is_allowed(tmp_path: Path, key: str, value: str) -> None:
     section, _, name = key.partition(".")
-    loader = "" if section == "dataloader" else LOADER
-    message = refusal(tmp_path, f"{HEAD}{loader}{section}: {{{name}: {value}}}\n")
-    assert message.startswith(f"{key}: is ")
+    document: dict[str, str] = {"dataloader": "batch_size: 8"} if name != "batch_size" else {}
+    document[section] = ", ".join(filter(None, (document.get(section), f"{name}: {value}")))
+    content = "".join(f"{section}: {{{keys}}}\n" for section, keys in document.items())
+    message = refusal(tmp_path, HEAD + content)
+    assert name in message
     assert "; allowed: " in message
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        *(
-            (f'"measured": {{"speedup": {number}}}', "measured.speedup: is ")
-            for number in ("NaN", "Infinity", "-Infinity", "1" + "0" * 400)
-        ),
-        ('"training": {"amp": false}', "training.amp: is False; allowed: one of off"),
-    ],
-)
-def test_neither_what_is_no_finite_number_nor_false_as_amp_mode_is_read_in_json(
-    tmp_path: Path, more: str, said: str
-) -> None:
-    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, {more}}}'
-    assert refusal(tmp_path, content, "a.json").startswith(said)
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1" + "0" * 400])
+def test_a_number_without_end_is_refused_in_json(tmp_path: Path, number: str) -> None:
+    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, "measured": {{"speedup": {number}}}}}'
+    assert refusal(tmp_path, content, "a.json").startswith("measured.speedup: is ")
+
+
+def test_false_is_no_amp_mode_in_json(tmp_path: Path) -> None:
+    content = '{"autotune": 1, "dataloader": {"batch_size": 8}, "training": {"amp": false}}'
+    assert refusal(tmp_path, content, "a.json") == "amp is False; allowed: off, bf16, fp16"
 
 
 NINE_TO_THE_TWENTIETH = "[&l0 [x], " + ", ".join(f"&l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 21)) + "]"
@@ -411,7 +404,7 @@ def test_a_written_file_replaces_the_old_one_and_has_the_permissions_of_any_new_
 
 UNREADABLE = [
     *({"samples_per_second": float("nan")}, {"speedup": float("inf")}, {"speedup": object()}),
-    *({"baseline": {"set": {1}}}, {"verdict": "great"}, {"verdict": "no gain above -3 %"}),
+    *({"baseline": {"set": {1}}}, {"ci95": [2.0, 1.0]}),
 ]
 
 
@@ -455,7 +448,7 @@ def test_options_are_written_only_where_there_are_some_and_read_in_any_order(tmp
     assert "options: [channels_last, compile]" in path.read_text()
     path.write_text(f"{HEAD}{LOADER}training: {{options: [compile, tf32]}}\n")
     assert load_config(path).options == ("tf32", "compile")
-    known = "training.options: is ['turbo']; allowed: a list of different ones of channels_last, tf32"
+    known = "options: unknown option 'turbo'; allowed: channels_last, tf32"
     assert refusal(tmp_path, f"{HEAD}{LOADER}training: {{options: [turbo]}}\n").startswith(known)
 
 
