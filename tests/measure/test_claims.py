@@ -32,7 +32,7 @@ QUICK = Request(seconds=0.3, time_limit=60)
 ALONE = Config(batch_size=8)
 WITH_WORKERS = Config(batch_size=8, num_workers=2, persistent_workers=True)
 
-pytestmark = [pytest.mark.machine, pytest.mark.timed, pytest.mark.usefixtures("shared_processes")]
+pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
 
 
 def runner_of(name: str) -> ProcessRunner:

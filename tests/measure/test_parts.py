@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypeVar
 
 import pytest
@@ -21,8 +19,7 @@ from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests import workloads
 from tests.datasets import Squares
-from tests.quiet import undisturbed
-from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
+from tests.workloads import SAMPLE_SECONDS
 
 LOADER = Request(seconds=0.4, time_limit=60, part="loader")
 COMPUTE = Request(seconds=0.4, time_limit=60, part="compute")
@@ -34,7 +31,6 @@ Found = TypeVar("Found", LoaderTrace, ComputeProbe, Measurement, Anatomy, Trace)
 
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.timed,
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
     pytest.mark.usefixtures("shared_processes"),
 ]
@@ -65,49 +61,6 @@ def sleeping() -> Iterator[ProcessRunner]:
     with runner_of("sleeping") as runner:
         runner.inspect(SOUND)
         yield runner
-
-
-def test_a_look_at_the_loader_tells_how_long_batches_take(sleeping: ProcessRunner) -> None:
-    truth = 8 * SAMPLE_SECONDS
-
-    def is_right(attempt: Attempt) -> bool:
-        trace = traced(attempt)
-        found = fmean(trace.build_seconds), trace.inline_seconds
-        return min(found) >= 0.98 * truth and max(found) <= 1.08 * truth
-
-    attempt = undisturbed(lambda: sleeping.measure(SOUND, LOADER), is_right)
-    assert is_right(attempt)
-    trace = traced(attempt)
-    assert (type(trace.build_seconds), trace.batch_size, trace.batch_bytes) == (tuple, 8, 8 * 4)
-    assert attempt.seconds > LOADER.seconds
-    assert attempt.message == attempt.details == ""
-
-
-def test_a_look_at_the_step_tells_how_long_it_takes(sleeping: ProcessRunner) -> None:
-    fresh = replace(COMPUTE, fresh=True)  # a step that is known already is not made again
-
-    def is_right(compute: ComputeProbe) -> bool:
-        assert compute.samples_per_second <= 8 / STEP_SECONDS
-        assert compute.host_seconds >= STEP_SECONDS
-        return compute.samples_per_second >= 0.85 * 8 / STEP_SECONDS and compute.host_seconds <= 1.3 * STEP_SECONDS
-
-    compute = undisturbed(lambda: found_in(sleeping.measure(SOUND, fresh), ComputeProbe), is_right)
-    assert is_right(compute)
-    assert compute.memory == "host"
-    assert 2**20 < compute.peak_memory_bytes <= compute.memory_limit_bytes
-
-
-@pytest.mark.parametrize("look", [LOADER, COMPUTE, ANATOMY], ids=["loader", "compute", "anatomy"])
-def test_training_right_after_a_look_gives_what_it_would_have_given(sleeping: ProcessRunner, look: Request) -> None:
-    truth = 8 / (8 * SAMPLE_SECONDS + STEP_SECONDS)
-
-    def measure() -> float:
-        assert sleeping.measure(SOUND, look).found
-        rate = found_in(sleeping.measure(SOUND, Request(seconds=1.5, time_limit=60)), Measurement).samples_per_second
-        assert rate <= truth * 1.02
-        return rate
-
-    assert undisturbed(measure, lambda rate: rate >= truth * 0.95) >= truth * 0.95
 
 
 def test_a_look_inside_names_the_users_code(sleeping: ProcessRunner) -> None:

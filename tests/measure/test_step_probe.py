@@ -21,7 +21,7 @@ from tests.datasets import CountingUp, Ragged, Squares
 from tests.measure.doing import Doing, spin
 from tests.quiet import undisturbed
 
-pytestmark = [pytest.mark.machine, pytest.mark.timed]
+pytestmark = pytest.mark.machine
 
 STEP_SECONDS = 0.03
 MIB = 2**20
@@ -63,16 +63,6 @@ def opened(dataset: Any, batch_size: int = 8, training_step: Any = training, **o
     return open_step(workload, Config(batch_size=batch_size), device)
 
 
-def is_near(warm: WarmStep, samples: int) -> bool:
-    """Whether the ceiling is that of so many samples in a sleep; none can be above it."""
-    assert warm.compute.samples_per_second <= samples / STEP_SECONDS
-    return warm.compute.samples_per_second >= 0.85 * samples / STEP_SECONDS
-
-
-def opened_near(samples: int, dataset: Any, batch_size: int, training: type[Training] = Training) -> WarmStep:
-    return undisturbed(lambda: opened(dataset, batch_size, training(STEP_SECONDS)), lambda warm: is_near(warm, samples))
-
-
 def pad(samples: list[torch.Tensor]) -> torch.Tensor:
     return pad_sequence(samples, batch_first=True)
 
@@ -91,35 +81,22 @@ def opened_at_once(*given: Any, **options: Any) -> WarmStep:
 # --- what a step costs ---
 
 
-class Warming(Training):
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        time.sleep(0.1 if len(self.batches) < 3 else 0.0)
-        return super().__call__(model, batch)
+@pytest.mark.timed
+def test_the_ceiling_is_the_rate_of_the_step_on_a_batch_that_is_there() -> None:
+    slow_to_load = Doing(lambda index: time.sleep(0.05), 100)
 
-
-@pytest.mark.parametrize(
-    ("samples", "dataset", "batch_size", "training"),
-    [
-        (1, Squares(100), 1, Training),
-        (8, Squares(100), 8, Training),
-        (10, Squares(10), 32, Training),
-        (4, Doing(lambda index: time.sleep(0.05), 100), 4, Training),
-        (8, Squares(100), 8, Warming),
-    ],
-    ids=["of one", "of eight", "that the dataset cannot fill", "that takes long to load", "after slow steps"],
-)
-def test_the_ceiling_is_the_rate_of_the_step_on_a_batch_that_is_there(
-    samples: int, dataset: Any, batch_size: int, training: type[Training]
-) -> None:
-    assert is_near(opened_near(samples, dataset, batch_size, training), samples)
-
-
-def test_on_a_cpu_the_host_is_busy_for_the_whole_step() -> None:
     def is_right(warm: WarmStep) -> bool:
         assert warm.compute.host_seconds >= STEP_SECONDS
-        return warm.compute.host_seconds <= 1.2 * STEP_SECONDS
+        assert warm.compute.samples_per_second <= 4 / STEP_SECONDS
+        is_near = warm.compute.samples_per_second >= 0.85 * 4 / STEP_SECONDS
+        return is_near and warm.compute.host_seconds <= 1.2 * STEP_SECONDS
 
-    assert is_right(undisturbed(lambda: opened(Squares(100), 8, Training(STEP_SECONDS)), is_right))
+    assert is_right(undisturbed(lambda: opened(slow_to_load, 4, Training(STEP_SECONDS)), is_right))
+
+
+def test_a_batch_that_the_dataset_cannot_fill_counts_what_it_holds() -> None:
+    compute = opened(Squares(10), 32, Training(STEP_SECONDS)).compute
+    assert compute.samples_per_second <= 10 / STEP_SECONDS
 
 
 class Compiled(Training):
@@ -130,8 +107,7 @@ class Compiled(Training):
 
 def test_the_first_step_is_told_apart() -> None:
     compute = opened(Squares(100), 8, Compiled(STEP_SECONDS)).compute
-    assert compute.first_step_seconds >= 0.3
-    assert compute.host_seconds < 0.1
+    assert compute.first_step_seconds >= 0.3 > compute.host_seconds
 
 
 def test_the_cpu_time_of_a_step_is_what_it_computes_and_not_what_it_waits() -> None:
@@ -139,8 +115,8 @@ def test_the_cpu_time_of_a_step_is_what_it_computes_and_not_what_it_waits() -> N
         spin(STEP_SECONDS)
         return training(model, batch)
 
-    assert STEP_SECONDS <= opened(Squares(100), 8, compute).compute.cpu_seconds < 1.5 * STEP_SECONDS
-    assert 0 < opened(Squares(100), 8, Training(STEP_SECONDS)).compute.cpu_seconds < 0.5 * STEP_SECONDS
+    assert opened(Squares(100), 8, compute).compute.cpu_seconds >= STEP_SECONDS
+    assert 0 < opened(Squares(100), 8, Training(STEP_SECONDS)).compute.cpu_seconds < STEP_SECONDS
 
 
 def test_slow_steps_are_made_three_times(monkeypatch: pytest.MonkeyPatch) -> None:

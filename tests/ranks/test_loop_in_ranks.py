@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotune.config import Config, load_config
-from tests.quiet import undisturbed
+from autotune.config import Config
 from tests.ranks.train import SAMPLES
 
 pytestmark = pytest.mark.machine
@@ -27,10 +26,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 LAUNCHER = (
     "-m torch.distributed.run --master-addr 127.0.0.1 --master-port 0 --rdzv-backend c10d "
     "--rdzv-endpoint 127.0.0.1:0 --nproc-per-node"
-)
-TUNE = (
-    "-m autotune --model tests.ranks.workloads:equal --ranks 2 --budget 2m --baseline batch_size=8 --batch-size 8 "
-    "--num-workers 0,2 --amp off --threads 1 --output autotune.yaml"
 )
 
 
@@ -74,22 +69,3 @@ def test_two_ranks_train_as_one_process_does_with_the_same_samples_in_a_step(tmp
     assert expected[-1] < expected[0] / 2
     for mine, theirs in zip(together["weights"], alone["weights"], strict=True):
         assert mine == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in theirs] or mine == pytest.approx(theirs)
-
-
-@pytest.mark.timed
-def test_torchrun_trains_at_the_rate_that_tuning_in_ranks_has_promised(tmp_path: Path) -> None:
-    command = [sys.executable, *TUNE.split()]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    config = load_config(tmp_path / "autotune.yaml")
-    assert (config.ranks, config.num_workers) == (2, 2), done.stderr
-    assert "slowest rank" in done.stderr
-    assert "torchrun --nproc-per-node 2 train.py" in done.stdout
-    assert config.measured is not None
-    promised = pytest.approx(config.measured["samples_per_second"], rel=0.1)
-
-    def trained() -> float:
-        torchrun(tmp_path, 2, "rate")
-        return float(json.loads((tmp_path / "rate.json").read_text(encoding="utf-8")))
-
-    assert undisturbed(trained, lambda rate: rate == promised) == promised

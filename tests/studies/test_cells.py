@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
-from tests.quiet import undisturbed
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
@@ -48,21 +46,6 @@ def test_a_fault_in_the_code_is_noticed(tmp_path: Path) -> None:
     found = struck(tmp_path, fault)
     assert found["caught"]
     assert str(found["by"]).startswith(fault.likely)
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("study", ["loader_prediction"], indirect=True)
-def test_a_loader_that_sleeps_is_predicted(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(study.STEP_VARIABLE, "0.01")
-    monkeypatch.setattr(study, "SETTINGS", [(2, 2)])
-    monkeypatch.setattr(study, "LOOK", Request(seconds=1.0, part="loader"))
-    monkeypatch.setattr(study, "WINDOW", Request(seconds=2.0))
-
-    def error() -> float:
-        (row,), _ = study.record("sleeping")
-        return abs(float(row["error"]))
-
-    assert undisturbed(error, lambda error: error < 0.1) < 0.1
 
 
 @pytest.mark.parametrize("study", ["trainers"], indirect=True)
