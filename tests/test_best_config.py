@@ -19,6 +19,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import autotune
+import autotune.limits
+
+autotune.limits.LEAST_BUDGET = 1.0
 
 class Counted(Dataset):
     asked = 0
@@ -39,7 +42,7 @@ def state():
 model, dataset = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3)), Counted()
 before = state()
 config = autotune.best_config(
-    model, dataset, loss=loss, device="cpu", budget=30, trials=3,
+    model, dataset, loss=loss, device="cpu", budget=10, trials=2,
     batch_size=[16, 32], num_workers=[0, 1], amp="off", baseline={"batch_size": 16},
 )
 print(config)

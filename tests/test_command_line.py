@@ -169,7 +169,7 @@ def test_ctrl_c_before_anything_is_known_ends_the_run_and_all_its_processes(tmp_
 def test_ctrl_c_during_the_search_writes_what_is_known(tmp_path: Path) -> None:
     flags = ("--num-workers", "1", "--batch-size", "8", "--threads", "1", "--baseline", "batch_size=8")
     running = Running(tmp_path, *workload("sleeping"), *flags, "--budget", "10m")
-    wait_until(lambda: running.lines() >= 1)
+    wait_until(lambda: "\n  0 " in "\n" + running.errors.read_text())
     code, out, errors = running.interrupt()
     assert code == 130, errors
     assert "nterrupted" in errors

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.machine
 
-ENDED, CANNOT_START = "the process ended without an answer", "loader workers cannot be started (spawn):"
+ENDED = "the process ended without an answer"
 SOUND = Config(batch_size=8, intra_op_threads=1)
 
 
@@ -47,14 +47,6 @@ SOUND = Config(batch_size=8, intra_op_threads=1)
             f"{ENDED} (segmentation fault, signal SIGSEGV) in read_address_zero, broken.py",
         ),
         ("worker_segfaults", 1, Outcome.WORKER_DIED, "a loader worker died (segmentation fault): "),
-        ("aborts", 0, Outcome.CRASHED, f"{ENDED} (aborted, signal SIGABRT) in __getitem__, workloads.py"),
-        ("step_hangs", 0, Outcome.TIMEOUT, "no answer within 5 s"),
-        (
-            "unpicklable",
-            1,
-            Outcome.UNPICKLABLE,
-            f"{CANNOT_START} TypeError: cannot pickle '_thread.lock' object; define its",
-        ),
     ],
 )
 def test_an_end_is_an_outcome_with_its_evidence(
@@ -62,16 +54,17 @@ def test_an_end_is_an_outcome_with_its_evidence(
 ) -> None:
     config = Config(batch_size=8, num_workers=workers, intra_op_threads=2)
     with ProcessRunner(describe(f"tests.broken:{name}"), "cpu") as runner:
-        attempt = runner.measure(config, Request(seconds=0.2, time_limit=5 if name == "step_hangs" else 60))
+        attempt = runner.measure(config, Request(seconds=0.2, time_limit=60))
         assert (attempt.outcome, attempt.message[: len(message)]) == (outcome, message), attempt.details
         assert runner.measure(SOUND, Request(seconds=0.2, time_limit=60)).measurement is not None
     assert are_gone(processes)
 
 
-def test_where_workers_cannot_be_started_zero_workers_are_tuned() -> None:
+def test_where_workers_cannot_be_started_zero_workers_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.limits.LEAST_BUDGET", 1.0)
     result = autotune.tune(
         "tests.broken:unpicklable",
-        device="cpu", budget=30, trials=3, baseline={"batch_size": 16, "threads": 1},
+        device="cpu", budget=15, trials=3, baseline={"batch_size": 16, "threads": 1},
         batch_size=(16, 32, 64), num_workers=(0, 1, 2), amp="off", threads=1,
     )  # fmt: skip
     with_workers = [trial for trial in result.history if trial.config.num_workers]

@@ -298,13 +298,16 @@ class Data(lightning.LightningDataModule):  # type: ignore[misc, name-defined]
         return [torch.cat([batch[0], batch[0]], dim=1), batch[1]]
 
 
-def test_a_module_gets_what_it_asks_its_trainer_for_and_the_data_module_stays_as_it_is() -> None:
+def test_a_module_gets_what_it_asks_its_trainer_for_and_the_data_module_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("autotune.limits.LEAST_BUDGET", 1.0)
     data = Data()
     before = data.generator.get_state()
     torch.set_float32_matmul_precision("high")
     try:
         result = autotune.lightning.tune(
-            trainer(max_epochs=3), Asks(), data, budget=30, batch_size=8, num_workers=0, amp="off", threads=1
+            trainer(max_epochs=3), Asks(), data, budget=8, batch_size=8, num_workers=0, amp="off", threads=1
         )
     finally:
         torch.set_float32_matmul_precision("highest")

@@ -30,7 +30,7 @@ def test_what_cannot_be_tuned_is_refused_and_modules_get_what_they_ask_for() -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tuning_changes_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_TEST_BUDGET", "30")
+    monkeypatch.setenv("AUTOTUNE_TEST_BUDGET", "10")
     tuned = told(tmp_path, name, "tune")
     assert tuned["same"] is True
     assert tuned.get("changed", {}).keys() <= CHANGED

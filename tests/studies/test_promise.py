@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.processes import printed
-
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "promise"
 WORKLOADS = {"digits", "source_text", "photographs"}
 Study = Callable[[str], ModuleType]
@@ -66,13 +64,3 @@ def test_words_are_followed_by_words_of_the_same_passage(study: Study) -> None:
     words, following = workloads.pad_passages([torch.tensor([5, 6, 7]), torch.tensor([8, 9])])
     assert words.tolist() == [[5, 6], [8, 9]]
     assert following.tolist() == [[6, 7], [9, workloads.PADDING]]
-
-
-@pytest.mark.machine
-def test_the_training_script_runs_whole_epochs_as_the_file_says(tmp_path: Path) -> None:
-    config = tmp_path / "autotune.yaml"
-    config.write_text("autotune: 1\ndataloader: {batch_size: 64}\nthreads: {intra_op: 1}\n", encoding="utf-8")
-    flags = ("--workload", "digits", "--seconds", "0", "--warm-up", "0")
-    result = json.loads(printed("-W", "error", STUDY / "train.py", config, *flags))
-    assert result["epochs"] == 1
-    assert result["samples_per_second"] * result["seconds"] == pytest.approx(1797)
