@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sized
+from collections import deque
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import psutil
@@ -26,20 +29,23 @@ from autotune.workload import Workload, differing_settings
 
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
-
-FOREIGN = {*sys.stdlib_module_names, "torch", "torchvision", "torchaudio", "numpy"} | {
-    "accelerate",
-    "lightning",
-    "pytorch_lightning",
-    "transformers",
-} - {"__main__"}
+FOREIGN = {*sys.stdlib_module_names, "torch", "autotune"} - {"__main__"}
 """Packages whose code is known by its name: versions are compared elsewhere."""
-DEEPEST = 50
-"""How far code is followed from function to function; Python itself ends at some hundred."""
-MOST = 2000
-"""Functions and classes that are followed."""
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of packages that the user does not write: of these only files count in which the workload's types are."""
 SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
+CODE = (FunctionType, type, functools.partial, MethodType, ModuleType, *SCALARS)
+"""What a function may refer to that tells workloads apart."""
+MEMBERS = (FunctionType, staticmethod, classmethod, property)
+KINDS = (*MEMBERS, type, functools.partial, MethodType, CodeType)
+ATTRIBUTES = (
+    *("__self__", "__func__", "__wrapped__", "fget", "fset", "func", "args", "keywords", "__bases__"),
+    *("__code__", "__defaults__", "__kwdefaults__"),
+    *("co_code", "co_names", "co_freevars", "co_argcount", "co_kwonlyargcount", "co_consts"),
+)
+"""Where these kinds keep what they consist of."""
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)", re.MULTILINE)
 DEEPEST_SETTING = 3
 """How far settings are followed from object to object: a dataset's transform, its steps, and what they hold."""
 MOST_PARTS, LONGEST = 50, 200
@@ -109,7 +115,7 @@ def fingerprint(workload: Workload, length: int | None) -> str:
     model = workload.model
     shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in model.named_parameters()]
     digest = hashlib.sha256(repr((type(model).__qualname__, shapes, length)).encode())
-    for line in _Code().lines(_parts(workload)):
+    for line in _lines(_parts(workload)):
         digest.update(f"{line}\n".encode(errors="backslashreplace"))
     return digest.hexdigest()[:16]
 
@@ -142,8 +148,8 @@ def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
                 yield from _datasets(each, depth + 1)
 
 
-def _settings(thing: Any, depth: int = 0) -> Iterator[str]:
-    """Yield what an object was made with: its public plain attributes, and those of the objects in them."""
+def _settings(thing: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield what an object was made with: public plain attributes, and types and attributes of objects there."""
     for name, value in sorted(getattr(thing, "__dict__", {}).items()):
         if name.startswith("_") or name in WRAPPED:
             continue  # what is private may be another in every run: process numbers, caches
@@ -151,96 +157,61 @@ def _settings(thing: Any, depth: int = 0) -> Iterator[str]:
             if isinstance(each, (bool, int, float, str)):
                 yield f"{name}={str(each)[:LONGEST]}"
             elif depth < DEEPEST_SETTING and not isinstance(each, (type, FunctionType, nn.Module, torch.Tensor)):
+                yield type(each)
                 yield from _settings(each, depth + 1)
 
 
-class _Code:
-    """Writes code down in lines that are the same wherever it is loaded."""
+def _lines(parts: Iterable[Any]) -> Iterator[str]:
+    """Yield names and constants, the code that lies in no file, and one digest for each file of the other code."""
+    pending, seen, modules = deque(parts), dict[int, Any](), set[str]()
+    while pending:
+        part = pending.popleft()
+        yield repr(part) if isinstance(part, SCALARS) else str(getattr(part, "__qualname__", type(part).__qualname__))
+        if isinstance(part, SCALARS) or id(part) in seen:
+            continue
+        if not isinstance(part, (tuple, frozenset)):  # Python makes one of some that are equal
+            seen[id(part)] = part  # which keeps it, so that no other object can get its number
+        if isinstance(part, ModuleType):
+            modules.update({part.__name__} if _is_users(_file(part.__name__)) else ())
+        elif isinstance(part, (FunctionType, type)) and _file(part.__module__):
+            modules.add(part.__module__)
+            pending.extend(_kept(part))
+        elif not isinstance(part, (FunctionType, type)) or not _is_foreign(part.__module__):
+            pending.extend(_inside(part))
+    yield from sorted(_digests(modules))
 
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-        self._depth = 0
-        self._kept: list[Any] = []
 
-    def lines(self, parts: Iterator[Any]) -> Iterator[str]:
-        for part in parts:
-            yield from self._of(part)
+def _inside(part: Any) -> Iterable[Any]:
+    """Return what code and callables consist of, and whatever holds them."""
+    if isinstance(part, (tuple, list)):
+        return (len(part), *part)
+    if isinstance(part, dict):
+        return sorted(part.items(), key=lambda item: str(item[0]))
+    if isinstance(part, frozenset):
+        return sorted(map(repr, part))  # its own order changes from process to process
+    if isinstance(part, nn.Module):
+        return [type(module) for module in part.modules()]
+    if not isinstance(part, KINDS):
+        own = getattr(part, "__dict__", {})
+        return type(part), own.get("__wrapped__"), own.get("depends_on")
+    inside = [getattr(part, name, None) for name in ATTRIBUTES]
+    if isinstance(part, FunctionType):
+        names = _names(part.__code__)
+        found = [part.__globals__.get(name) for name in names if not name.startswith("__")]
+        packages = [vars(each) for each in found if isinstance(each, ModuleType)]
+        found += [each for package in packages for each in map(package.get, names) if isinstance(each, ModuleType)]
+        inside += [*_kept(part), *(each for each in found if isinstance(each, CODE))]
+    elif isinstance(part, type):
+        members = sorted((name, each) for name, each in vars(part).items() if isinstance(each, (*MEMBERS, *SCALARS)))
+        inside += [(name, each) for name, each in members if isinstance(each, MEMBERS) or not name.startswith("__")]
+    return inside
 
-    def _of(self, part: Any) -> Iterator[str]:
-        """Yield the lines of a value, following what is code."""
-        if isinstance(part, SCALARS):
-            yield repr(part)
-        elif isinstance(part, (tuple, list)):
-            yield f"{len(part)} items"
-            yield from self.lines(iter(part))
-        elif isinstance(part, functools.partial):
-            yield "partial"
-            yield from self.lines(iter((part.func, part.args, sorted(part.keywords.items()))))
-        elif isinstance(part, MethodType):
-            yield from self.lines(iter((type(part.__self__), part.__func__, *getattr(part.__self__, "depends_on", ()))))
-        elif isinstance(part, (staticmethod, classmethod)):
-            yield from self._of(part.__func__)
-        elif isinstance(part, property):
-            yield from self.lines(iter((part.fget, part.fset)))
-        elif isinstance(part, (FunctionType, type)):
-            yield from self._once(part)
-        elif isinstance(part, BuiltinFunctionType) or isinstance(type(part), type):
-            yield from self._of_object(part)
 
-    def _of_object(self, part: Any) -> Iterator[str]:
-        """Yield the lines of an object, which is called or indexed: those of its type; a module's are its layers'."""
-        yield str(getattr(part, "__qualname__", ""))
-        wrapped = getattr(part, "__wrapped__", None)
-        if isinstance(wrapped, FunctionType):
-            yield from self._of(wrapped)
-        if isinstance(part, nn.Module):
-            yield from self.lines(type(module) for module in part.modules())
-        elif not isinstance(part, BuiltinFunctionType):
-            yield from self._of(type(part))
-
-    def _once(self, part: FunctionType | type) -> Iterator[str]:
-        """Yield the name of a function or class and, where it is the user's and new, its code."""
-        yield f"{part.__qualname__}"
-        if id(part) in self._seen or len(self._seen) >= MOST or self._depth >= DEEPEST or _is_foreign(part):
-            return
-        self._seen.add(id(part))
-        self._kept.append(part)  # so that no other object can get its number
-        self._depth += 1
-        yield from self._of_class(part) if isinstance(part, type) else self._of_function(part)
-        self._depth -= 1
-
-    def _of_class(self, part: type) -> Iterator[str]:
-        yield from self.lines(iter(part.__bases__))
-        for name, value in sorted(vars(part).items()):
-            if isinstance(value, (FunctionType, staticmethod, classmethod, property, *SCALARS)) and not _is_noise(name):
-                yield name
-                yield from self._of(value)
-
-    def _of_function(self, part: FunctionType) -> Iterator[str]:
-        yield from self._of_code(part.__code__)
-        yield from self.lines(iter((part.__defaults__, sorted((part.__kwdefaults__ or {}).items()))))
-        for warm in part.__closure__ or ():
-            yield from self._reached(_content(warm))
-        for name in _names(part.__code__):
-            yield from self._reached(part.__globals__.get(name))
-        wrapped = getattr(part, "__wrapped__", None)
-        if isinstance(wrapped, FunctionType):
-            yield from self._of(wrapped)
-
-    def _reached(self, value: Any) -> Iterator[str]:
-        """Yield the lines of what a function refers to, where it is code or a plain constant."""
-        if isinstance(value, (FunctionType, type, functools.partial, MethodType, *SCALARS)):
-            yield from self._of(value)
-
-    def _of_code(self, code: CodeType) -> Iterator[str]:
-        yield repr((code.co_code, code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount))
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield from self._of_code(constant)
-            elif isinstance(constant, frozenset):
-                yield repr(sorted(map(repr, constant)))  # its own order changes from process to process
-            else:
-                yield repr(constant)
+def _kept(part: Any) -> Iterator[Any]:
+    """Yield what a function keeps of where it was made."""
+    for cell in getattr(part, "__closure__", None) or ():
+        with suppress(ValueError):  # not yet set
+            yield cell.cell_contents if isinstance(cell.cell_contents, CODE) else None
 
 
 def _names(code: CodeType) -> list[str]:
@@ -249,17 +220,41 @@ def _names(code: CodeType) -> list[str]:
     return list(dict.fromkeys([*code.co_names, *inner]))
 
 
-def _content(warm: Any) -> Any:
-    try:
-        return warm.cell_contents
-    except ValueError:  # not yet set
-        return None
+def _digests(modules: set[str]) -> set[str]:
+    """Return one digest for each file of these modules and of those that the user's own files import."""
+    pending, files = sorted(modules), dict[str, str]()
+    while pending:
+        name = pending.pop()
+        file = _file(name)
+        if file is None or name in files or not (name in modules or _is_users(file)):
+            continue
+        source = Path(file).read_bytes()
+        files[name] = hashlib.sha256(source).hexdigest()
+        if _is_users(file):
+            package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
+            pending += [name.rpartition(".")[0], *_imported(package, source.decode(errors="replace"))]
+    return set(files.values())
 
 
-def _is_foreign(part: FunctionType | type) -> bool:
-    return str(part.__module__).partition(".")[0] in FOREIGN
+def _imported(package: str, source: str) -> Iterator[str]:
+    """Yield the names of all modules that a source's imports may mean, whether there are any of those names or not."""
+    for origin, words in _IMPORT.findall(source):
+        with suppress(ImportError):  # relative, and in no package
+            base = [importlib.util.resolve_name(origin, package)] if origin else []
+            yield from base
+            yield from (".".join([*base, word]) for word in re.findall(r"[\w.]+", words))
 
 
-def _is_noise(name: str) -> bool:
-    """Return whether a class attribute says where the class is, and not what it does."""
-    return name in ("__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__")
+def _file(module: str | None) -> str | None:
+    """Return the Python file of a module that has been imported, ``None`` for foreign ones and ``__main__``."""
+    file = getattr(sys.modules.get(str(module)), "__file__", None)
+    is_known = module in ("__main__", "__mp_main__") or _is_foreign(module)
+    return file if file and not is_known and file.endswith(".py") and Path(file).is_file() else None
+
+
+def _is_users(file: str | None) -> bool:
+    return file is not None and not INSTALLED & set(Path(file).parts)
+
+
+def _is_foreign(module: str | None) -> bool:
+    return str(module).partition(".")[0] in FOREIGN

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from autotune import Workload
 from autotune.measure.workload_facts import fingerprint
+from autotune.workload import describe, load
 from tests.datasets import Squares
 
 SOURCE = textwrap.dedent(
@@ -94,18 +96,6 @@ EDITS = {
 }
 
 
-def fingerprint_in_another_process(path: Path, source: str) -> str:
-    path.write_text(source)
-    script = (
-        "from autotune.workload import describe, load; from autotune.measure.workload_facts import fingerprint\n"
-        f"print(fingerprint(load(describe('{path}:build', None)), 64))"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def workload(source: str = SOURCE) -> Workload:
     names: dict[str, Any] = {"__name__": "train"}
     exec(compile(source, "train.py", "exec"), names)
@@ -134,11 +124,71 @@ def test_lines_and_comments_do_not_matter(line: str) -> None:
     assert built(SOURCE.replace(line, f"\n\n# a comment\n{line}")) == built()
 
 
+PROJECT = {
+    "settings.py": "SCALE = 2.0\n",
+    "shop/__init__.py": "",
+    "shop/data.py": "from torch.utils.data import Dataset\nfrom shop import (  # theirs\n    steps,\n)\n"
+    "class Data(Dataset):\n    def __init__(self):\n        self.transform = steps.Crop()\n"
+    "    def __len__(self):\n        return 8\n    def __getitem__(self, index):\n        return 1.0, 2.0\n",
+    "shop/steps.py": "class Crop:\n    size = 2\n",
+    "shop/losses.py": "from settings import SCALE\n\ndef scaled(output, target):\n    return output * SCALE\n",
+    "shop/build.py": "from torch import nn\nfrom autotune import Workload\nfrom .data import Data\n"
+    "def build():\n    from . import losses\n    return Workload(nn.Linear(1, 1), Data(), loss=losses.scaled)\n",
+    "later.py": "",
+}
+"""Files of a user's project; the last one has nothing to do with the workload."""
+BUILT = "from autotune.measure.workload_facts import fingerprint; from autotune.workload import describe, load\n"
+IMPORTED = BUILT + "print(fingerprint(load(describe('shop.build:build')), 8))"
+LIVE = BUILT + (
+    "import later, shop.losses, shop.data; from torch import nn; from autotune import Workload\n"
+    "def loss(output, target): return shop.losses.scaled(output, target)\n"
+    "made = Workload(nn.Linear(1, 1), shop.data.Data(), loss=loss)\n"
+    "print(fingerprint(load(describe(made)), 8))"
+)
+
+
+def project(folder: Path) -> Path:
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def printed_in(folder: Path, code: str, seed: int) -> str:
+    """The output of a process that finds a project's modules."""
+    paths = os.pathsep.join([str(folder), str(Path(__file__).resolve().parents[2])])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": str(seed)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def built_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
+    """What a project's files build, imported in this process."""
+    monkeypatch.syspath_prepend(project(tmp_path))
+    before = set(sys.modules)
+    yield load(describe("shop.build:build"))
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["settings.py", "shop/__init__.py", "shop/data.py", "shop/steps.py", "shop/losses.py"])
+def test_an_edit_of_an_imported_file_is_another_workload(tmp_path: Path, built_of_files: Workload, name: str) -> None:
+    before = fingerprint(built_of_files, 8)
+    (tmp_path / name).write_text(PROJECT[name] + "\nMORE = 1\n")
+    assert fingerprint(built_of_files, 8) != before
+
+
+def test_a_module_that_is_imported_later_does_not_matter(built_of_files: Workload) -> None:
+    before = fingerprint(built_of_files, 8)
+    importlib.import_module("later")
+    assert fingerprint(built_of_files, 8) == before
+
+
 @pytest.mark.machine
-def test_neither_the_process_nor_the_file_matters(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    places = [("train.py", SOURCE), ("train.py", f"# moved\n{SOURCE}"), ("other/train.py", SOURCE)]
-    assert len({fingerprint_in_another_process(tmp_path / name, source) for name, source in places}) == 1
+@pytest.mark.parametrize("code", [IMPORTED, LIVE], ids=["imported", "live"])
+def test_neither_the_process_nor_the_folder_matters(tmp_path: Path, code: str) -> None:
+    found = {printed_in(project(tmp_path / str(seed)), code, seed) for seed in (1, 2)}
+    assert [len(each) for each in found] == [16]
 
 
 def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
