@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,13 +18,11 @@ import pytest
 from autotune.errors import UsageError
 from autotune.runner.device_lock import DeviceLock
 
-pytest.importorskip("fcntl")
-
 NAME = f"GPU-{uuid.uuid4()}"
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = (
     "import sys, time, pathlib; from autotune.runner.device_lock import DeviceLock\n"
-    f"DeviceLock({NAME!r}, pathlib.Path(sys.argv[1])).take(60, print)\n"
+    f"lock = DeviceLock({NAME!r}, pathlib.Path(sys.argv[1])); lock.take(60, print)\n"
     "print('taken', flush=True); time.sleep(600)"
 )
 
@@ -82,14 +80,16 @@ def test_it_is_free_again_after_the_first_and_other_devices_always_are(tmp_path:
     other.free()
 
 
-def test_every_user_may_take_it(tmp_path: Path, lock: DeviceLock) -> None:
+def test_every_user_may_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.runner.device_lock.SHARED_FOLDER", folder := tmp_path / "locks")
     before = os.umask(0o077)
     try:
+        lock = DeviceLock(NAME)
         lock.take(0, print)
     finally:
         os.umask(before)
-    (path,) = tmp_path.iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    lock.free()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())] == [0o777, 0o666]
 
 
 @pytest.mark.parametrize("login", ["me:secret@", "me:sec/secret@secret@"])
@@ -111,10 +111,13 @@ def test_a_damaged_file_does_not_hide_that_it_is_held(tmp_path: Path, lock: Devi
         DeviceLock(NAME, tmp_path).take(0, print)
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path, lock: DeviceLock) -> None:
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_in_its_place_changes_no_file(
+    tmp_path: Path, lock: DeviceLock, link: Callable[[Path, Path], None]
+) -> None:
     target = tmp_path / "precious"
     target.write_text("precious")
-    (tmp_path / f"autotune-{NAME}.lock").symlink_to(target)
+    link(tmp_path / f"autotune-{NAME}.lock", target)
     lock.take(0, print)
     assert target.read_text() == "precious"
 
