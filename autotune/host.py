@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,14 +21,14 @@ DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotu
 
 UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63."""
-USUAL_MOUNTS = (
-    ("", "/sys/fs/cgroup"),
-    ("", "/sys/fs/cgroup/unified"),
-    ("cpu", "/sys/fs/cgroup/cpu"),
-    ("cpu", "/sys/fs/cgroup/cpu,cpuacct"),
-    ("memory", "/sys/fs/cgroup/memory"),
+MOUNTS = (
+    ("", "sys/fs/cgroup"),
+    ("", "sys/fs/cgroup/unified"),
+    ("cpu", "sys/fs/cgroup/cpu"),
+    ("cpu", "sys/fs/cgroup/cpu,cpuacct"),
+    ("memory", "sys/fs/cgroup/memory"),
 )
-"""Controller and place of the hierarchies when /proc/self/mountinfo does not say."""
+"""Controller and place of each hierarchy of cgroup v1; v2 has all controllers and no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,34 +334,20 @@ def amount(text: str) -> int | None:
     return number if 0 < number < UNLIMITED else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mount:
-    controllers: tuple[str, ...]
-    """Controllers of a v1 hierarchy; the empty name stands for v2, which has them all."""
-    group: str
-    """The group that the mount shows at its top; in a container often not the hierarchy's own top."""
-    directory: Path
-    """Where the mount is."""
-
-
 def _groups(root: Path, controller: Literal["cpu", "memory"]) -> list[Path]:
-    """Return the directories of this process's group and all above it, in every hierarchy of a controller."""
+    """Return the directories of this process's group and all above it, in every hierarchy of a controller.
+
+    In a container, the top of the mount often is the process's own group, whose path does not exist below it.
+    """
     own = _own_groups(root)
-    return [
-        directory
-        for mount in _mounts(root)
-        for name in ("", controller)
-        if name in mount.controllers
-        for directory in _upwards(mount, own.get(name, "/"))
-    ]
-
-
-def _upwards(mount: _Mount, group: str) -> list[Path]:
-    path = PurePosixPath(group)
-    inside = path.relative_to(mount.group).parts if path.is_relative_to(mount.group) else ()
-    if ".." in inside:  # the process was moved out of its namespace
-        inside = ()
-    return [mount.directory.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1)]
+    found = []
+    for name, mount in MOUNTS:
+        parts = PurePosixPath(own.get(name, "/")).parts[1:]
+        if ".." in parts:  # the process was moved out of its namespace
+            parts = ()
+        if name in ("", controller):
+            found += [root.joinpath(mount, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return found
 
 
 def _own_groups(root: Path) -> dict[str, str]:
@@ -373,34 +358,6 @@ def _own_groups(root: Path) -> dict[str, str]:
         if colon:
             groups |= dict.fromkeys(controllers.split(","), group)
     return groups
-
-
-def _mounts(root: Path) -> list[_Mount]:
-    found: dict[tuple[str, ...], _Mount] = {}
-    for line in text_of(root / "proc/self/mountinfo").split("\n"):
-        mount = _mount(root, line)
-        if mount is not None:
-            found.setdefault(mount.controllers, mount)  # later ones show parts of the same hierarchy again
-    return list(found.values()) or [
-        _Mount(controllers=(name,), group="/", directory=_under(root, path)) for name, path in USUAL_MOUNTS
-    ]
-
-
-def _mount(root: Path, line: str) -> _Mount | None:
-    """Read a line of mountinfo: numbers, group, place, options, a dash, then kind, source and controllers."""
-    place, _, system = (part.split() for part in line.partition(" - "))
-    if len(place) < 6 or len(system) < 3 or system[0] not in ("cgroup", "cgroup2"):
-        return None
-    controllers = ("",) if system[0] == "cgroup2" else tuple(system[2].split(","))
-    return _Mount(controllers=controllers, group=_unescaped(place[3]), directory=_under(root, place[4]))
-
-
-def _under(root: Path, path: str) -> Path:
-    return root / _unescaped(path).lstrip("/")
-
-
-def _unescaped(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path)
 
 
 def _quota(group: Path) -> float | None:

@@ -15,10 +15,6 @@ GIB = 2**30
 MACHINE = 2**20 * GIB
 """Memory of the machine, which no group is allowed."""
 NO_LIMIT_V1 = "9223372036854771712\n"
-V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-V1_CPU = "33 25 0:30 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
-V1_MEMORY = "36 25 0:33 / /sys/fs/cgroup/memory rw shared:12 - cgroup cgroup rw,memory\n"
-HYBRID_V2 = "26 25 0:23 / /sys/fs/cgroup/unified rw shared:5 - cgroup2 cgroup2 rw\n"
 V1_GROUPS = "4:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/init.scope\n"
 
 
@@ -31,12 +27,12 @@ def plant(root: Path, files: dict[str, str]) -> Path:
 
 
 def v2_tree(root: Path, group: str, files: dict[str, str]) -> Path:
-    plant(root, {"proc/self/cgroup": f"0::{group}\n", "proc/self/mountinfo": V2})
+    plant(root, {"proc/self/cgroup": f"0::{group}\n"})
     return plant(root, {f"sys/fs/cgroup/{name}": content for name, content in files.items()})
 
 
 def v1_tree(root: Path, files: dict[str, str]) -> Path:
-    plant(root, {"proc/self/cgroup": V1_GROUPS, "proc/self/mountinfo": V1_CPU + V1_MEMORY})
+    plant(root, {"proc/self/cgroup": V1_GROUPS})
     return plant(root, {f"sys/fs/cgroup/{name}": content for name, content in files.items()})
 
 
@@ -90,32 +86,10 @@ def test_v2_path_outside_the_namespace_reads_the_mounts_top(tmp_path: Path) -> N
     assert cpu_quota(root) == 4.0
 
 
-def test_a_mount_that_shows_the_containers_group_is_matched_to_it(tmp_path: Path) -> None:
-    mount = "33 25 0:30 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n"
-    files = {
-        "proc/self/mountinfo": mount,
-        "proc/self/cgroup": "3:cpu,cpuacct:/docker/abc/train\n",
-        **quota_v1("sys/fs/cgroup/cpu/train", 250_000),
-    }
-    assert cpu_quota(plant(tmp_path, files)) == 2.5
-
-
-def test_a_group_whose_name_only_begins_alike_is_another(tmp_path: Path) -> None:
-    mount = "33 25 0:30 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n"
-    plant(tmp_path, {"proc/self/mountinfo": mount, "proc/self/cgroup": "0::/docker/abcd\n"})
-    quotas = {"sys/fs/cgroup/d/cpu.max": "100000 100000\n", "sys/fs/cgroup/cpu.max": "500000 100000\n"}
-    assert cpu_quota(plant(tmp_path, quotas)) == 5.0
-
-
-def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
-    mount = "31 23 0:28 / /my\\040groups rw - cgroup2 cgroup2 rw\n"
-    files = {"proc/self/mountinfo": mount, "proc/self/cgroup": "0::/\n", "my groups/cpu.max": "100000 50000"}
-    assert cpu_quota(plant(tmp_path, files)) == 2.0
-
-
-def test_v1_reads_quota_over_period_and_the_memory_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
+def test_v1_reads_quota_over_period_and_the_memory_limit(tmp_path: Path, place: str) -> None:
     memory = {"memory/job/memory.limit_in_bytes": f"{3 * GIB}\n"}
-    root = v1_tree(tmp_path, quota_v1("cpu,cpuacct/job", 75_000, 50_000) | memory)
+    root = v1_tree(tmp_path, quota_v1(f"{place}/job", 75_000, 50_000) | memory)
     assert (cpu_quota(root), meter(root).total) == (1.5, 3 * GIB)
 
 
@@ -142,7 +116,6 @@ def test_v1_minus_one_and_huge_numbers_are_no_limit(tmp_path: Path) -> None:
 
 def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
     files = {
-        "proc/self/mountinfo": HYBRID_V2 + V1_CPU + V1_MEMORY,
         "proc/self/cgroup": V1_GROUPS + "0::/job\n",
         "sys/fs/cgroup/unified/job/cpu.max": "200000 100000\n",
         "sys/fs/cgroup/unified/job/memory.max": f"{8 * GIB}\n",
@@ -151,22 +124,6 @@ def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
     }
     root = plant(tmp_path, files)
     assert (cpu_quota(root), meter(root).total) == (2.0, 4 * GIB)
-
-
-@pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
-def test_without_mountinfo_the_usual_v1_places_are_read(tmp_path: Path, place: str) -> None:
-    files = {
-        "proc/self/cgroup": V1_GROUPS,
-        **quota_v1(f"sys/fs/cgroup/{place}/job", 300_000),
-        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{GIB}\n",
-    }
-    root = plant(tmp_path, files)
-    assert (cpu_quota(root), meter(root).total) == (3.0, GIB)
-
-
-def test_without_mountinfo_the_usual_v2_place_is_read(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "300000 100000\n"}
-    assert cpu_quota(plant(tmp_path, files)) == 3.0
 
 
 def test_free_memory_is_limit_less_usage_with_file_cache_counted_as_free(tmp_path: Path) -> None:
@@ -223,19 +180,18 @@ def test_a_directory_in_place_of_a_file_is_no_limit(tmp_path: Path) -> None:
 DAMAGED = st.one_of(
     st.binary(max_size=200),
     st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")),
-    st.lists(st.sampled_from([V2, V1_CPU, V1_MEMORY, "0::/job\n", "3:cpu:/a\0b\n", " - ", "max 1", ":", "/"]))
+    st.lists(st.sampled_from([V1_GROUPS, "0::/job\n", "3:cpu:/a\0b\n", " - ", "max 1", ":", "/"]))
     .map("".join)
     .map(str.encode),
 )
 
 
 @settings(deadline=None)
-@given(group=DAMAGED, mounts=DAMAGED, limit=DAMAGED)
-def test_damaged_files_never_raise(group: bytes, mounts: bytes, limit: bytes) -> None:
+@given(group=DAMAGED, limit=DAMAGED)
+def test_damaged_files_never_raise(group: bytes, limit: bytes) -> None:
     with TemporaryDirectory() as folder:
         root = plant(Path(folder), {"proc/self/none": "", "sys/fs/cgroup/job/none": ""})
         (root / "proc/self/cgroup").write_bytes(group)
-        (root / "proc/self/mountinfo").write_bytes(mounts)
         for name in ("cpu.max", "memory.max", "memory.current", "memory.stat", "job/cpu.max"):
             (root / "sys/fs/cgroup" / name).write_bytes(limit)
         assert (cpu_quota(root) or 0.0) >= 0

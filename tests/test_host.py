@@ -46,7 +46,6 @@ MADE_ON_H100 = MADE_HERE | {"device": H100.name, "torch": "2.13.0+cu130", "drive
 def machine(root: Path, **files: str) -> Path:
     contents = {
         "proc/self/cgroup": "0::/job\n",
-        "proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         "proc/meminfo": files.get("meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n"),
         "proc/cpuinfo": files.get("cpuinfo", "processor\t: 0\nmodel name\t: Example CPU  9000\n"),
         "sys/fs/cgroup/job/cpu.max": files.get("cpu", "max 100000"),

@@ -131,25 +131,24 @@ def test_what_comes_from_storage_is_told_from_what_the_page_cache_had(blocks: Pa
 
 
 @pytest.mark.parametrize(
-    ("mount", "before", "after"),
+    ("group", "folder", "before", "after"),
     [
-        ("cgroup2 cgroup2 rw", "throttled_usec 1000000", "throttled_usec 1500000"),
-        ("cgroup cgroup rw,cpu", "throttled_time 1000000000", "throttled_time 1500000000"),
+        ("0::/job\n", "job", "throttled_usec 1000000", "throttled_usec 1500000"),
+        ("3:cpu:/job\n", "cpu/job", "throttled_time 1000000000", "throttled_time 1500000000"),
     ],
     ids=["v2", "v1"],
 )
-def test_throttling_by_the_quota_is_told(tmp_path: Path, mount: str, before: str, after: str) -> None:
+def test_throttling_by_the_quota_is_told(tmp_path: Path, group: str, folder: str, before: str, after: str) -> None:
     def conditions_after(seconds: float) -> Conditions:
         statistics.write_text(f"nr_periods 10\n{before}\n")
         begin = snapshot(tmp_path)
         statistics.write_text(f"nr_periods 30\n{after}\n")
         return conditions_between(begin, replace(snapshot(tmp_path), clock=begin.clock + seconds))
 
-    statistics = tmp_path / "sys/fs/cgroup/job/cpu.stat"
+    statistics = tmp_path / "sys/fs/cgroup" / folder / "cpu.stat"
     statistics.parent.mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/job\n" if "cgroup2" in mount else "3:cpu:/job\n")
-    (tmp_path / "proc/self/mountinfo").write_text(f"31 23 0:28 / /sys/fs/cgroup rw - {mount}\n")
+    (tmp_path / "proc/self/cgroup").write_text(group)
     assert conditions_after(2.0).throttled_share == pytest.approx(0.25)
 
 
