@@ -1,11 +1,14 @@
-"""What became of a measuring process that gave no answer: by exit code, last words and the kernel's counters."""
+"""Signs of failure, and what became of a measuring process that gave no answer: by exit code, last words, counters."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import sysconfig
+from collections.abc import Collection
+from typing import NamedTuple
 
 from autotune.records import Outcome
 
@@ -16,16 +19,63 @@ TAIL_LENGTH = 4000
 _NOISE = re.compile(r"^(Extension modules: .*|Fatal Python error: .*|Current thread 0x[0-9a-f]+.*)\n?", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _RANK = re.compile(RANK_FRAME + r"\d+")
-_NO_SHARED_MEMORY = re.compile(r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))")
 _LIBRARIES = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 """Where code lies that is not the user's: Python's own and this package's."""
 _WORKER_SIGNAL = re.compile(r"ERROR: Unexpected (.+?) encountered in worker")
-_CRASHES = {
-    "SIGSEGV": "segmentation fault",
-    "SIGABRT": "aborted",
-    "SIGFPE": "arithmetic error",
-    "SIGILL": "illegal instruction: a library was built for another CPU",
+_KILLERS = {
+    None: ", as the kernel does when memory runs out",
+    True: " by the kernel, which had run out of memory: its count of such kills went up",
+    False: ", but not by the kernel for want of memory: perhaps by a batch system, or a guard such as systemd-oomd",
 }
+
+
+class Sign(NamedTuple):
+    """One way in which a failure shows."""
+
+    of: str
+    """Type of the exception or of a base of it, signal, or the place where the text was found."""
+    text: str
+    """Pattern of the text; empty where ``of`` says it all."""
+    outcome: Outcome
+    """What it is a sign of."""
+    words: str = ""
+    """What is said of it, or the way out."""
+
+
+_FILES = "; allow more (ulimit -n), or have fewer batches in flight"
+SIGNS = (
+    Sign("OutOfMemoryError", "", Outcome.DEVICE_OOM),  # torch's
+    Sign("MemoryError", "", Outcome.HOST_OOM),
+    Sign("OSError", rf"\[Errno {errno.ENOMEM}\]", Outcome.HOST_OOM),
+    Sign("Exception", "DefaultCPUAllocator: can't allocate memory", Outcome.HOST_OOM),
+    Sign(
+        "RuntimeError", r"(?i)unable to (mmap|allocate shared memory)|bus error|insufficient shared memory", Outcome.SHM
+    ),
+    Sign("RuntimeError", r"(?i)too many open files|received 0 items of ancdata", Outcome.SHM, _FILES),
+    Sign("OSError", rf"\[Errno {errno.EMFILE}\]", Outcome.SHM, _FILES),
+    Sign("RuntimeError", r"(CUDA|HIP) error: out of memory|(HIP|XPU|MPS backend) out of memory", Outcome.DEVICE_OOM),
+    Sign("RuntimeError", r"(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED|DEVICE_ALLOCATION_FAILED", Outcome.DEVICE_OOM),
+    # cuDNN and cuBLAS say these for want of memory, and for other reasons as well.
+    Sign("full device", r"CUDNN_STATUS_(NOT_SUPPORTED|INTERNAL_ERROR|NOT_INITIALIZED)", Outcome.DEVICE_OOM),
+    Sign("full device", r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)|unable to find an engine", Outcome.DEVICE_OOM),
+    Sign("RuntimeError", r"DataLoader worker.*(killed by signal|exited unexpectedly)", Outcome.WORKER_DIED),
+    Sign("receiving", "", Outcome.WORKER_DIED),
+    Sign("AcceleratorError", "", Outcome.DEVICE_ERROR),
+    Sign("RuntimeError", r"(CUDA|HIP) error:", Outcome.DEVICE_ERROR),
+    Sign("RuntimeError", r"(CUDNN|CUBLAS)_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)", Outcome.DEVICE_ERROR),
+    Sign("SIGBUS", "", Outcome.SHM, "bus error: shared memory (/dev/shm) was too small"),
+    Sign("SIGSEGV", "", Outcome.CRASHED, "segmentation fault, "),
+    Sign("SIGABRT", "", Outcome.CRASHED, "aborted, "),
+    Sign("SIGFPE", "", Outcome.CRASHED, "arithmetic error, "),
+    Sign("SIGILL", "", Outcome.CRASHED, "illegal instruction: a library was built for another CPU, "),
+    Sign("output", r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))", Outcome.SHM),
+)
+"""Evidence before words: the type of an error or a signal, then a text; the first that is found counts."""
+
+
+def find_sign(places: Collection[str], text: str) -> Sign | None:
+    """Return the first sign of failure in a text that was found in these places, or in the places alone."""
+    return next((sign for sign in SIGNS if sign.of in places and re.search(sign.text, text)), None)
 
 
 def describe_end(code: int, output: str, oom_kills: int | None) -> tuple[Outcome, str]:
@@ -38,11 +88,12 @@ def describe_end(code: int, output: str, oom_kills: int | None) -> tuple[Outcome
         return Outcome.CRASHED, f"the process ended without an answer (exit code {code})"
     name = next((each.name for each in signal.Signals if each == -code), str(-code))  # not all have one
     if name == "SIGKILL":
-        return Outcome.HOST_OOM, f"the process was killed (signal 9){_killer(oom_kills)}"
-    if name == "SIGBUS":
-        return Outcome.SHM, f"bus error: shared memory (/dev/shm) was too small{_place(output)}"
-    how = f"{_CRASHES[name]}, signal {name}" if name in _CRASHES else f"signal {name}"
-    return Outcome.CRASHED, f"the process ended without an answer ({how}){_place(output)}"
+        killer = _KILLERS[None if oom_kills is None else oom_kills > 0]
+        return Outcome.HOST_OOM, f"the process was killed (signal 9){killer}"
+    sign = find_sign([name], "") or Sign(name, "", Outcome.CRASHED)
+    if sign.outcome is Outcome.SHM:
+        return sign.outcome, sign.words + _place(output)
+    return sign.outcome, f"the process ended without an answer ({sign.words}signal {name}){_place(output)}"
 
 
 def describe_silence(limit: float, output: str, *, shared_memory_full: bool) -> tuple[Outcome, str]:
@@ -60,7 +111,7 @@ def has_lost_batch(output: str) -> bool:
 
     It reports that and goes on without the batch, for which training waits for ever.
     """
-    return _NO_SHARED_MEMORY.search(output) is not None
+    return find_sign(["output"], output) is not None
 
 
 def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
@@ -79,14 +130,6 @@ def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
 def last_words(output: str) -> str:
     """Return the end of a process's output; where it crashed, the frames that it was in."""
     return _NOISE.sub("", output)[-TAIL_LENGTH:]
-
-
-def _killer(oom_kills: int | None) -> str:
-    if oom_kills is None:
-        return ", as the kernel does when memory runs out"
-    if oom_kills > 0:
-        return " by the kernel, which had run out of memory: its count of such kills went up"
-    return ", but not by the kernel for want of memory: perhaps by a batch system, or a guard such as systemd-oomd"
 
 
 def _place(output: str, before: str = " in ") -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 
 import pytest
 import torch
@@ -32,15 +33,18 @@ AFTER_BUS_ERROR.__cause__ = BUS_ERROR
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), Outcome.WORKER_DIED),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), Outcome.USER_ERROR),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), Outcome.DEVICE_ERROR),
-        (torch.AcceleratorError("CUDA error: device-side assert triggered"), Outcome.DEVICE_ERROR),
-        (torch.AcceleratorError("CUDA error: misaligned address"), Outcome.DEVICE_ERROR),
+        (torch.AcceleratorError("device-side assert triggered"), Outcome.DEVICE_ERROR),
         (torch.AcceleratorError("CUDA error: out of memory"), Outcome.DEVICE_OOM),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), Outcome.DEVICE_ERROR),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `x`"), Outcome.DEVICE_ERROR),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), Outcome.DEVICE_OOM),
+        (RuntimeError("HIP error: invalid device function"), Outcome.DEVICE_ERROR),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), Outcome.DEVICE_OOM),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 17 GB)"), Outcome.DEVICE_OOM),
         (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"), Outcome.USER_ERROR),  # the device is not full
         (OSError(errno.ENOMEM, "Cannot allocate memory"), Outcome.HOST_OOM),
-        (OSError(errno.EMFILE, "Too many open files"), Outcome.SHM),
+        (
+            OSError("Caught OSError in DataLoader worker process 0.\nOSError: [Errno 24] Too many open files"),
+            Outcome.SHM,
+        ),
         (RuntimeError("received 0 items of ancdata"), Outcome.SHM),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), Outcome.USER_ERROR),
         (ValueError("out of memory"), Outcome.USER_ERROR),
@@ -85,6 +89,15 @@ def test_a_dead_worker_is_the_memorys_fault_where_the_kernel_counted_a_kill() ->
     outcome, message, _ = classify(KILLED, oom_kills=1)
     assert outcome is Outcome.HOST_OOM
     assert message.startswith("the kernel had run out of memory and killed a loader worker: RuntimeError: DataLoader")
+
+
+def test_a_worker_may_die_while_its_batch_is_fetched() -> None:
+    here, there = multiprocessing.Pipe()
+    there.close()
+    with here, pytest.raises(EOFError) as caught:
+        here.recv()
+    assert classify(caught.value)[0] is Outcome.WORKER_DIED
+    assert classify(EOFError())[0] is Outcome.USER_ERROR
 
 
 def test_too_many_open_files_comes_with_the_way_out_and_the_place() -> None:
