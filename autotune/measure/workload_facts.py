@@ -34,7 +34,7 @@ FOREIGN = {*sys.stdlib_module_names, "torch", "autotune"} - {"__main__"}
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of packages that the user does not write: of these only files count in which the workload's types are."""
 SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
-CODE = (FunctionType, type, functools.partial, MethodType, ModuleType, *SCALARS)
+CODE = (FunctionType, type, functools.partial, type(functools.cache(repr)), MethodType, ModuleType, *SCALARS)
 """What a function may refer to that tells workloads apart."""
 MEMBERS = (FunctionType, staticmethod, classmethod, property)
 KINDS = (*MEMBERS, type, functools.partial, MethodType, CodeType)

@@ -29,6 +29,7 @@ SOURCE = textwrap.dedent(
 
     SCALE = 2.0
 
+    @functools.cache
     def helper(x):
         return x * SCALE
 
