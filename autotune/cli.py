@@ -388,9 +388,9 @@ def _writable_report_path(flag: str, text: str | None) -> Path | None:
         also = f"; trials in {' or '.join(TABLES)}" if flag == "--output" else ""
         raise UsageError(f"{flag} {path}: a report ends in .html{also}")
     _require_writable(flag, path)
-    from autotune.report.vega import require_vega
+    from autotune.report.drawing import require_drawing
 
-    require_vega()
+    require_drawing()
     return path
 
 

@@ -246,40 +246,40 @@ class Result:
 
         Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or no Altair.
         """
-        return self._plot("time_chart")
+        return self._plot("time")
 
     def plot_confirmation(self) -> Any:
         """Plot the ratios to the baseline in every confirming round, with their intervals."""
-        return self._plot("confirmation_chart")
+        return self._plot("confirmation")
 
     def plot_batch_size(self) -> Any:
         """Plot the rate by batch size and precision: expected, measured, and the step alone."""
-        return self._plot("batch_size_chart")
+        return self._plot("batch-size")
 
     def plot_loader(self) -> Any:
         """Plot the rate by workers and prefetch factor with the answer's step: expected and measured."""
-        return self._plot("loader_chart")
+        return self._plot("loader")
 
     def plot_memory(self) -> Any:
         """Plot the rate by peak memory, with the Pareto front."""
-        return self._plot("memory_chart")
+        return self._plot("memory")
 
     def plot_history(self) -> Any:
         """Plot what became of every trial, in order."""
-        return self._plot("history_chart")
+        return self._plot("history")
 
     def plot_importances(self) -> Any:
         """Plot how much each knob matters to the rate."""
-        return self._plot("importance_chart")
+        return self._plot("importances")
 
-    def _plot(self, chart: str) -> Any:
-        from autotune.report.charts import plot
+    def _plot(self, name: str) -> Any:
+        from autotune.report.drawing import plot
 
-        return plot(chart, self)
+        return plot(name, self)
 
     def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
         """Write every plot to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
-        from autotune.report.charts import save_plots
+        from autotune.report.drawing import save_plots
 
         return save_plots(self, Path(folder), suffix)
 

@@ -1,150 +1,146 @@
-"""The charts of a result: where the time goes, whether the gain is proven, and all others. Pure."""
+"""The charts of a study, drawn by Altair. ``chart.data`` holds the numbers of each as a DataFrame."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.errors import UsageError
-from autotune.report.space_charts import batch_size_chart, history_chart, importance_chart, loader_chart, memory_chart
-from autotune.report.text import LEAST_SHARE, TIME_PARTS, compared, config_text, counted, rate_text, time_parts
-from autotune.report.vega import MISSING, Axis, Chart, Mark, Series, require_vega, specification
-from autotune.result import RecordedStudy
+import altair as alt
+from pandas import DataFrame, concat
+
+from autotune.records import Outcome
+from autotune.report.text import (
+    LEAST_SHARE,
+    TIME_PARTS,
+    compared,
+    config_text,
+    counted,
+    rate_text,
+    sentence,
+    time_parts,
+)
+from autotune.report.text import gibibytes_text as gib
+from autotune.result import pareto_front
 
 if TYPE_CHECKING:
-    from autotune.records import Measurement
-    from autotune.report.vega import Colour
-    from autotune.result import Control, Finalist, Result
+    from autotune.config import Config
+    from autotune.records import Trial
+    from autotune.result import Finalist, RecordedStudy, Result
 
-PART_COLOURS: dict[str, Colour] = {
-    "data_wait": "orange",
-    "host_to_device": "purple",
-    "forward": "blue",
-    "backward": "teal",
-    "communication": "red",
-    "optimizer": "green",
-    "other": "grey",
-    "restart": "brown",
+BLUE, ORANGE, GREEN, PURPLE, TEAL, BROWN = "#3d7fc4", "#d9772b", "#2f9a6b", "#9270c9", "#2a9bab", "#a97c50"
+RED, GREY, TEXT, GRID = "#d6545c", "#858c96", "#737c87", "#87909a33"
+"""Colours with a contrast of 3:1 at least to white and to black, the grid's apart: one palette for both."""
+DASHES = ([1, 0], [6, 4], [2, 3])
+CROSS = "M-1,-.7L-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0Z"
+TICK = "M-.2,-1.5L.2,-1.5L.2,1.5L-.2,1.5Z"
+"""Symbols with an area, which is filled as that of Vega's own."""
+CONFIG: dict[str, Any] = {
+    "view": {"stroke": None},
+    "axis": {
+        **dict.fromkeys(("labelColor", "titleColor"), TEXT),
+        **dict.fromkeys(("gridColor", "domainColor", "tickColor"), GRID),
+        **dict.fromkeys(("labelFontSize", "titleFontSize"), 12),
+        "titleFontWeight": "normal",
+        "labelLimit": 140,
+    },
+    "axisX": {"labelAngle": 0},
+    "legend": {
+        "orient": "top",
+        "labelColor": TEXT,
+        "labelFontSize": 12,
+        "labelLimit": 260,
+        "symbolSize": 80,
+        "symbolStrokeWidth": 2,
+    },
+    "line": {"strokeWidth": 2.5},
+    "point": {"filled": True, "opacity": 1, "size": 80},
+    "title": {"color": TEXT, "subtitleColor": TEXT, "anchor": "start", "fontSize": 15},
 }
-MICROSECONDS = 1e6
-PNG_SCALE = 3.0
-"""Pixels of a PNG for each of those: some 300 to the inch of a printed page."""
-WIDTH = 720
-"""Of a chart in a file, in pixels."""
-SUFFIXES = (".svg", ".png", ".pdf")
+HEIGHT, ROW_HEIGHT = 230, 38
+"""Pixels of a chart without its axes, and of each row where it has rows."""
+PRECISIONS = {"off": "fp32", "bf16": "bf16", "fp16": "fp16"}
+KNOB_NAMES = {"num_workers": "workers", "pin_memory": "pinned memory"}
+RATE, DETAILS = "samples/s", "details"
+"""Columns: the rate, and the text of the tooltip."""
+EXPECTED, ALONE, MEASURED, REFUSED = "expected", "step alone", "measured", "does not fit, or fails"
+AGAINST_ITSELF = "the baseline against itself"
+FRONT, BEST, TOO_LARGE = "Pareto front", "best so far", "takes more memory than it may"
+GIBIBYTE = 2**30
+NEAR = 3.0
+"""A memory limit above so many times the largest peak is not drawn."""
 
 
-def charts_of(study: RecordedStudy) -> tuple[Chart, ...]:
-    """Return every chart that a study has something to show in."""
-    result = study.result
-    found: list[Chart | None] = [memory_chart(study), history_chart(study)]
-    if result:
-        first = (time_chart, confirmation_chart, batch_size_chart, loader_chart)
-        found = [*(chart(result) for chart in first), *found, importance_chart(result)]
-    return tuple(chart for chart in found if chart is not None)
+def charts_of(study: RecordedStudy) -> dict[str, alt.LayerChart]:
+    """Charts that a study has numbers for, by name."""
+    drawn = {name: draw(study) for name, draw in CHARTS.items()}
+    return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
-def time_chart(result: Result) -> Chart:
-    """Return where the time for a sample goes, before and after."""
-    columns = {name: _microseconds(measured) for name, (_, measured) in compared(result).items()}
-    totals = {name: sum(parts.values()) for name, parts in columns.items()}
-    rows = tuple(columns)
-    series = tuple(
-        Series(
-            name=heading,
-            kind="bars",
-            colour=PART_COLOURS[part],
-            x=tuple(columns[row][part] for row in rows),
-            y=rows,
-            labels=tuple(f"{row}: {heading} {_part_text(columns[row][part], totals[row])}" for row in rows),
-        )
-        for part, heading in TIME_PARTS.items()
-        if any(columns[row][part] >= LEAST_SHARE * totals[row] for row in rows)
-    )
-    return Chart(
-        name="time",
-        title="Where the time goes",
-        summary=" ".join(_time_text(row, columns[row], totals[row]) for row in rows),
-        x=Axis(title="microseconds for each sample"),
-        y=Axis(title="", categories=rows),
-        series=series,
-    )
-
-
-def _microseconds(measurement: Measurement) -> dict[str, float]:
-    return {part: MICROSECONDS * seconds for part, seconds in time_parts(measurement).items()}
-
-
-def _time_text(row: str, parts: dict[str, float], total: float) -> str:
-    longest = max(parts, key=lambda part: parts[part])
-    most = f"{TIME_PARTS[longest]} ({100 * parts[longest] / total:.0f} %)"
-    return f"{row.capitalize()}: a sample takes {rate_text(total)} µs, most of it {most}."
-
-
-def _part_text(microseconds: float, total: float) -> str:
-    return f"{rate_text(microseconds)} µs a sample, {100 * microseconds / total:.0f} %"
-
-
-def confirmation_chart(result: Result) -> Chart | None:
-    """Return the ratio of every confirming round, with the intervals; ``None`` where nothing was confirmed."""
-    if not result.finalists:
+def time_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Time for a sample, before and after, by part; ``None`` without an answer."""
+    if study.result is None:
         return None
-    names = {finalist.config: _named(finalist, result) for finalist in result.finalists}
-    rows = [*names.values()]
-    rounds = [(ratio, names[finalist.config]) for finalist in result.finalists for ratio in finalist.ratios]
-    found = [
-        Series(
-            name=name,
-            kind="points",
-            colour="green",
-            symbol="diamond",
-            x=tuple(each.speedup for each in those),
-            y=tuple(names[each.config] for each in those),
-            spread=tuple(each.interval for each in those if each.interval),
-            labels=tuple(f"{config_text(each.config)}: {_ratio_text(each)}" for each in those),
-        )
-        for name, has_interval in (("with its interval", True), ("without one yet", False))
-        if (those := [each for each in result.finalists if (each.interval is not None) is has_interval])
-    ]
-    if control := result.control:
-        rows.append("baseline again")
-        rounds += [(ratio, rows[-1]) for ratio in control.ratios]
-        found.append(_control_series(control, rows[-1]))
-    x, y = zip(*rounds, strict=True)
-    each_round = Series(name="a round", kind="points", colour="grey", symbol="open circle", x=x, y=y)
+    rows, said, unit = [], [], "microseconds for each sample"
+    for name, (_, measured) in compared(study.result).items():
+        parts = {TIME_PARTS[part]: 1e6 * seconds for part, seconds in time_parts(measured).items()}
+        total = sum(parts.values())
+        for order, (part, time) in enumerate(parts.items()):
+            text = f"{name}: {part} {rate_text(time)} µs a sample, {100 * time / total:.0f} %"
+            rows.append((part, name, time, text, order, time / total))
+        longest = max(parts, key=lambda part: parts[part])
+        most = f"{longest} ({100 * parts[longest] / total:.0f} %)"
+        said.append(f"{name.capitalize()}: a sample takes {rate_text(total)} µs, most of it {most}.")
+    frame = DataFrame(rows, columns=["what", "configuration", unit, DETAILS, "order", "share"])
+    frame = frame[frame.groupby("what")["share"].transform("max") >= LEAST_SHARE].drop(columns="share")
+    colours = dict(zip(TIME_PARTS.values(), (ORANGE, PURPLE, BLUE, TEAL, RED, GREEN, GREY, BROWN), strict=True))
+    bars = _bars(frame, "configuration", unit).encode(color=_colour(frame, colours), order="order:Q")
+    return _chart(frame, bars, title="Where the time goes", summary=" ".join(said), rows=len(said))
+
+
+def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Ratio of every confirming round, with the intervals; ``None`` where nothing was confirmed."""
+    result, unit = study.result, "times as fast as the baseline"
+    if not result or not result.finalists:
+        return None
     best = max(result.finalists, key=lambda finalist: finalist.speedup)
-    return Chart(
-        name="confirmation",
+    frame = DataFrame(_ratios(result), columns=["what", "configuration", unit, "from", "to", DETAILS])
+    colours = {"a round": GREY, "with its interval": GREEN, "without one yet": GREEN, AGAINST_ITSELF: BLUE}
+    symbols = {what: TICK if what == "a round" else "diamond" for what in colours}
+    x = alt.X(f"{unit}:Q").scale(zero=False)
+    base = alt.Chart().encode(x=x, y=_rows(frame, "configuration"), color=_colour(frame, colours))
+    spread = base.transform_filter("isValid(datum.from)").mark_rule(strokeWidth=3)
+    points = base.mark_point().encode(shape=_shape(frame, symbols), tooltip=f"{DETAILS}:N")
+    return _chart(
+        frame,
+        *([spread.encode(x=alt.X("from:Q", title=unit), x2="to:Q")] if frame["from"].notna().any() else []),
+        points,
+        *_mark("x", 1.0, "as fast", middle=frame[unit].mean()),
         title="Is it proven?",
         summary=(
             "Each finalist beside the baseline, in fresh processes, in random order. A gain is claimed where it is at "
             "least 2 % and the whole interval lies right of 1, and of what the machine alone makes of the baseline. "
             f"The fastest: {_ratio_text(best)}, in {counted(len(best.ratios), 'round')}."
         ),
-        x=Axis(title="times as fast as the baseline", from_zero=False),
-        y=Axis(title="", categories=tuple(rows)),
-        series=(each_round, *found),
-        marks=(Mark(axis="x", at=1.0, text="as fast"),),
+        rows=frame["configuration"].nunique(),
     )
 
 
-def _control_series(control: Control, row: str) -> Series:
-    return Series(
-        name="the baseline against itself",
-        kind="points",
-        colour="blue",
-        symbol="diamond",
-        x=(control.ratio,),
-        y=(row,),
-        spread=(control.ci99 or (control.ratio,) * 2,),
-        labels=(f"{control.ratio:.3f}, of {counted(control.pairs, 'pair')}",),
-    )
-
-
-def _named(finalist: Finalist, result: Result) -> str:
-    position = result.finalists.index(finalist) + 1
-    is_answer = result.config != result.baseline and result.speedup == finalist.speedup
-    return "the answer" if is_answer else f"finalist {position}"
+def _ratios(result: Result) -> Iterator[tuple[Any, ...]]:
+    """Rows of each round, and of the mean of the rounds, for every finalist and for the baseline itself."""
+    means = []
+    for position, each in enumerate(result.finalists, start=1):
+        is_answer = result.config != result.baseline and result.speedup == each.speedup
+        name, text = "the answer" if is_answer else f"finalist {position}", _ratio_text(each)
+        what = "with its interval" if each.interval else "without one yet"
+        means.append((what, name, each.speedup, each.interval, f"{config_text(each.config)}: {text}", each.ratios))
+    if control := result.control:
+        text = f"{control.ratio:.3f}, of {counted(control.pairs, 'pair')}"
+        means.append((AGAINST_ITSELF, "baseline again", control.ratio, control.ci99, text, control.ratios))
+    for what, name, mean, interval, text, ratios in means:
+        yield from (("a round", name, ratio, None, None, f"{name}, a round: {ratio:.3f}") for ratio in ratios)
+        yield what, name, mean, *(interval or (None, None)), text
 
 
 def _ratio_text(finalist: Finalist) -> str:
@@ -153,47 +149,300 @@ def _ratio_text(finalist: Finalist) -> str:
     return f"{finalist.speedup:.2f} times{interval}{failed}"
 
 
-def plot(name: str, result: Result) -> Any:
-    """Draw one of the charts of ``autotune.report.charts``, such as ``history_chart``, as an ``altair.LayerChart``.
+def batch_size_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Rate by batch size and precision, with the ceiling; ``None`` without a landscape."""
+    result = study.result
+    if not result or not result.landscape:
+        return None
+    steps, rows = result.landscape.steps, []
+    usable = {step.amp for step in steps if not step.refusal}
+    unusable = {PRECISIONS[step.amp]: step.refusal for step in reversed(steps) if step.amp not in usable}
+    for step in steps:
+        name, size = PRECISIONS[step.amp], step.batch_size
+        if not step.refusal:
+            for how, rate in ((EXPECTED, step.rate), (ALONE, step.ceiling)):
+                rows.append((name, how, size, rate, f"{name}, batch {size}, {how}: {rate_text(rate)} samples/s"))
+        elif step.amp in usable:
+            rows.append((REFUSED, REFUSED, size, 0.0, f"{name}, batch {size}: {step.refusal}"))
+    known = {(step.amp, step.batch_size) for step in steps}
+    for trial in _searched(result):
+        amp, size = trial.config.amp, trial.config.batch_size
+        if (amp, size) in known:
+            rows.append((PRECISIONS[amp], MEASURED, size, trial.rate or 0.0, _trial_text(trial)))
+    frame = DataFrame(rows, columns=["what", "how", "batch size", RATE, DETAILS])
+    said = ["No loader can bring more than the step alone."]
+    if best := max((step for step in steps if not step.refusal), key=lambda step: step.ceiling, default=None):
+        which = f"batch {best.batch_size} in {PRECISIONS[best.amp]}"
+        said.append(f"The fastest step: {rate_text(best.ceiling)} samples/s, {which}.")
+    said += [sentence(f"{name} may not be used: {why}") for name, why in unusable.items()]
+    key = f"solid: expected with the best loader · dashed: the step alone · points: measured{_without(result)}"
+    dash = alt.StrokeDash("how:N", legend=None).scale(domain=[EXPECTED, ALONE], range=DASHES[:2])
+    colours = {"fp32": BLUE, "bf16": ORANGE, "fp16": GREEN, REFUSED: RED}
+    return _chart(
+        frame,
+        *_lines_and_points(frame, sorted({step.batch_size for step in steps}), colours, dash),
+        title="Rate by batch size",
+        key=" · ".join((key, *(f"{name} may not be used" for name in unusable))),
+        summary=" ".join(said),
+    )
 
-    Raises ``UsageError`` where there is nothing to show, or Altair is not installed.
-    """
-    of_study = {chart.__name__: chart for chart in (memory_chart, history_chart)}
-    of_result = {
-        chart.__name__: chart
-        for chart in (time_chart, confirmation_chart, batch_size_chart, loader_chart, importance_chart)
+
+def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Rate by workers and prefetch factor, expected and measured; ``None`` without a landscape."""
+    result = study.result
+    if not result or not result.landscape or not result.landscape.loaders:
+        return None
+    loaders, rows = result.landscape.loaders, []
+    fitting = [each for each in loaders if not each.refusal]
+    counts = sorted({each.num_workers for each in loaders})
+    alike = [trial for trial in _searched(result) if _step(trial.config, result) == _step(result.config, result)]
+    for factor in sorted({each.prefetch_factor for each in loaders if each.prefetch_factor}) or [0]:
+        name = f"prefetch {factor}" if factor else EXPECTED
+        for each in fitting:
+            if each.prefetch_factor in (None, factor):
+                text = f"{rate_text(each.rate)} samples/s ({rate_text(each.low)} to {rate_text(each.high)})"
+                text = f"workers {each.num_workers}, {name}: {text}"
+                rows.append((name, EXPECTED, each.num_workers, each.rate, text))
+        for config, trial in ((trial.config, trial) for trial in alike):
+            if config.prefetch_factor in (None, factor) and config.num_workers in counts:
+                rows.append((name, MEASURED, config.num_workers, trial.rate or 0.0, _trial_text(trial)))
+    frame = DataFrame(rows, columns=["what", "how", "workers", RATE, DETAILS])
+    best = max(fitting or loaders, key=lambda each: each.rate)
+    answer = result.config.amp, result.config.batch_size
+    ceilings = {(step.amp, step.batch_size): step.ceiling for step in result.landscape.steps}
+    ceiling = ceilings.get(answer, result.measurement.ceiling_samples_per_second)
+    names = list(frame["what"].unique())
+    colours = dict(zip(names, cycle((BLUE, ORANGE, GREEN, PURPLE, TEAL, BROWN, RED, GREY)), strict=False))
+    dash = alt.StrokeDash("what:N", **_legend(frame, dict(zip(names, cycle(DASHES), strict=False)), "stroke"))
+    return _chart(
+        frame,
+        *_lines_and_points(frame, counts, colours, dash),
+        *_mark("y", ceiling, "the step alone"),
+        title="Rate by workers and prefetch factor",
+        key=f"with the answer's step · lines: expected, by what was learned · points: measured{_without(result)}",
+        summary=f"The most is expected of {best.num_workers} workers: {rate_text(best.rate)} samples/s.",
+    )
+
+
+def _lines_and_points(
+    frame: DataFrame, places: Sequence[int], colours: Mapping[str, str], dash: alt.StrokeDash
+) -> Iterator[alt.Chart]:
+    """Lines of expected rates, points of measured ones and crosses of refused ones, at all places of an axis."""
+    x = alt.X(f"{frame.columns[2]}:O").scale(domain=list(places))
+    colour = alt.Color("what:N", **_legend(frame, colours, "stroke"))
+    base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=colour, tooltip=f"{DETAILS}:N")
+    there = set(frame["how"])
+    if EXPECTED in there:
+        lines = base.transform_filter(alt.FieldOneOfPredicate(field="how", oneOf=[EXPECTED, ALONE]))
+        lines = lines.mark_line(point=alt.OverlayMarkDef(shape="stroke", filled=False, size=60))
+        yield lines.encode(strokeDash=dash, detail="how:N")
+    for how, symbol in ((MEASURED, "circle"), (REFUSED, CROSS)):
+        if how in there:
+            yield base.transform_filter(alt.datum.how == how).mark_point(shape=symbol)
+
+
+def _searched(result: Result) -> list[Trial]:
+    """Sound trials whose step the search knows: without the options that were tried after it."""
+    return [trial for trial in _sound(result.history) if trial.config.options == result.baseline.options]
+
+
+def _without(result: Result) -> str:
+    """Options that the charts of the space leave out, as the end of a key."""
+    tried = [option for option in result.config.options if option not in result.baseline.options]
+    return f" · without {', '.join(tried)}" if tried else ""
+
+
+def _step(config: Config, result: Result) -> tuple[object, ...]:
+    """Settings of the step, in which configurations agree that differ in their loaders alone."""
+    threads = config.intra_op_threads or result.facts.intra_op_threads
+    return config.batch_size, config.amp, config.accumulation_steps, threads
+
+
+def importance_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Share of the variance that each knob explains; ``None`` where only one varies, or none matters."""
+    result, unit = study.result, "share of the variance, %"
+    importances = result.landscape.importances if result and result.landscape else ()
+    if len(importances) < 2:
+        return None
+    rows = [(KNOB_NAMES.get(each.knob, each.knob.replace("_", " ")), 100 * each.share) for each in importances]
+    frame = DataFrame([(*row, "{}: {:.1f} %".format(*row)) for row in rows], columns=["knob", unit, DETAILS])
+    summary = (
+        "How much of the differences between all configurations each knob explains by itself, in what the search "
+        "expects of them (functional ANOVA). Most: {}, {:.0f} %.".format(*rows[0])
+    )
+    return _chart(frame, _bars(frame, "knob", unit), title="What matters", summary=summary, rows=len(rows))
+
+
+def memory_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Rate by peak memory, with the Pareto front; ``None`` where nothing was measured."""
+    measured = _sound(study.history)
+    if not measured or not measured[0].measurement:
+        return None
+    room, largest = _room(study), max(map(_peak, measured))
+    fitting = [trial for trial in measured if _fits(trial, room)]
+    front = pareto_front(tuple(fitting))[::-1]
+    groups = {FRONT: front, MEASURED: fitting, TOO_LARGE: [trial for trial in measured if not _fits(trial, room)]}
+    frame = DataFrame(
+        [(what, _peak(each) / GIBIBYTE, each.rate, _trial_text(each)) for what in groups for each in groups[what]],
+        columns=["what", f"peak memory, GiB of the {measured[0].measurement.memory}", RATE, DETAILS],
+    )
+    word = "may be used" if study.result and study.result.landscape else "there is"
+    summary = f"Each point a measurement; the line joins those that no other beats in both. {gib(room)} GiB {word}."
+    if front:
+        ends = [f"{gib(_peak(trial))} GiB for {rate_text(trial.rate or 0.0)} samples/s" for trial in front]
+        summary += f" The smallest takes {ends[0]}, the fastest {ends[-1]}."
+    looks = {FRONT: (GREEN, "stroke"), MEASURED: (BLUE, "circle"), TOO_LARGE: (RED, "triangle-up")}
+    layers = _line_and_points(frame, looks, "linear")
+    if room <= NEAR * largest:
+        layers.extend(_mark("x", room / GIBIBYTE, word, middle=max(room, largest) / GIBIBYTE / 2))
+    return _chart(frame, *layers, title="Rate by peak memory", summary=summary)
+
+
+def history_chart(study: RecordedStudy) -> alt.LayerChart | None:
+    """Course of the study, trial by trial; ``None`` where there was none."""
+    ran, room = [trial for trial in study.history if trial.kind != "skipped"], _room(study)
+    if not ran:
+        return None
+    looks = {
+        BEST: (GREEN, "stroke"),
+        "search": (BLUE, "circle"),
+        "confirmation": (PURPLE, "diamond"),
+        TOO_LARGE: (RED, "triangle-up"),
+        "disturbed": (GREY, "square"),
+        "failed": (RED, CROSS),
     }
-    chart = of_study[name](RecordedStudy.of(result)) if name in of_study else of_result[name](result)
-    if chart is None:
-        what = name.removesuffix("_chart").replace("_", " ")
-        raise UsageError(f"there is nothing to plot: nothing is known of {what} here")
-    try:
-        import altair
-    except ImportError:
-        raise UsageError(MISSING.format(package="altair")) from None
-    return altair.Chart.from_dict(specification(chart))
+    rows = [(_group(trial, room), trial.number, trial.rate or 0.0, _trial_text(trial)) for trial in ran]
+    frame = DataFrame(rows, columns=["what", "trial", RATE, DETAILS])
+    counts = frame["what"].value_counts()
+    best = frame[frame["what"] == "search"].assign(what=BEST)
+    best[RATE] = best[RATE].cummax()
+    groups = ", ".join(f"{counts[what]} {what}" for what in looks if what in counts)
+    return _chart(
+        frame := concat([best, frame]),
+        *_line_and_points(frame, looks, "step-after"),
+        title="The study, trial by trial",
+        summary=f"{len(ran)} measurements: {groups}. What failed stands at zero, with its outcome.",
+    )
 
 
-def save_plots(result: Result, folder: Path, suffix: str) -> list[Path]:
-    """Write every chart to a folder, and return the files. Raises ``UsageError`` as ``plot`` does."""
-    if suffix not in SUFFIXES:
-        raise UsageError(f"suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    require_vega()
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for chart in charts_of(RecordedStudy.of(result)):
-        path = folder / f"{chart.name}{suffix}"
-        path.write_bytes(_drawn(chart, suffix))
-        written.append(path)
-    return written
+def _line_and_points(
+    frame: DataFrame, looks: Mapping[str, tuple[str, str]], interpolate: Literal["linear", "step-after"]
+) -> list[alt.Chart]:
+    """Line of the first group, and points of the others; each group has a colour and a symbol."""
+    line, colours = next(iter(looks)), {what: colour for what, (colour, _) in looks.items()}
+    x = alt.X(f"{frame.columns[1]}:Q").scale(zero=True)
+    base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=_colour(frame, colours), tooltip=f"{DETAILS}:N")
+    shape = _shape(frame, {what: symbol for what, (_, symbol) in looks.items()})
+    points = base.transform_filter(alt.datum.what != line).mark_point().encode(shape=shape)
+    if line not in set(frame["what"]):
+        return [points]
+    return [base.transform_filter(alt.datum.what == line).mark_line(interpolate=interpolate), points]
 
 
-def _drawn(chart: Chart, suffix: str) -> bytes:
-    """Return a chart as a file's content."""
-    import vl_convert
+def _group(trial: Trial, room: float) -> str:
+    """Group of a trial by its fate: failed, disturbed, confirmation, search, or too large."""
+    if trial.rate is None:
+        return "failed"
+    if trial.outcome is not Outcome.OK:
+        return "disturbed"
+    if trial.kind == "confirm":
+        return "confirmation"
+    return "search" if _fits(trial, room) else TOO_LARGE
 
-    drawn = {**specification(chart), "width": WIDTH, "background": "white"}
-    if suffix == ".svg":
-        return str(vl_convert.vegalite_to_svg(drawn)).encode()
-    convert = vl_convert.vegalite_to_png if suffix == ".png" else vl_convert.vegalite_to_pdf
-    return bytes(convert(drawn, scale=PNG_SCALE if suffix == ".png" else 1.0))
+
+def fastest_so_far(study: RecordedStudy) -> float | None:
+    """Highest rate of the search that takes no more memory than it may; ``None`` where there is none."""
+    room = _room(study)
+    searched = (trial for trial in _sound(study.history) if _group(trial, room) == "search")
+    return max((trial.rate or 0.0 for trial in searched), default=None)
+
+
+def _room(study: RecordedStudy) -> float:
+    """Bytes of the memory that limits the run that may be used, or at least those that there are."""
+    if study.result and study.result.landscape:
+        return study.result.landscape.memory_bytes
+    return next((each.measurement.memory_limit_bytes for each in _sound(study.history) if each.measurement), math.inf)
+
+
+def _fits(trial: Trial, room: float) -> bool:
+    """Whether a trial takes no more memory than it may; the user's own configuration counts in any case."""
+    return trial.kind == "baseline" or _peak(trial) <= room
+
+
+def _sound(history: Sequence[Trial]) -> list[Trial]:
+    """Trials that gave an undisturbed number."""
+    return [trial for trial in history if trial.outcome is Outcome.OK and trial.measurement is not None]
+
+
+def _trial_text(trial: Trial) -> str:
+    found = str(trial.outcome) if trial.rate is None else f"{rate_text(trial.rate)} samples/s, {gib(_peak(trial))} GiB"
+    return f"trial {trial.number}: {config_text(trial.config)}: {found}"
+
+
+def _peak(trial: Trial) -> int:
+    return trial.measurement.epoch_peak_bytes if trial.measurement else 0
+
+
+def _chart(
+    frame: DataFrame, *layers: alt.Chart, title: str, summary: str, key: str = "", rows: int = 0
+) -> alt.LayerChart:
+    """Layers over one table, with a title and a description; transparent, so that it suits light and dark pages."""
+    meaning = sentence(key[:1].upper() + key[1:]).replace(" · ", "; ") + " " if key else ""
+    return alt.LayerChart(
+        layer=layers,
+        data=frame,
+        title=alt.Title(title, subtitle=key),
+        description=meaning + summary,
+        width="container",
+        height=ROW_HEIGHT * rows or HEIGHT,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        background="transparent",
+        config=CONFIG,
+    )
+
+
+def _bars(frame: DataFrame, row: str, length: str) -> alt.Chart:
+    base = alt.Chart().mark_bar(height=alt.RelativeBandSize(0.6), color=BLUE)
+    bars: alt.Chart = base.encode(x=f"{length}:Q", y=_rows(frame, row), tooltip=f"{DETAILS}:N")
+    return bars
+
+
+def _rows(frame: DataFrame, column: str) -> alt.Y:
+    """Rows of a chart, in the order of its table."""
+    return alt.Y(f"{column}:N", sort=list(frame[column].unique()), title=None)
+
+
+def _colour(frame: DataFrame, colours: Mapping[str, str]) -> alt.Color:
+    return alt.Color("what:N", **_legend(frame, colours))
+
+
+def _shape(frame: DataFrame, symbols: Mapping[str, str]) -> alt.Shape:
+    return alt.Shape("what:N", **_legend(frame, symbols))
+
+
+def _legend(frame: DataFrame, looks: Mapping[str, Any], symbol: Any = alt.Undefined) -> dict[str, Any]:
+    """Scale and legend of the groups that a table has."""
+    there = {what: look for what, look in looks.items() if what in set(frame["what"])}
+    columns = 2 if max(map(len, there), default=0) < 18 else 1
+    scale = alt.Scale(domain=list(there), range=list(there.values()))
+    return {"scale": scale, "legend": alt.Legend(title=None, columns=columns, symbolType=symbol)}
+
+
+def _mark(axis: Literal["x", "y"], at: float, text: str, middle: float = math.inf) -> tuple[alt.Chart, alt.Chart]:
+    """Dotted line at a value of an axis, and its meaning on the side where there is more room."""
+    once = alt.Chart(alt.InlineData(values=[{}])).encode(**{axis: alt.datum(at)})
+    side: dict[str, Any] = {"align": "right", "dx": -5} if at > middle else {"align": "left", "dx": 5}
+    side |= {"y": 6, "baseline": "top"} if axis == "x" else {"x": 0, "baseline": "bottom", "dy": -4}
+    rule = once.mark_rule(color=TEXT, strokeDash=[3, 3], strokeWidth=1.5)
+    return rule, once.mark_text(text=text, color=TEXT, fontSize=12, **side)
+
+
+CHARTS = {
+    "time": time_chart,
+    "confirmation": confirmation_chart,
+    "batch-size": batch_size_chart,
+    "loader": loader_chart,
+    "memory": memory_chart,
+    "history": history_chart,
+    "importances": importance_chart,
+}

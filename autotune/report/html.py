@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from autotune.configfile import document_text, write_file
-from autotune.encoding import without_nan
 from autotune.limits import format_duration
-from autotune.report.charts import charts_of
-from autotune.report.space_charts import fastest_so_far
+from autotune.report.drawing import require_drawing, vega_script
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.text import (
     cause_text,
@@ -33,7 +32,6 @@ from autotune.report.text import (
     printable,
     rate_text,
     remaining_gain_text,
-    sentence,
     settings_rows,
     slowest_rank_rows,
     snippet,
@@ -42,12 +40,10 @@ from autotune.report.text import (
     verdict_details,
     verdict_title,
 )
-from autotune.report.vega import specification, vega_script
 from autotune.result import RecordedStudy, Verdict
 
 if TYPE_CHECKING:
     from autotune.records import Trial
-    from autotune.report.vega import Chart
     from autotune.result import Result
 
 FOLDER = Path(__file__).with_name("page")
@@ -98,7 +94,7 @@ def html_report(study: RecordedStudy) -> str:
 
     Raises ``UsageError`` where what draws its charts is not installed.
     """
-    charts = {chart.name: _drawn(chart) for chart in charts_of(study)}
+    charts = _figures(study)
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
     scripts = {"vega": vega_script() if charts else "", "script": script}
     return (
@@ -141,30 +137,34 @@ def _shown(value: Any) -> Any:
     return printable(value) if type(value) is str else value
 
 
-def _drawn(chart: Chart) -> dict[str, Any]:
+def _figures(study: RecordedStudy) -> dict[str, dict[str, Any]]:
+    """Return the charts of a study, each with the table of its numbers, by name."""
+    require_drawing()
+    import altair
+
+    from autotune.report.charts import charts_of
+
+    with altair.data_transformers.enable("default", max_rows=None):
+        return {
+            name: {"name": name, **_figure(chart.to_dict(), chart.data)} for name, chart in charts_of(study).items()
+        }
+
+
+def _figure(drawn: dict[str, Any], numbers: Any) -> dict[str, Any]:
+    table = numbers.drop(columns=["details", "order"], errors="ignore")
     return {
-        "name": chart.name,
-        "title": chart.title,
-        "summary": " ".join(filter(None, (_as_sentence(chart.key), chart.summary))),
-        "specification": without_nan({**specification(chart), "title": None}),
-        "headings": (chart.x.title or "of", chart.y.title or "of"),
-        "rows": [
-            {"name": series.name, "x": _figure(x), "y": _figure(y)}
-            for series in chart.series
-            for x, y in zip(series.x, series.y, strict=True)
-        ],
+        "title": drawn["title"]["text"],
+        "summary": drawn["description"],
+        "specification": {**drawn, "title": None},
+        "headings": list(table),
+        "rows": [[_number(value) for value in row] for row in table.itertuples(index=False)],
     }
 
 
-def _figure(value: float | str) -> str:
+def _number(value: float | str) -> str:
     if isinstance(value, str):
         return value
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _as_sentence(key: str) -> str:
-    """Return a chart's key as a sentence."""
-    return sentence(key[:1].upper() + key[1:]).replace(" · ", "; ") if key else ""
+    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _hash(script: str) -> str:
@@ -244,6 +244,8 @@ def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
 
 
 def _unfinished(study: RecordedStudy) -> dict[str, Any]:
+    from autotune.report.charts import fastest_so_far
+
     ran = [trial for trial in study.history if trial.kind != "skipped"]
     best, first = fastest_so_far(study), next((trial.rate for trial in ran if trial.rate is not None), None)
     tiles = [_Tile("measurements", str(len(ran)), outcomes_text(study.history))]

@@ -44,7 +44,7 @@ def bokeh_script() -> str:
 
 
 def vega_script() -> str:
-    from autotune.report.vega import vega_script as script
+    from autotune.report.drawing import vega_script as script
 
     return script()
 

@@ -1,143 +1,144 @@
-"""What the charts show of results whose numbers are known."""
+"""The charts of results whose numbers are known, as objects of Altair and as files."""
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import altair
+import pandas
 import pytest
 
+from autotune.errors import UsageError
 from autotune.records import Outcome, StepTime, Trial
-from autotune.report.charts import charts_of, confirmation_chart, time_chart
-from autotune.report.space_charts import (
-    batch_size_chart,
-    fastest_so_far,
-    history_chart,
-    importance_chart,
-    loader_chart,
-    memory_chart,
-)
-from autotune.report.table import COLUMNS, trial_row
-from autotune.report.vega import Chart, Series
+from autotune.report.charts import charts_of, fastest_so_far
 from autotune.result import Importance, RecordedStudy, Result, pareto_front
 from tests import examples
 from tests.report.results import only_failures, simulated_result
 from tests.search.there import there
 
-RESULTS = {"simulated": simulated_result, "faster": examples.faster_result, "no gain": examples.no_gain_result}
+NAMES = ["time", "confirmation", "batch-size", "loader", "memory", "history", "importances"]
+RATE = "samples/s"
+MARKUP = '<a href="https://example.org">$x_1$</a>'
 
 
-def named(chart: Chart | None, name: str) -> Series:
-    (found,) = [series for series in there(chart).series if series.name == name]
-    return found
+def drawn(name: str, result: Result) -> altair.LayerChart:
+    return charts_of(RecordedStudy.of(result))[name]
 
 
-@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_every_chart_says_what_it_shows_and_its_values_lie_on_its_axes(result: Callable[[], Result]) -> None:
-    charts = charts_of(RecordedStudy.of(result()))
-    assert len({chart.name for chart in charts}) == len(charts)
-    for chart in charts:
-        assert chart.title
-        assert chart.summary.endswith(".")
-        assert chart.series
-        for series in chart.series:
-            assert len(series.x) == len(series.y) > 0
-            assert len(series.labels) in (0, len(series.x))
-            assert len(series.spread) in (0, len(series.x))
-            for axis, values in ((chart.x, series.x), (chart.y, series.y)):
-                on_axis = set(axis.categories)
-                assert set(values) <= on_axis if on_axis else all(math.isfinite(float(value)) for value in values)
+def rows(chart: altair.LayerChart, what: str, how: str | None = None) -> Any:
+    """The rows of a chart's table with this name."""
+    table = chart.data
+    assert isinstance(table, pandas.DataFrame)
+    found = table[table["what"] == what]
+    return found if how is None else found[found["how"] == how]
 
 
-def test_a_run_of_the_whole_program_fills_every_chart() -> None:
-    names = [chart.name for chart in charts_of(RecordedStudy.of(simulated_result()))]
-    assert names == ["time", "confirmation", "batch-size", "loader", "memory", "history", "importances"]
+def marks(chart: altair.LayerChart, axis: str) -> list[float]:
+    """Where lines stand across an axis."""
+    layers = [layer for layer in chart.to_dict()["layer"] if layer["mark"]["type"] == "rule"]
+    return [layer["encoding"][axis]["datum"] for layer in layers if "datum" in layer["encoding"].get(axis, {})]
+
+
+@pytest.mark.parametrize("make", [simulated_result, examples.faster_result, examples.no_gain_result])
+def test_every_chart_is_drawn_from_its_table_with_its_groups_in_the_legend(make: Callable[[], Result]) -> None:
+    for chart in charts_of(RecordedStudy.of(make())).values():
+        specification = chart.to_dict()
+        assert specification["title"]["text"]
+        assert specification["description"].endswith(".")
+        assert len(chart.data) > 0
+        for layer in specification["layer"]:
+            if "scale" in (colour := layer["encoding"].get("color", {})):
+                assert set(colour["scale"]["domain"]) == set(chart.data["what"])
+
+
+def test_a_result_plots_each_of_its_charts() -> None:
+    result = simulated_result()
+    assert list(charts_of(RecordedStudy.of(result))) == NAMES
+    plots = [getattr(result, name)() for name in dir(Result) if name.startswith("plot_")]
+    assert [type(plot) for plot in plots] == [altair.LayerChart] * len(NAMES)
 
 
 def test_the_parts_of_a_samples_time_add_up_to_its_rate() -> None:
-    chart = time_chart(examples.faster_result())
-    assert chart.y.categories == ("before", "after")
-    totals = [sum(float(series.x[row]) for series in chart.series) for row in (0, 1)]
-    assert totals == pytest.approx([1e6 / 1234.5, 1e6 / 2853.0], rel=0.02)  # what is tiny is left out
-    assert "Before: a sample takes 810 µs, most of it waiting for data (59 %)." in chart.summary
+    chart = drawn("time", examples.faster_result())
+    totals = chart.data.groupby("configuration")["microseconds for each sample"].sum()
+    assert [totals["before"], totals["after"]] == pytest.approx([1e6 / 1234.5, 1e6 / 2853.0], rel=0.02)
+    assert "Before: a sample takes 810 µs, most of it waiting for data (59 %)." in chart.description
 
 
 def test_one_row_where_nothing_changes_and_a_step_without_time_is_drawn() -> None:
-    assert time_chart(examples.no_gain_result()).y.categories == ("your configuration",)
     nothing = StepTime(data_wait=0, host_to_device=0, forward=0, backward=0, optimizer=0, other=0)
-    assert time_chart(examples.no_gain_result(measurement=examples.measurement(step_time=nothing))).summary
+    chart = drawn("time", examples.no_gain_result(measurement=examples.measurement(step_time=nothing)))
+    assert set(chart.data["configuration"]) == {"your configuration"}
 
 
 def test_every_round_and_every_interval_is_shown() -> None:
     finalist = replace(there(examples.faster_result().likeliest), ratios=(2.2, 2.4))
     other = replace(finalist, config=examples.BASELINE, speedup=1.0, interval=None, ratios=(1.0,), has_failed=True)
-    chart = there(confirmation_chart(examples.faster_result(finalists=(other, finalist))))
-    assert chart.y.categories == ("finalist 1", "the answer", "baseline again")
-    assert named(chart, "a round").x == (1.0, 2.2, 2.4)
-    assert named(chart, "with its interval").spread == ((2.18, 2.45),)
-    assert (named(chart, "without one yet").x, named(chart, "without one yet").spread) == ((1.0,), ())
-    assert named(chart, "the baseline against itself").x == (1.004,)
-    assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.summary
+    chart = drawn("confirmation", examples.faster_result(finalists=(other, finalist)))
+    unit = "times as fast as the baseline"
+    assert list(chart.data["configuration"].unique()) == ["finalist 1", "the answer", "baseline again"]
+    assert list(rows(chart, "a round")[unit]) == [1.0, 2.2, 2.4]
+    assert rows(chart, "with its interval")[["from", "to"]].to_numpy().tolist() == [[2.18, 2.45]]
+    assert list(rows(chart, "without one yet")["from"].isna()) == [True]
+    assert list(rows(chart, "the baseline against itself")[unit]) == [1.004]
+    assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.description
 
 
 def test_nothing_confirmed_and_no_landscape_are_no_charts() -> None:
-    result = examples.no_gain_result()
-    charts = confirmation_chart(result), batch_size_chart(result), loader_chart(result), importance_chart(result)
-    assert charts == (None, None, None, None)
+    assert list(charts_of(RecordedStudy.of(examples.no_gain_result()))) == ["time", "memory", "history"]
 
 
 def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> None:
     result = simulated_result()
-    chart = batch_size_chart(result)
+    chart = drawn("batch-size", result)
     for amp, name in (("off", "fp32"), ("bf16", "bf16")):
         measured = [trial for trial in result.history if trial.config.amp == amp and trial.outcome is Outcome.OK]
-        assert named(chart, f"{name}: measured").y == tuple(trial.rate for trial in measured)
-        rates = zip(named(chart, f"{name}: step alone").y, named(chart, name).y, strict=True)
-        assert all(most >= 0.9 * rate for most, rate in rates)
+        assert list(rows(chart, name, "measured")[RATE]) == [trial.rate for trial in measured]
+        alone, expected = rows(chart, name, "step alone")[RATE], rows(chart, name, "expected")[RATE]
+        assert all(most >= 0.9 * rate for most, rate in zip(alone, expected, strict=True))
 
 
-def chart_where(refusal: str, is_refused: Callable[[Any], bool]) -> Chart:
+def chart_where(refusal: str, is_refused: Callable[[Any], bool]) -> altair.LayerChart:
     """The chart of batch sizes where these steps are refused."""
     landscape = there(simulated_result().landscape)
     steps = tuple(replace(step, refusal=refusal if is_refused(step) else None) for step in landscape.steps)
-    return there(batch_size_chart(replace(simulated_result(), landscape=replace(landscape, steps=steps))))
+    return drawn("batch-size", replace(simulated_result(), landscape=replace(landscape, steps=steps)))
 
 
 def test_what_does_not_fit_is_marked_with_its_reason() -> None:
     chart = chart_where("too large", lambda step: step.batch_size > 500)
-    refused = named(chart, "does not fit, or fails")
-    assert set(refused.x) == {"512", "1024"}
-    assert all(label.endswith("too large") for label in refused.labels)
-    assert not set(named(chart, "bf16").x) & set(refused.x)
+    refused = rows(chart, "does not fit, or fails")
+    assert set(refused["batch size"]) == {512, 1024}
+    assert all(refused["details"].str.endswith("too large"))
+    assert not {512, 1024} & set(rows(chart, "bf16", "expected")["batch size"])
 
 
 def test_a_precision_that_may_not_be_used_is_said_and_not_drawn() -> None:
     chart = chart_where("it diverges", lambda step: step.amp == "fp16")
-    assert chart.summary.endswith("fp16 may not be used: it diverges.")
-    assert chart.key.endswith(" · fp16 may not be used")
-    assert not {"fp16", "fp16: step alone", "does not fit, or fails"} & {series.name for series in chart.series}
+    assert chart.description.endswith("fp16 may not be used: it diverges.")
+    assert chart.to_dict()["title"]["subtitle"].endswith(" · fp16 may not be used")
+    assert not {"expected", "step alone"} & set(rows(chart, "fp16")["how"])
+    assert rows(chart, "does not fit, or fails").empty
 
 
 def test_only_trials_with_the_answers_step_stand_in_the_chart_of_its_loader() -> None:
     result = simulated_result()
-    chart = there(loader_chart(result))
-    own = f"batch {result.config.batch_size} "
-    assert (points := [label for series in chart.series if series.kind == "points" for label in series.labels])
-    assert all(own in label and result.config.amp in label for label in points)
+    chart = drawn("loader", result)
+    details = list(chart.data.loc[chart.data["how"] == "measured", "details"])
+    assert details
+    assert all(f"batch {result.config.batch_size} " in text and result.config.amp in text for text in details)
     answer = result.config.amp, result.config.batch_size
-    landscape = there(result.landscape)
-    (step,) = [each for each in landscape.steps if (each.amp, each.batch_size) == answer]
-    assert chart.marks[0].at == step.ceiling
-    assert all(each.rate <= step.ceiling for each in landscape.loaders)
+    (step,) = [each for each in there(result.landscape).steps if (each.amp, each.batch_size) == answer]
+    assert marks(chart, "y") == [step.ceiling]
 
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
-    result = simulated_result()
-    front = named(memory_chart(RecordedStudy.of(result)), "Pareto front")
-    assert front.y[::-1] == tuple(trial.rate for trial in pareto_front(result.history))
-    assert list(front.x) == sorted(float(x) for x in front.x)
+    front = rows(drawn("memory", simulated_result()), "Pareto front")
+    assert list(front[RATE])[::-1] == [trial.rate for trial in pareto_front(simulated_result().history)]
 
 
 def growing(number: int, rate: float, peak: float, by_the_end: float | None) -> Trial:
@@ -154,14 +155,15 @@ def growing(number: int, rate: float, peak: float, by_the_end: float | None) -> 
 
 def test_what_counts_is_the_memory_at_the_end_of_an_epoch() -> None:
     history = (growing(0, 100, 1, None), growing(1, 90, 0.5, 4), growing(2, 300, 2, 9), growing(3, 200, 2, 3))
-    study = RecordedStudy.of(examples.faster_result(history=history))
-    memory, course = there(memory_chart(study)), history_chart(study)
-    front = named(memory, "Pareto front")
-    assert (front.x, front.y) == ((1.0, 3.0), (100, 200))
-    assert "The smallest takes 1.0 GiB for 100 samples/s, the fastest 3.0 GiB for 200 samples/s." in memory.summary
-    assert named(memory, "takes more than it may").y == (300,)
-    assert named(course, "takes more memory than it may").y == (300,)
-    assert (named(course, "best so far").y[-1], fastest_so_far(study)) == (200, 200)
+    result = examples.faster_result(history=history)
+    memory, course = drawn("memory", result), drawn("history", result)
+    front = rows(memory, "Pareto front")
+    assert front[["peak memory, GiB of the host", RATE]].to_numpy().tolist() == [[1.0, 100], [3.0, 200]]
+    assert "The smallest takes 1.0 GiB for 100 samples/s, the fastest 3.0 GiB for 200 samples/s." in memory.description
+    for chart in (memory, course):
+        assert list(rows(chart, "takes more memory than it may")[RATE]) == [300]
+    assert list(rows(course, "best so far")[RATE]) == [100, 100, 200]
+    assert fastest_so_far(RecordedStudy.of(result)) == 200
 
 
 def test_options_that_were_tried_after_the_search_are_left_out_of_what_it_expects() -> None:
@@ -170,52 +172,71 @@ def test_options_that_were_tried_after_the_search_are_left_out_of_what_it_expect
     faster = examples.measurement(samples_per_second=1e6, ceiling_samples_per_second=2e6)
     trial = examples.trial(number=999, kind="confirm", config=config, measurement=faster)
     explored = replace(result, config=config, measurement=faster, history=(*result.history, trial))
-    for chart in (batch_size_chart, loader_chart):
-        found, plain = there(chart(explored)), there(chart(result))
-        assert " · without compile" in found.key
-        assert found.series == plain.series
-        assert all(mark.at < 1e6 for mark in found.marks)
+    for name in ("batch-size", "loader"):
+        found, plain = drawn(name, explored), drawn(name, result)
+        assert " · without compile" in found.to_dict()["title"]["subtitle"]
+        assert found.data.equals(plain.data)
+        assert marks(found, "y") == marks(plain, "y")
 
 
 def test_memory_that_is_far_away_is_not_marked() -> None:
     plenty = examples.trial(measurement=examples.measurement(memory_limit_bytes=2**40))
-    for history, marks in ((examples.faster_result().history, [8.0]), ((plenty,), [])):
-        chart = there(memory_chart(RecordedStudy.of(examples.faster_result(history=history))))
-        assert [mark.at for mark in chart.marks] == marks
+    for history, limits in ((examples.faster_result().history, [8.0]), ((plenty,), [])):
+        assert marks(drawn("memory", examples.faster_result(history=history)), "x") == limits
 
 
 def test_failures_stand_at_zero_with_their_outcome() -> None:
-    chart = there(history_chart(RecordedStudy.of(examples.faster_result())))
-    failed = named(chart, "failed")
-    assert (failed.x, failed.y) == ((4.0,), (0.0,))
-    assert failed.labels[0].endswith("device_oom")
-    assert chart.summary.startswith("8 measurements: 1 search, 6 confirmation, 1 failed.")
+    chart = drawn("history", examples.faster_result())
+    (failed,) = rows(chart, "failed").itertuples(index=False)
+    assert failed[1:3] == (4, 0.0)
+    assert failed.details.endswith("device_oom")
+    assert chart.description.startswith("8 measurements: 1 search, 6 confirmation, 1 failed.")
 
 
 def test_a_study_of_failures_alone_has_a_history_and_nothing_else() -> None:
-    assert [series.name for series in there(history_chart(only_failures())).series] == ["failed"]
-    assert memory_chart(only_failures()) is None
-
-
-def test_the_best_so_far_never_falls_and_ends_at_the_best_of_the_search() -> None:
-    result = simulated_result()
-    best = named(history_chart(RecordedStudy.of(result)), "best so far").y
-    searched = [trial for trial in result.history if trial.kind in ("baseline", "search")]
-    assert list(best) == sorted(map(float, best))
-    assert best[-1] == max(there(trial.rate) for trial in searched if trial.outcome == "ok")
+    charts = charts_of(only_failures())
+    assert list(charts) == ["history"]
+    assert set(charts["history"].data["what"]) == {"failed"}
 
 
 def test_importances_are_percent_by_name() -> None:
     result = simulated_result()
     importances = (Importance(knob="num_workers", share=0.75), Importance(knob="amp", share=0.125))
-    landscape = replace(there(result.landscape), importances=importances)
-    chart = there(importance_chart(replace(result, landscape=landscape)))
-    assert (chart.series[0].x, chart.series[0].y) == ((75.0, 12.5), ("workers", "amp"))
+    chart = drawn("importances", replace(result, landscape=replace(there(result.landscape), importances=importances)))
+    assert chart.data.iloc[:, :2].to_numpy().tolist() == [["workers", 75.0], ["amp", 12.5]]
 
 
-def test_the_columns_of_trials_are_those_that_are_documented() -> None:
-    frame = simulated_result().trials
-    assert list(frame.columns) == list(COLUMNS)
-    assert all(trial_row(trial).keys() == COLUMNS.keys() for trial in simulated_result().history)
-    assert frame.attrs["units"]["peak_memory_bytes"] == "bytes"
-    assert list(frame["number"]) == [trial.number for trial in simulated_result().history]
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_every_plot_is_written_as_a_file(tmp_path: Path, suffix: str) -> None:
+    files = simulated_result().save_plots(tmp_path / "new" / "folder", suffix)
+    assert [file.stem for file in files] == NAMES
+    starts = {".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    assert all(file.read_bytes().startswith(starts[suffix]) for file in files)
+
+
+def test_a_drawing_holds_foreign_texts_as_they_are(tmp_path: Path) -> None:
+    landscape = there(simulated_result().landscape)
+    steps = tuple(replace(step, refusal=MARKUP if step.amp == "fp16" else None) for step in landscape.steps)
+    result = replace(simulated_result(), landscape=replace(landscape, steps=steps))
+    result.plot_batch_size().properties(width=300, title=MARKUP).save(tmp_path / "plot.svg")
+    text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    assert "&lt;a" in text
+    assert "<a" not in text
+
+
+def test_what_cannot_be_drawn_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^there is nothing to plot: nothing is known of loader here"):
+        examples.faster_result().plot_loader()
+    with pytest.raises(UsageError, match=r"suffix '.gif'; allowed"):
+        simulated_result().save_plots(tmp_path, ".gif")
+
+
+@pytest.mark.parametrize("package", ["altair", "vl_convert"])
+def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, package: str, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    result = simulated_result()
+    for ask in (result.plot_history, lambda: result.save_plots(tmp_path), lambda: result.save_report(tmp_path / "a")):
+        with pytest.raises(UsageError, match=rf"need {package[:6].replace('_', '-')}.*'torch-autotune\[report\]'"):
+            ask()

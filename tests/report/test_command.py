@@ -109,7 +109,7 @@ def test_a_page_that_cannot_be_made_is_refused_before_the_run(
 ) -> None:
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: pytest.fail("the run was started"))
     if report == "seen.html":
-        monkeypatch.setattr("autotune.report.vega.find_spec", lambda name: None)
+        monkeypatch.setattr("autotune.report.drawing.find_spec", lambda name: None)
     assert main([*TUNE, "--report", report]) == code
     assert message in capsys.readouterr().err
 

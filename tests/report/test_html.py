@@ -17,6 +17,7 @@ from autotune.diagnosis.findings import Cause, Finding
 from autotune.errors import ConfigFileError, UsageError
 from autotune.records import Outcome, Trial
 from autotune.report.html import html_report
+from autotune.report.table import COLUMNS
 from autotune.report.text import step_text
 from autotune.result import RecordedStudy, Result
 from autotune.storage.read import read_study
@@ -228,12 +229,6 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         result.save_report(tmp_path / "no" / "report.html")
 
 
-def test_without_what_draws_the_charts_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.report.vega.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'torch-autotune\[report\]'"):
-        html_report(RecordedStudy.of(simulated_result()))
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_trials_are_written_as_a_table(tmp_path: Path, suffix: str) -> None:
     import pandas
@@ -247,3 +242,10 @@ def test_trials_are_written_as_a_table(tmp_path: Path, suffix: str) -> None:
     assert list(frame.loc[frame["outcome"] == "ok", "samples_per_second"]) == pytest.approx(measured)
     with pytest.raises(UsageError, match=r"trials are written as \.csv or \.parquet"):
         simulated_result().save_trials(tmp_path / "trials.xlsx")
+
+
+def test_the_columns_of_trials_are_those_that_are_documented() -> None:
+    frame = simulated_result().trials
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame.attrs["units"]["peak_memory_bytes"] == "bytes"
+    assert list(frame["number"]) == [trial.number for trial in simulated_result().history]

@@ -1,0 +1,72 @@
+"""Charts of a result on request: one of them, or each as a file, by packages that are installed on demand."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.errors import UsageError
+from autotune.result import RecordedStudy
+
+if TYPE_CHECKING:
+    import altair
+
+    from autotune.result import Result
+
+PACKAGES = {"altair": "altair", "vl_convert": "vl-convert-python"}
+"""Modules that draw, and the packages that hold them."""
+PNG_SCALE = 3.0
+"""Pixels of a PNG for each of those: some 300 to the inch of a printed page."""
+WIDTH = 720
+"""Width of a chart in a file, in pixels."""
+SUFFIXES = (".svg", ".png", ".pdf")
+
+
+def require_drawing() -> None:
+    """Raise ``UsageError`` where a package that draws charts is not installed."""
+    if missing := [package for module, package in PACKAGES.items() if find_spec(module) is None]:
+        names = " and ".join(missing)
+        raise UsageError(f"plots need {names}, not installed here: pip install 'torch-autotune[report]'")
+
+
+def plot(name: str, result: Result) -> altair.LayerChart:
+    """Return the chart of a result with this name, such as ``batch-size``.
+
+    Raises ``UsageError`` where there is nothing to show, or Altair is not installed.
+    """
+    require_drawing()
+    from autotune.report.charts import CHARTS
+
+    chart = CHARTS[name](RecordedStudy.of(result))
+    if chart is None:
+        raise UsageError(f"there is nothing to plot: nothing is known of {name.replace('-', ' ')} here")
+    return chart
+
+
+def save_plots(result: Result, folder: Path, suffix: str) -> list[Path]:
+    """Write every chart to a folder, and return the files. Raises ``UsageError`` as ``plot`` does."""
+    if suffix not in SUFFIXES:
+        raise UsageError(f"suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
+    require_drawing()
+    import altair
+
+    from autotune.report.charts import charts_of
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with altair.data_transformers.enable("default", max_rows=None):
+        for name, chart in charts_of(RecordedStudy.of(result)).items():
+            written.append(folder / f"{name}{suffix}")
+            drawn = chart.properties(width=WIDTH, background="white")
+            drawn.save(written[-1], scale_factor=PNG_SCALE if suffix == ".png" else 1.0)
+    return written
+
+
+@cache
+def vega_script() -> str:
+    """Return the script that draws charts of Vega-Lite in a page, ``vegaEmbed``, as text."""
+    from vl_convert import javascript_bundle
+
+    return str(javascript_bundle("window.vegaEmbed = vegaEmbed;"))
