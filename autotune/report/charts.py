@@ -208,16 +208,16 @@ def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
                 rows.append((name, MEASURED, config.num_workers, trial.rate or 0.0, _trial_text(trial)))
     frame = DataFrame(rows, columns=["what", "how", "workers", RATE, DETAILS])
     best = max(fitting or loaders, key=lambda each: each.rate)
-    answer = result.config.amp, result.config.batch_size
     ceilings = {(step.amp, step.batch_size): step.ceiling for step in result.landscape.steps}
-    ceiling = ceilings.get(answer, result.measurement.ceiling_samples_per_second)
+    alone = result.measurement.ceiling_samples_per_second
+    alone = ceilings.get((result.config.amp, result.config.batch_size), alone)
     names = list(frame["what"].unique())
     colours = dict(zip(names, cycle((BLUE, ORANGE, GREEN, PURPLE, TEAL, BROWN, RED, GREY)), strict=False))
     dash = alt.StrokeDash("what:N", **_legend(frame, dict(zip(names, cycle(DASHES), strict=False)), "stroke"))
     return _chart(
         frame,
         *_lines_and_points(frame, counts, colours, dash),
-        *_mark("y", ceiling, "the step alone"),
+        *_mark("y", alone, "the step alone"),
         title="Rate by workers and prefetch factor",
         key=f"with the answer's step · lines: expected, by what was learned · points: measured{_without(result)}",
         summary=f"The most is expected of {best.num_workers} workers: {rate_text(best.rate)} samples/s.",
@@ -371,7 +371,7 @@ def _fits(trial: Trial, room: float) -> bool:
 
 def _sound(history: Sequence[Trial]) -> list[Trial]:
     """Trials that gave an undisturbed number."""
-    return [trial for trial in history if trial.outcome is Outcome.OK and trial.measurement is not None]
+    return [trial for trial in history if trial.outcome is Outcome.OK and trial.measurement]
 
 
 def _trial_text(trial: Trial) -> str:

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 PACKAGES = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Modules that draw, and the packages that hold them."""
-PNG_SCALE = 3.0
-"""Pixels of a PNG for each of those: some 300 to the inch of a printed page."""
+SUFFIXES = {".svg": 1.0, ".png": 3.0, ".pdf": 1.0}
+"""Kinds of files, with the scale of each: a PNG has some 300 pixels to the inch of a printed page."""
 WIDTH = 720
-"""Width of a chart in a file, in pixels."""
-SUFFIXES = (".svg", ".png", ".pdf")
+"""Width of a chart in a file, in pixels before scaling."""
 
 
 def require_drawing() -> None:
     """Raise ``UsageError`` where a package that draws charts is not installed."""
     if missing := [package for module, package in PACKAGES.items() if find_spec(module) is None]:
         names = " and ".join(missing)
-        raise UsageError(f"plots need {names}, not installed here: pip install 'torch-autotune[report]'")
+        raise UsageError(f"charts need {names}, not installed here: pip install 'torch-autotune[report]'")
 
 
 def plot(name: str, result: Result) -> altair.LayerChart:
@@ -55,13 +54,12 @@ def save_plots(result: Result, folder: Path, suffix: str) -> list[Path]:
     from autotune.report.charts import charts_of
 
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    files = []
     with altair.data_transformers.enable("default", max_rows=None):
         for name, chart in charts_of(RecordedStudy.of(result)).items():
-            written.append(folder / f"{name}{suffix}")
-            drawn = chart.properties(width=WIDTH, background="white")
-            drawn.save(written[-1], scale_factor=PNG_SCALE if suffix == ".png" else 1.0)
-    return written
+            files.append(folder / f"{name}{suffix}")
+            chart.properties(width=WIDTH, background="white").save(files[-1], scale_factor=SUFFIXES[suffix])
+    return files
 
 
 @cache

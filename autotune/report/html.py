@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -138,33 +137,26 @@ def _shown(value: Any) -> Any:
 
 
 def _figures(study: RecordedStudy) -> dict[str, dict[str, Any]]:
-    """Return the charts of a study, each with the table of its numbers, by name."""
+    """Return the charts of a study by name, each with its specification and the table of its numbers."""
     require_drawing()
     import altair
 
-    from autotune.report.charts import charts_of
+    from autotune.report.charts import DETAILS, charts_of
 
-    with altair.data_transformers.enable("default", max_rows=None):
-        return {
-            name: {"name": name, **_figure(chart.to_dict(), chart.data)} for name, chart in charts_of(study).items()
-        }
-
-
-def _figure(drawn: dict[str, Any], numbers: Any) -> dict[str, Any]:
-    table = numbers.drop(columns=["details", "order"], errors="ignore")
-    return {
-        "title": drawn["title"]["text"],
-        "summary": drawn["description"],
-        "specification": {**drawn, "title": None},
-        "headings": list(table),
-        "rows": [[_number(value) for value in row] for row in table.itertuples(index=False)],
-    }
+    figures = {}
+    for name, chart in charts_of(study).items():
+        with altair.data_transformers.enable("default", max_rows=None):
+            drawn = chart.to_dict()
+        numbers: Any = chart.data
+        numbers = numbers.drop(columns=[DETAILS, "order"], errors="ignore")
+        table = numbers.to_html(index=False, border=0, na_rep="", float_format=_number)
+        title, summary = drawn.pop("title")["text"], drawn["description"]
+        figures[name] = {"name": name, "title": title, "summary": summary, "drawn": drawn, "table": Markup(table)}
+    return figures
 
 
-def _number(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _hash(script: str) -> str:

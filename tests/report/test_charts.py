@@ -15,7 +15,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.records import Outcome, StepTime, Trial
 from autotune.report.charts import charts_of, fastest_so_far
-from autotune.result import Importance, RecordedStudy, Result, pareto_front
+from autotune.result import Importance, RecordedStudy, Result
 from tests import examples
 from tests.report.results import only_failures, simulated_result
 from tests.search.there import there
@@ -88,8 +88,11 @@ def test_every_round_and_every_interval_is_shown() -> None:
     assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.description
 
 
-def test_nothing_confirmed_and_no_landscape_are_no_charts() -> None:
+def test_only_charts_that_have_something_to_show_are_drawn() -> None:
     assert list(charts_of(RecordedStudy.of(examples.no_gain_result()))) == ["time", "memory", "history"]
+    charts = charts_of(only_failures())
+    assert list(charts) == ["history"]
+    assert set(charts["history"].data["what"]) == {"failed"}
 
 
 def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> None:
@@ -102,27 +105,19 @@ def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> Non
         assert all(most >= 0.9 * rate for most, rate in zip(alone, expected, strict=True))
 
 
-def chart_where(refusal: str, is_refused: Callable[[Any], bool]) -> altair.LayerChart:
-    """The chart of batch sizes where these steps are refused."""
+def test_what_may_not_be_used_is_said_and_what_does_not_fit_is_marked_with_its_reason() -> None:
     landscape = there(simulated_result().landscape)
-    steps = tuple(replace(step, refusal=refusal if is_refused(step) else None) for step in landscape.steps)
-    return drawn("batch-size", replace(simulated_result(), landscape=replace(landscape, steps=steps)))
-
-
-def test_what_does_not_fit_is_marked_with_its_reason() -> None:
-    chart = chart_where("too large", lambda step: step.batch_size > 500)
+    reasons = {"fp16": "it diverges"}
+    steps = [replace(step, refusal=reasons.get(step.amp)) for step in landscape.steps]
+    steps = [replace(step, refusal=step.refusal or "too large") if step.batch_size > 500 else step for step in steps]
+    chart = drawn("batch-size", replace(simulated_result(), landscape=replace(landscape, steps=tuple(steps))))
     refused = rows(chart, "does not fit, or fails")
     assert set(refused["batch size"]) == {512, 1024}
     assert all(refused["details"].str.endswith("too large"))
     assert not {512, 1024} & set(rows(chart, "bf16", "expected")["batch size"])
-
-
-def test_a_precision_that_may_not_be_used_is_said_and_not_drawn() -> None:
-    chart = chart_where("it diverges", lambda step: step.amp == "fp16")
     assert chart.description.endswith("fp16 may not be used: it diverges.")
     assert chart.to_dict()["title"]["subtitle"].endswith(" · fp16 may not be used")
     assert not {"expected", "step alone"} & set(rows(chart, "fp16")["how"])
-    assert rows(chart, "does not fit, or fails").empty
 
 
 def test_only_trials_with_the_answers_step_stand_in_the_chart_of_its_loader() -> None:
@@ -134,11 +129,6 @@ def test_only_trials_with_the_answers_step_stand_in_the_chart_of_its_loader() ->
     answer = result.config.amp, result.config.batch_size
     (step,) = [each for each in there(result.landscape).steps if (each.amp, each.batch_size) == answer]
     assert marks(chart, "y") == [step.ceiling]
-
-
-def test_the_front_holds_what_nothing_beats_in_both() -> None:
-    front = rows(drawn("memory", simulated_result()), "Pareto front")
-    assert list(front[RATE])[::-1] == [trial.rate for trial in pareto_front(simulated_result().history)]
 
 
 def growing(number: int, rate: float, peak: float, by_the_end: float | None) -> Trial:
@@ -191,12 +181,6 @@ def test_failures_stand_at_zero_with_their_outcome() -> None:
     assert failed[1:3] == (4, 0.0)
     assert failed.details.endswith("device_oom")
     assert chart.description.startswith("8 measurements: 1 search, 6 confirmation, 1 failed.")
-
-
-def test_a_study_of_failures_alone_has_a_history_and_nothing_else() -> None:
-    charts = charts_of(only_failures())
-    assert list(charts) == ["history"]
-    assert set(charts["history"].data["what"]) == {"failed"}
 
 
 def test_importances_are_percent_by_name() -> None:

@@ -83,16 +83,6 @@ def evil_result() -> Result:
     )
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
-    page = page_of(simulated_result())
-    assert not [tag for tag, _ in page.tags if tag in ("link", "img", "iframe", "object", "base", "form")]
-    assert not [attributes for _, attributes in page.tags if "src" in attributes or "srcset" in attributes]
-    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
-    assert "@import" not in page.source.partition("<body>")[0]
-    library = max(page.scripts, key=len)
-    assert len(page.source.encode()) - len(library.encode()) < 200_000
-
-
 def test_only_the_two_scripts_of_the_page_may_run() -> None:
     page = page_of(simulated_result())
     (meta,) = [meta for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
@@ -112,12 +102,9 @@ def test_what_the_users_code_calls_itself_is_text() -> None:
     assert not page.all("img")
     assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
     assert page.text.count(EVIL) >= 10
-
-
-def test_a_markup_name_is_text_in_a_notebook() -> None:
-    page = Page(evil_result()._repr_html_())
-    assert not page.all("script") + page.all("img")
-    assert EVIL in page.text
+    summary = Page(evil_result()._repr_html_())
+    assert not summary.all("script") + summary.all("img")
+    assert EVIL in summary.text
 
 
 SAID = {
@@ -155,17 +142,6 @@ def test_every_trial_is_a_row_and_numbers_sort_as_numbers() -> None:
     keys = [cell["data-key"] for cell in page.all("td") if cell.get("data-key")]
     assert len(keys) > 5 * len(rows)
     assert all(re.fullmatch(r"-?[0-9.e+-]+", str(key)) for key in keys)
-
-
-def test_headings_and_charts_are_named_for_those_who_do_not_see_them() -> None:
-    page = page_of(simulated_result())
-    plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
-    assert len(plots) == len(page.all("figure")) == 7
-    assert all(plot["role"] == "img" and len(str(plot["aria-label"])) > 40 for plot in plots)
-    assert page.all("html") == [{"lang": "en"}]
-    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
-    assert len(ids) == len(set(ids))
-    assert {str(link["href"])[1:] for link in page.all("a")} <= set(ids)
 
 
 def test_a_study_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> None:
