@@ -95,7 +95,8 @@ def time_chart(study: RecordedStudy) -> alt.LayerChart | None:
     frame = DataFrame(rows, columns=["what", "configuration", unit, DETAILS, "order", "share"])
     frame = frame[frame.groupby("what")["share"].transform("max") >= LEAST_SHARE].drop(columns="share")
     colours = dict(zip(TIME_PARTS.values(), (ORANGE, PURPLE, BLUE, TEAL, RED, GREEN, GREY, BROWN), strict=True))
-    bars = _bars(frame, "configuration", unit).encode(color=_colour(frame, colours), order="order:Q")
+    colour = alt.Color("what:N", **_legend(frame, colours))
+    bars = _bars(frame, "configuration", unit).encode(color=colour, order="order:Q")
     return _chart(frame, bars, title="Where the time goes", summary=" ".join(said), rows=len(said))
 
 
@@ -108,10 +109,10 @@ def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
     frame = DataFrame(_ratios(result), columns=["what", "configuration", unit, "from", "to", DETAILS])
     colours = {"a round": GREY, "with its interval": GREEN, "without one yet": GREEN, AGAINST_ITSELF: BLUE}
     symbols = {what: TICK if what == "a round" else "diamond" for what in colours}
-    x = alt.X(f"{unit}:Q").scale(zero=False)
-    base = alt.Chart().encode(x=x, y=_rows(frame, "configuration"), color=_colour(frame, colours))
+    x, colour = alt.X(f"{unit}:Q").scale(zero=False), alt.Color("what:N", **_legend(frame, colours))
+    base = alt.Chart().encode(x=x, y=_rows(frame, "configuration"), color=colour)
     spread = base.transform_filter("isValid(datum.from)").mark_rule(strokeWidth=3)
-    points = base.mark_point().encode(shape=_shape(frame, symbols), tooltip=f"{DETAILS}:N")
+    points = base.mark_point().encode(shape=alt.Shape("what:N", **_legend(frame, symbols)), tooltip=f"{DETAILS}:N")
     return _chart(
         frame,
         *([spread.encode(x=alt.X("from:Q", title=unit), x2="to:Q")] if frame["from"].notna().any() else []),
@@ -200,12 +201,12 @@ def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
         name = f"prefetch {factor}" if factor else EXPECTED
         for each in fitting:
             if each.prefetch_factor in (None, factor):
-                text = f"{rate_text(each.rate)} samples/s ({rate_text(each.low)} to {rate_text(each.high)})"
-                text = f"workers {each.num_workers}, {name}: {text}"
+                rate, low, high = map(rate_text, (each.rate, each.low, each.high))
+                text = f"workers {each.num_workers}, {name}: {rate} samples/s ({low} to {high})"
                 rows.append((name, EXPECTED, each.num_workers, each.rate, text))
-        for config, trial in ((trial.config, trial) for trial in alike):
-            if config.prefetch_factor in (None, factor) and config.num_workers in counts:
-                rows.append((name, MEASURED, config.num_workers, trial.rate or 0.0, _trial_text(trial)))
+        for trial in alike:
+            if trial.config.prefetch_factor in (None, factor) and trial.config.num_workers in counts:
+                rows.append((name, MEASURED, trial.config.num_workers, trial.rate or 0.0, _trial_text(trial)))
     frame = DataFrame(rows, columns=["what", "how", "workers", RATE, DETAILS])
     best = max(fitting or loaders, key=lambda each: each.rate)
     ceilings = {(step.amp, step.batch_size): step.ceiling for step in result.landscape.steps}
@@ -329,10 +330,10 @@ def _line_and_points(
     frame: DataFrame, looks: Mapping[str, tuple[str, str]], interpolate: Literal["linear", "step-after"]
 ) -> list[alt.Chart]:
     """Line of the first group, and points of the others; each group has a colour and a symbol."""
-    line, colours = next(iter(looks)), {what: colour for what, (colour, _) in looks.items()}
-    x = alt.X(f"{frame.columns[1]}:Q").scale(zero=True)
-    base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=_colour(frame, colours), tooltip=f"{DETAILS}:N")
-    shape = _shape(frame, {what: symbol for what, (_, symbol) in looks.items()})
+    line, x = next(iter(looks)), alt.X(f"{frame.columns[1]}:Q").scale(zero=True)
+    colour = alt.Color("what:N", **_legend(frame, {what: colour for what, (colour, _) in looks.items()}))
+    shape = alt.Shape("what:N", **_legend(frame, {what: symbol for what, (_, symbol) in looks.items()}))
+    base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=colour, tooltip=f"{DETAILS}:N")
     points = base.transform_filter(alt.datum.what != line).mark_point().encode(shape=shape)
     if line not in set(frame["what"]):
         return [points]
@@ -410,14 +411,6 @@ def _bars(frame: DataFrame, row: str, length: str) -> alt.Chart:
 def _rows(frame: DataFrame, column: str) -> alt.Y:
     """Rows of a chart, in the order of its table."""
     return alt.Y(f"{column}:N", sort=list(frame[column].unique()), title=None)
-
-
-def _colour(frame: DataFrame, colours: Mapping[str, str]) -> alt.Color:
-    return alt.Color("what:N", **_legend(frame, colours))
-
-
-def _shape(frame: DataFrame, symbols: Mapping[str, str]) -> alt.Shape:
-    return alt.Shape("what:N", **_legend(frame, symbols))
 
 
 def _legend(frame: DataFrame, looks: Mapping[str, Any], symbol: Any = alt.Undefined) -> dict[str, Any]:
