@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import platform
 import re
 import sys
@@ -12,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import psutil
@@ -34,18 +33,8 @@ FOREIGN = {*sys.stdlib_module_names, "torch", "autotune"} - {"__main__"}
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of packages that the user does not write: of these only files count in which the workload's types are."""
 SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
-CODE = (FunctionType, type, functools.partial, type(functools.cache(repr)), MethodType, ModuleType, *SCALARS)
-"""What a function may refer to that tells workloads apart."""
-MEMBERS = (FunctionType, staticmethod, classmethod, property)
-KINDS = (*MEMBERS, type, functools.partial, MethodType, CodeType)
-ATTRIBUTES = (
-    *("__self__", "__func__", "__wrapped__", "fget", "fset", "func", "args", "keywords", "__bases__"),
-    *("__code__", "__defaults__", "__kwdefaults__"),
-    *("co_code", "co_names", "co_freevars", "co_argcount", "co_kwonlyargcount", "co_consts"),
-)
-"""Where these kinds keep what they consist of."""
+CODE = (FunctionType, type, functools.partial, type(functools.cache(repr)), MethodType)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)", re.MULTILINE)
 DEEPEST_SETTING = 3
 """How far settings are followed from object to object: a dataset's transform, its steps, and what they hold."""
 MOST_PARTS, LONGEST = 50, 200
@@ -162,56 +151,70 @@ def _settings(thing: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _lines(parts: Iterable[Any]) -> Iterator[str]:
-    """Yield names and constants, the code that lies in no file, and one digest for each file of the other code."""
-    pending, seen, modules = deque(parts), dict[int, Any](), set[str]()
+    """Yield names and constants of parts, code that lies in no file, and a digest of each of the user's files."""
+    pending, seen, files = deque(parts), dict[int, Any](), set[Path]()
     while pending:
         part = pending.popleft()
         yield repr(part) if isinstance(part, SCALARS) else str(getattr(part, "__qualname__", type(part).__qualname__))
         if isinstance(part, SCALARS) or id(part) in seen:
             continue
-        if not isinstance(part, (tuple, frozenset)):  # Python makes one of some that are equal
-            seen[id(part)] = part  # which keeps it, so that no other object can get its number
-        if isinstance(part, ModuleType):
-            modules.update({part.__name__} if _is_users(_file(part.__name__)) else ())
-        elif isinstance(part, (FunctionType, type)) and _file(part.__module__):
-            modules.add(part.__module__)
-            pending.extend(_kept(part))
-        elif not isinstance(part, (FunctionType, type)) or not _is_foreign(part.__module__):
-            pending.extend(_inside(part))
-    yield from sorted(_digests(modules))
+        seen[id(part)] = part  # which keeps it, so that no other object can get its number
+        if isinstance(part, (tuple, list)):
+            pending.extend((len(part), *part))
+        elif isinstance(part, functools.partial):
+            pending.extend((part.func, part.args, sorted(part.keywords.items())))
+        elif isinstance(part, MethodType):
+            pending.extend((part.__func__, part.__self__))
+        elif not isinstance(part, (FunctionType, type)):
+            kinds = map(type, part.modules() if isinstance(part, nn.Module) else [part])
+            own = getattr(part, "__dict__", {})
+            pending.extend((*kinds, *_settings(part), own.get("__wrapped__"), *own.get("depends_on", ())))
+        elif not _is_foreign(part.__module__):
+            file = _file(part.__module__)
+            files |= {file} if file else set()
+            pending.extend(_kept(part) if file else _code(part))
+    files |= {file for file in map(_file, [*sys.modules]) if file and not INSTALLED & set(file.parts)}
+    yield from sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
 
 
-def _inside(part: Any) -> Iterable[Any]:
-    """Return what code and callables consist of, and whatever holds them."""
-    if isinstance(part, (tuple, list)):
-        return (len(part), *part)
-    if isinstance(part, dict):
-        return sorted(part.items(), key=lambda item: str(item[0]))
-    if isinstance(part, frozenset):
-        return sorted(map(repr, part))  # its own order changes from process to process
-    if isinstance(part, nn.Module):
-        return [type(module) for module in part.modules()]
-    if not isinstance(part, KINDS):
-        own = getattr(part, "__dict__", {})
-        return type(part), own.get("__wrapped__"), own.get("depends_on")
-    inside = [getattr(part, name, None) for name in ATTRIBUTES]
-    if isinstance(part, FunctionType):
-        names = _names(part.__code__)
-        found = [part.__globals__.get(name) for name in names if not name.startswith("__")]
-        packages = [vars(each) for each in found if isinstance(each, ModuleType)]
-        found += [each for package in packages for each in map(package.get, names) if isinstance(each, ModuleType)]
-        inside += [*_kept(part), *(each for each in found if isinstance(each, CODE))]
-    elif isinstance(part, type):
-        members = sorted((name, each) for name, each in vars(part).items() if isinstance(each, (*MEMBERS, *SCALARS)))
-        inside += [(name, each) for name, each in members if isinstance(each, MEMBERS) or not name.startswith("__")]
-    return inside
-
-
-def _kept(part: Any) -> Iterator[Any]:
-    """Yield what a function keeps of where it was made."""
+def _kept(part: FunctionType | type) -> Iterator[Any]:
+    """Yield constants and code that a function keeps of where it was made."""
     for cell in getattr(part, "__closure__", None) or ():
         with suppress(ValueError):  # not yet set
-            yield cell.cell_contents if isinstance(cell.cell_contents, CODE) else None
+            yield from _plain([cell.cell_contents])
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield constants and code among values: other objects may be another in every run."""
+    return (value for value in values if isinstance(value, (*SCALARS, *CODE)))
+
+
+def _code(part: Any) -> Iterator[Any]:
+    """Yield the code of a function, of the members of a class, or behind a static method or property, and constants."""
+    if isinstance(part, FunctionType):
+        yield from (*_bytecode(part.__code__), part.__defaults__, sorted((part.__kwdefaults__ or {}).items()))
+        yield from _kept(part)
+        yield from _plain(map(part.__globals__.get, _names(part.__code__)))
+    elif isinstance(part, type):
+        yield from part.__bases__
+        for name, member in sorted(vars(part).items()):
+            if not (name.startswith("__") and isinstance(member, SCALARS)):
+                yield name
+                yield from _code(member)
+    elif isinstance(part, (staticmethod, classmethod, property)):
+        for name in ("__func__", "fget", "fset"):
+            yield from _code(getattr(part, name, None))
+    elif isinstance(part, SCALARS):
+        yield part
+
+
+def _bytecode(code: CodeType) -> Iterator[Any]:
+    yield from (code.co_code, code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _bytecode(constant)
+        else:  # the order of a set changes from process to process
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 def _names(code: CodeType) -> list[str]:
@@ -220,40 +223,12 @@ def _names(code: CodeType) -> list[str]:
     return list(dict.fromkeys([*code.co_names, *inner]))
 
 
-def _digests(modules: set[str]) -> set[str]:
-    """Return one digest for each file of these modules and of those that the user's own files import."""
-    pending, files = sorted(modules), dict[str, str]()
-    while pending:
-        name = pending.pop()
-        file = _file(name)
-        if file is None or name in files or not (name in modules or _is_users(file)):
-            continue
-        source = Path(file).read_bytes()
-        files[name] = hashlib.sha256(source).hexdigest()
-        if _is_users(file):
-            package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
-            pending += [name.rpartition(".")[0], *_imported(package, source.decode(errors="replace"))]
-    return set(files.values())
-
-
-def _imported(package: str, source: str) -> Iterator[str]:
-    """Yield the names of all modules that a source's imports may mean, whether there are any of those names or not."""
-    for origin, words in _IMPORT.findall(source):
-        with suppress(ImportError):  # relative, and in no package
-            base = [importlib.util.resolve_name(origin, package)] if origin else []
-            yield from base
-            yield from (".".join([*base, word]) for word in re.findall(r"[\w.]+", words))
-
-
-def _file(module: str | None) -> str | None:
-    """Return the Python file of a module that has been imported, ``None`` for foreign ones and ``__main__``."""
+def _file(module: str | None) -> Path | None:
+    """Return the Python file of an imported module; ``None`` where it has none, for foreign ones and ``__main__``."""
     file = getattr(sys.modules.get(str(module)), "__file__", None)
-    is_known = module in ("__main__", "__mp_main__") or _is_foreign(module)
-    return file if file and not is_known and file.endswith(".py") and Path(file).is_file() else None
-
-
-def _is_users(file: str | None) -> bool:
-    return file is not None and not INSTALLED & set(Path(file).parts)
+    if module == "__main__" or _is_foreign(module) or not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    return Path(file) if Path(file).is_file() else None
 
 
 def _is_foreign(module: str | None) -> bool:

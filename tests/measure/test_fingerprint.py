@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -164,12 +163,6 @@ def test_an_edit_of_an_imported_file_is_another_workload(tmp_path: Path, built_o
     before = fingerprint(built_of_files, 8)
     (tmp_path / name).write_text(PROJECT[name] + "\nMORE = 1\n")
     assert fingerprint(built_of_files, 8) != before
-
-
-def test_a_module_that_is_imported_later_does_not_matter(built_of_files: Workload) -> None:
-    before = fingerprint(built_of_files, 8)
-    importlib.import_module("later")
-    assert fingerprint(built_of_files, 8) == before
 
 
 @pytest.mark.machine
