@@ -33,6 +33,12 @@ ONE, PREPARED = "allowed: one torch DataLoader", "is prepared already: tune befo
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Trainer makes its output folder when it is made."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +90,7 @@ def arguments(folder: Path, **options: Any) -> Any:
 
 
 def hugging(kind: Any = transformers.Trainer, **options: Any) -> Any:
-    args = arguments(Path("/nonexistent"), use_cpu=True, remove_unused_columns=False)
+    args = arguments(Path("output"), use_cpu=True, remove_unused_columns=False)
     return kind(**({"model": nn.Linear(1, 1), "args": args, "train_dataset": Squares(8)} | options))
 
 
