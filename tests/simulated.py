@@ -58,8 +58,6 @@ class SimulatedMachine:
     """What one step of a configuration costs."""
     fails: Callable[[Config], Outcome | None] = never_fails
     """The outcome of a configuration that fails, or that is suspect."""
-    suspect_has_numbers: bool = True
-    """Whether what is suspect was disturbed, or could not be measured at all."""
     fails_fresh: Callable[[Config], Outcome | None] = never_fails
     """The same in fresh processes."""
     noise: float = 0.0
@@ -110,8 +108,7 @@ class SimulatedMachine:
             raise KeyboardInterrupt
         self.time += self.seconds
         outcome = (self.fails_fresh(config) if request.fresh else None) or self.fails(config) or Outcome.OK
-        has_numbers = outcome is Outcome.OK or (outcome is Outcome.SUSPECT and self.suspect_has_numbers)
-        if not has_numbers:
+        if outcome not in (Outcome.OK, Outcome.SUSPECT):
             return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=self.seconds)
         measured = self._measurement(config, is_disturbed=outcome is Outcome.SUSPECT)
         return Attempt(outcome=outcome, payload=measured, seconds=self.seconds)

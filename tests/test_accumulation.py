@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autotune.accumulation import GradientAccumulator, Reduction
+from autotune.accumulation import Reduction
 from autotune.config import Amp, Config
 from autotune.errors import UsageError
 from autotune.measure.device import CpuDevice
@@ -67,15 +67,6 @@ def test_gradients_are_those_of_the_whole_batch(sizes: Sequence[int], reduction:
     whole = gradients([sum(sizes)], reduction, batch_size=sum(sizes), steps=1)
     split = gradients(sizes, reduction, batch_size=16, steps=4, amp=amp)
     torch.testing.assert_close(split, whole)
-
-
-def test_without_a_number_of_samples_batches_are_full() -> None:
-    model, optimizer = recorded()
-    accumulator = Config(batch_size=8, accumulation_steps=2).accumulator(optimizer, "cpu")
-    for first in (0, 8):
-        accumulator.backward(LOSSES["mean"](model(INPUTS[first : first + 8]), TARGETS[first : first + 8]))
-        accumulator.step()
-    torch.testing.assert_close(optimizer.steps[0], gradients([16], "mean", batch_size=16, steps=1))
 
 
 def test_the_optimizer_steps_after_every_so_many_batches_and_at_a_flush() -> None:
@@ -140,13 +131,6 @@ def test_the_timed_step_accumulates_as_the_loss_is_reduced(options: dict[str, An
     else:
         nn.functional.mse_loss(whole(INPUTS[:20]), TARGETS[:20]).backward()
     torch.testing.assert_close(made[0].steps[0], [parameter.grad for parameter in whole.parameters()])
-
-
-def test_the_class_can_be_used_alone() -> None:
-    model, optimizer = recorded()
-    accumulator = GradientAccumulator(optimizer, torch.amp.GradScaler("cpu", enabled=False), batch_size=4, steps=1)
-    accumulator.backward(model(INPUTS[:4]).mean())
-    assert accumulator.step()
 
 
 @pytest.mark.parametrize("amp", ["off", "fp16"])

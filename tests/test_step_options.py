@@ -17,7 +17,6 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.step_options import OPTIONS, apply_options, parse_options
-from tests.processes import printed
 
 MakeOptimizer = Callable[[Any], Optimizer]
 FUSED: list[MakeOptimizer] = [Adam, AdamW, partial(SGD, lr=0.01, momentum=0.9), partial(Adagrad, lr=0.01)]
@@ -251,8 +250,3 @@ def test_options_are_parsed_into_the_order_in_which_they_are_applied(given: Any,
 def test_an_unknown_option_is_refused_with_what_is_allowed(given: Any) -> None:
     with pytest.raises(UsageError, match=r"--explore: unknown option .*; allowed: channels_last, tf32, .*, compile"):
         parse_options(given)
-
-
-def test_options_are_read_without_torch() -> None:
-    script = "import sys; from autotune.step_options import parse_options as p; p('all'); print('torch' in sys.modules)"
-    assert printed("-c", script) == "False"

@@ -57,13 +57,6 @@ def test_it_takes_no_longer_than_its_budget_and_measures_in_fresh_processes() ->
     assert len(seen) == len(runner.calls)
 
 
-def test_with_time_enough_the_baseline_is_its_own_control() -> None:
-    for budget, count in ((300.0, 2), (60.0, 1)):
-        found = checked(runner := machine(2.0, noise=0.01), budget=budget)
-        assert found.control is not None
-        assert [config for config, _ in runner.calls].count(PROMISE.baseline) == count * found.rounds
-
-
 def test_one_round_decides_nothing() -> None:
     found = checked(machine(2.0, seconds=50.0))
     assert (found.rounds, found.verdict) == (1, "undecided")
@@ -126,10 +119,8 @@ def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, t
     ("rate", "promised", "verdict"),
     [
         (1.0, (900.0, 1100.0), "holds"),
-        (1.3, (900.0, 1100.0), "holds"),
         (0.92, (900.0, 1100.0), "holds"),
         (0.7, (900.0, 1100.0), "broken"),
-        (1.02, None, "holds"),
         (0.9, None, "undecided"),  # one rate alone does not say how much a further run may differ
         (0.7, None, "broken"),
         (0.7, (0.0, 3000.0), "broken"),  # what begins at nothing promises nothing
@@ -157,14 +148,3 @@ def test_an_interrupted_check_says_what_is_known() -> None:
     assert found.speedup == pytest.approx(2.0, rel=0.1)
     found = checked(runner := machine(1.0, interrupt_at=3), RATE)
     assert (found.rounds, found.verdict, runner.closed) == (2, "holds", 1)
-
-
-def test_a_machine_that_is_slower_in_every_other_round_is_judged_by_its_pairs() -> None:
-    class Slowing(SimulatedMachine):
-        def rate(self, config: Config) -> float:
-            return super().rate(config) * (0.8 if len(self.calls) % 4 in (3, 0) else 1.0)  # in every other round
-
-    promise = replace(PROMISE, speedup=1.1, speedup_ci95=(1.05, 1.15))
-    found = checked(Slowing(cost=machine(1.1).cost, noise=0.001, seconds=3.0), promise, 100.0)
-    assert found.verdict == "holds"
-    assert found.speedup == pytest.approx(1.1, rel=0.01)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from autotune.search.confirm import LEAST_MEASUREMENTS, ROUNDS_TO_DROP, Confirma
 from autotune.stats import MAX_ROUNDS, alpha_of
 from tests import examples
 from tests.search.there import there
-from tests.simulated import SimulatedMachine, StepCost, equal_everywhere
+from tests.simulated import SimulatedMachine, StepCost
 
 BASELINE = examples.BASELINE
 CHEAP = examples.ANSWER
@@ -147,31 +148,12 @@ def test_it_stops_when_the_time_is_over(rounds: int) -> None:
     assert (len(runner.calls), found and len(found.rounds)) == (3 * rounds, rounds or None)
 
 
-def test_it_asks_for_the_time_of_whole_rounds() -> None:
-    asked: dict[int, int] = {}
-
-    def has_time(measurements: int, rounds: int) -> bool:
-        asked.setdefault(rounds, measurements)  # more is asked for where rounds are planned
-        return True
-
-    confirmed(machine({CHEAP: 0.1, MIDDLE: 0.1, DEAR: 0.1}, noise=0.1), has_time, (CHEAP, MIDDLE, DEAR))
-    assert [asked[rounds] for rounds in range(5)] == [5, 5, 4, 4, 3]
-
-
 def test_a_clear_answer_needs_three_rounds_and_what_can_hardly_gain_is_given_up() -> None:
     found = confirmed(machine(0.1, noise=0.0005))
     assert (len(found.rounds), proves(found)) == (3, True)
     found = confirmed(machine(-0.3, noise=0.03))
     assert len(found.rounds) <= 5
     assert not proves(found)
-
-
-def test_the_larger_the_gain_the_fewer_rounds_prove_it() -> None:
-    rounds = {
-        gain: sum(len(confirmed(machine(gain, noise=0.03, seed=seed), seed=seed).rounds) for seed in range(20)) / 20
-        for gain in (0.05, 0.1, 0.3)
-    }
-    assert rounds[0.3] <= 4 < rounds[0.1] <= 6 < rounds[0.05] <= 10
 
 
 @pytest.mark.parametrize("config", [BASELINE, CHEAP], ids=["baseline", "finalist"])
@@ -187,14 +169,6 @@ def test_a_machine_that_never_gives_a_number_claims_nothing_and_ends_with_the_ti
     runner = Scripted({CHEAP: [Outcome.SUSPECT] * 100}, suspect_has_numbers=False)
     assert tried(runner, rounds_only(4)) is None
     assert len(runner.calls) <= 4 * 3
-
-
-def test_every_attempt_is_reported_as_it_happens() -> None:
-    seen: list[tuple[Config, Outcome]] = []
-    runner = Scripted({CHEAP: [Outcome.OK, Outcome.CRASHED]})
-    confirmed(runner, on_attempt=lambda config, attempt, _: seen.append((config, attempt.outcome)))
-    assert [config for config, _ in seen] == runner.calls
-    assert (CHEAP, Outcome.CRASHED) in seen
 
 
 def kept(name: str, rates: Mapping[Config, float | None], outcome: Outcome = Outcome.CRASHED) -> list[Trial]:
@@ -289,22 +263,6 @@ def test_what_was_planned_before_the_first_test_stays_planned() -> None:
         assert confirmed(machine({CHEAP: 0.02}, noise=0.2), rounds_only(2), history=history).planned == (stays,)
 
 
-def test_a_round_in_which_one_finalist_failed_counts_for_the_others_when_it_is_read_again() -> None:
-    history = kept("a-0", {BASELINE: 1000.0, CHEAP: None, MIDDLE: 1200.0})
-    assert confirmed(machine(0.0), rounds_only(0), (MIDDLE,), history=history).rounds_of(0) == 1
-
-
-def test_a_share_is_fixed_by_the_order_of_entry_and_not_by_that_of_measuring() -> None:
-    seen: dict[Config, int | None] = {}
-    runner = machine({CHEAP: 0.1, MIDDLE: 0.1, DEAR: 0.1}, noise=0.1)
-    entering = {"finalists": (CHEAP, MIDDLE, DEAR), "entering": (DEAR, CHEAP, MIDDLE)}
-    for seed in range(5):
-        noted = {"on_attempt": lambda config, attempt, place: seen.update({config: place.entry}), "seed": seed}
-        found = confirmed(runner, rounds_only(1), **entering, **noted)
-        assert seen == {BASELINE: None, DEAR: 0, CHEAP: 1, MIDDLE: 2}
-        assert found.alphas == (alpha_of(1), alpha_of(2), alpha_of(0))
-
-
 def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dropped_keeps_its_own() -> None:
     history = kept("a-0", {BASELINE: 1000.0, DEAR: 1100.0})
     found = confirmed(machine(0.2), finalists=(CHEAP, MIDDLE), history=history, entering=(MIDDLE, CHEAP))
@@ -339,13 +297,6 @@ def test_within_two_percent_of_the_fastest_the_cheapest_wins_and_never_what_was_
     assert confirmation(rounds[:3], [1185.0] * 3, [1200.0] * 3, [1190.0] * 3).answer == 0
     assert confirmation(rounds[:3], [1170.0] * 3, [1200.0] * 3, [1190.0] * 3).answer == 1
     assert confirmation(rounds, [1300.0, 1300.0, None, None], [1200.0] * 4).answer == 1
-
-
-@pytest.mark.parametrize(
-    ("rates", "dropped"), [((1185, 1200, 1100), 2), ((1100, 1200, 1190), 0), ((1185, 1186, 1200), 1), ((1100,), None)]
-)
-def test_the_slowest_of_those_that_are_not_the_answer_is_dropped(rates: tuple[float, ...], dropped: int | None) -> None:
-    assert confirmation([(1000.0, 1000.0)] * 2, *([rate] * 2 for rate in rates)).drop == dropped
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DEVICE_OOM, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.NUMERICS])
@@ -384,16 +335,6 @@ def test_there_are_as_many_finalists_as_there_is_time_for_and_more_time_never_me
 # What is proven.
 
 
-def test_rates_and_typical_measurements_belong_to_baseline_and_finalist() -> None:
-    found = confirmation([(990.0, 1000.0), (1010.0, 1020.0)], [1500.0, 1520.0])
-    assert found.baseline.config == BASELINE
-    assert found.baseline.rate == pytest.approx(1005)
-    assert found.standing(0).rate == pytest.approx(1510)
-    assert found.standing(0).typical.samples_per_second == 1520.0
-    assert found.standing(0).typical.ceiling_samples_per_second == pytest.approx(found.standing(0).rate)
-    assert found.speedup(0) == pytest.approx(found.standing(0).rate / found.baseline.rate)
-
-
 def test_one_round_proves_nothing() -> None:
     found = confirmed(machine(5.0), rounds_only(1))
     assert (found.speedup(0), found.interval(0)) == (pytest.approx(6.0), None)
@@ -407,30 +348,15 @@ def test_a_certain_gain_below_two_percent_and_a_certain_loss_are_not_claimed() -
     assert not proves(confirmed(machine(-0.2, noise=0.001)))
 
 
-def test_an_interval_that_holds_equality_proves_nothing_however_large_the_gain() -> None:
-    found = confirmation([(1000.0, None)] * 3, [1400.0, 900.0, 1200.0])
-    assert there(found.interval(0))[0] < 1 < 1.1 < found.speedup(0)
-    assert not proves(found)
-
-
-def test_those_that_enter_later_need_a_wider_interval() -> None:
-    baselines = [(1000.0, 1010.0), (1020.0, 1000.0), (1000.0, 1000.0)]
-    rates = [1100.0, 1150.0, 1120.0]
-    alone, among_three = confirmation(baselines, rates), confirmation(baselines, rates, rates, rates)
-    assert alone.speedup(0) == among_three.speedup(0)
-    assert alone.interval(0) == among_three.interval(0)  # its share was fixed before the others entered
-    interval, wider = there(among_three.interval(0)), there(among_three.interval(1))
-    assert wider[0] < interval[0] < interval[1] < wider[1]
-
-
 def test_a_control_that_differs_from_itself_must_be_exceeded() -> None:
-    noisy = [(1000.0, 1100.0 + number) for number in range(4)]
+    faster = [(1000.0, 1100.0 + number) for number in range(4)]
+    slower = [(first, again) for again, first in faster]
     quiet = [(1049.0, 1051.0), (1051.0, 1049.0)] * 2
-    for gain, is_claimed in ((1.05, False), (1.5, True)):
+    for noisy, (gain, is_claimed) in itertools.product((faster, slower), ((1.05, False), (1.5, True))):
         rates = [1050.0 * gain * (1 + 0.001 * number) for number in range(4)]
         off, on = confirmation(noisy, rates), confirmation(quiet, rates)
         assert [there(each.control).is_off for each in (off, on)] == [True, False]
-        assert there(off.control).ratio == pytest.approx(1.1, rel=0.01)
+        assert abs(math.log(there(off.control).ratio)) == pytest.approx(math.log(1.1), rel=0.05)
         assert [proves(off), proves(on)] == [is_claimed, True]
 
 
@@ -449,32 +375,6 @@ def test_equal_configurations_are_rarely_called_faster(finalists: Any, drift: fl
     options: dict[str, Any] = {"finalists": finalists, "with_control": with_control}
     runners = (machine(0.0, noise=0.03, drift=drift, seed=seed) for seed in range(200))
     assert sum(proves(confirmed(runner, seed=runner.seed, **options)) for runner in runners) <= 10
-
-
-@dataclass(kw_only=True)
-class Drifting(SimulatedMachine):
-    """It gets slower, or faster, by a share of its rate from the first to the sixteenth measurement."""
-
-    share: float
-
-    def rate(self, config: Config) -> float:
-        return super().rate(config) * (1 + self.share * (len(self.calls) - 1) / 16)
-
-
-def drifting(share: float, noise: float, seed: int) -> Confirmation:
-    return confirmed(Drifting(cost=equal_everywhere, noise=noise, seed=seed, share=share), seed=seed)
-
-
-@pytest.mark.parametrize("noise", [0.001, 0.01])
-@pytest.mark.parametrize("drift", [0.0, -0.05, 0.05])
-def test_equal_configurations_are_rarely_called_faster_while_the_machine_drifts(drift: float, noise: float) -> None:
-    assert sum(proves(drifting(drift, noise, seed)) for seed in range(200)) <= 10
-
-
-@pytest.mark.parametrize("noise", [0.001, 0.01])
-def test_the_interval_of_equal_configurations_holds_equality_as_often_as_promised(noise: float) -> None:
-    intervals = [drifting(0.0, noise, seed).interval(0) for seed in range(400)]
-    assert sum(low <= 1 <= high for low, high in filter(None, intervals)) >= 0.95 * 400
 
 
 @pytest.mark.parametrize("with_control", [True, False])
@@ -545,25 +445,3 @@ def test_what_others_want_is_taken_out_of_the_rates() -> None:
     for one in found:
         low, high = there(one.interval(0))
         assert low < one.speedup(0) < high
-
-
-def test_nothing_is_claimed_before_a_line_is_known() -> None:
-    found = confirmed(beside(0.5, wanted=(1, 0, 1)), rounds_only(4), with_control=False)
-    assert (found.interval(0), proves(found)) == (None, False)
-
-
-def test_where_others_wanted_nothing_in_the_first_rounds_rates_are_compared_as_they_are() -> None:
-    runners = (beside(0.1, wanted=(0,) * 6, is_known=is_known) for is_known in (True, False))
-    found, fewer = (confirmed(runner, with_control=False) for runner in runners)
-    assert found.interval(0) == fewer.interval(0)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_beside_others_no_gain_is_claimed_where_there_is_none(seed: int) -> None:
-    class Alike(Beside):
-        def measure(self, config: Config, request: Request) -> Attempt:
-            return super().measure(BASELINE, request)
-
-    plain = machine(0.0, noise=0.1)
-    runner = Alike(cost=plain.cost, noise=plain.noise, seed=seed, wanted=(1, 0, 1))
-    assert not proves(confirmed(runner, with_control=False))

@@ -151,12 +151,6 @@ def test_an_option_that_fails_is_left_out_with_the_reason_and_the_others_go_on(o
     assert found.tried["compile"].kept
 
 
-def test_where_the_step_itself_fails_nothing_is_kept() -> None:
-    found = Exploration(Machine(fails=lambda config: Outcome.CRASHED), ("tf32", "compile"))
-    assert {tried.message for tried in found.explorer.tried} == {"the step without it could not be timed: crashed here"}
-    assert found.explorer.answer is None
-
-
 def test_disturbed_looks_are_repeated() -> None:
     found = Exploration(machine := Machine(factors={"compile": 1.2}, disturbed_look=2), ("compile",))
     assert [request.part for _, request in machine.looks] == ["compute"] * 5 + ["numerics"]
@@ -187,30 +181,3 @@ def test_no_look_begins_once_the_time_is_used_up() -> None:
     assert found.tried["channels_last"].kept
     for name in ("tf32", "compile"):
         assert found.tried[name].message == "there was no time to try it; give a larger --budget"
-
-
-def test_without_time_for_a_second_look_the_first_counts() -> None:
-    machine = Machine(factors={"compile": 1.2}, first_steps={"compile": 10.0})
-    found = Exploration(machine, ("compile",), end=24.0)
-    assert [request.part for _, request in machine.looks] == ["compute", "compute", "numerics"]
-    assert found.tried["compile"].kept
-
-
-def test_where_looks_take_longer_than_they_did_those_that_were_taken_count() -> None:
-    class Slower(Machine):
-        def measure(self, config: Config, request: Request) -> Attempt:
-            self.seconds *= 2
-            return super().measure(config, request)
-
-    machine = Slower(factors={"compile": 1.2}, seconds=2.0)  # looks of 1, 2, 4, 8, ... seconds
-    found = Exploration(machine, ("compile",), end=8.0)
-    assert [request.part for _, request in machine.looks] == ["compute"] * 3
-    assert found.tried["compile"].gain == pytest.approx(0.2)
-    assert found.tried["compile"].message.startswith("there was no time to compare its losses with fp32")
-
-
-def test_what_was_found_before_an_interrupt_stays() -> None:
-    found = Exploration(machine := Machine(factors={"channels_last": 1.2}, interrupt_look=7), ("channels_last", "tf32"))
-    assert len(machine.looks) == 6
-    assert list(found.tried) == ["channels_last"]
-    assert found.explorer.answer == replace(START, options=("channels_last",))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.api import tune
-from autotune.config import Config, load_config
+from autotune.config import Config
 from autotune.messages import Progress
 from autotune.records import Outcome
 from autotune.result import Result
@@ -94,14 +92,6 @@ def test_without_the_flag_or_after_an_interrupt_nothing_is_explored() -> None:
     assert explored(SimulatedMachine(cost=with_options(larger_batches_pay), interrupt_at=2)).tried == ()
 
 
-@pytest.mark.filterwarnings("ignore:.*run autotune here to be sure")
-def test_the_answer_with_options_survives_the_file(tmp_path: Path) -> None:
-    config = explored(larger_batches()).config
-    config.save(tmp_path / "a.yaml")
-    assert load_config(tmp_path / "a.yaml") == config
-    assert "options" not in there(config.measured)["baseline"]
-
-
 def test_options_of_the_baseline_stay_and_are_told() -> None:
     result = explored(machine := larger_batches(), ("tf32", "channels_last"), baseline=Config(options=("tf32",)))
     assert all("tf32" in config.options for config, _ in (*machine.looks, *machine.calls))
@@ -138,25 +128,3 @@ def test_an_interrupt_ends_exploring_and_what_was_kept_is_confirmed() -> None:
     assert "interrupted" in result.stop_reason
     assert [tried.option for tried in result.tried] == ["channels_last"]
     assert (result.config.options, machine.closed) == (("channels_last",), 1)
-
-
-@pytest.mark.machine
-@pytest.mark.timed
-def test_on_the_demo_each_option_is_tried_and_the_answer_is_one_that_was_confirmed() -> None:
-    result = tune(
-        "autotune.demo:build", device="cpu", budget=45.0, trials=2, batch_size=64, num_workers="0..2", amp="off",
-        explore="channels_last,tf32,fused_optimizer",
-    )  # fmt: skip
-    tried = {each.option: each for each in result.tried}
-    assert list(tried) == ["channels_last", "tf32", "fused_optimizer"]
-    no_time = "there was no time to try it; give a larger --budget"  # as on a machine that others use too
-    assert tried["tf32"].gain is None
-    assert tried["tf32"].message in (
-        no_time, "tf32 does not apply here: the model is on cpu, not on a CUDA device; leave it out"
-    )  # fmt: skip
-    first = tried["channels_last"]
-    assert first.message == no_time or (first.gain is not None and first.first_step_seconds is not None)
-    assert all(each.kept or each.message for each in tried.values())
-    assert set(result.config.options) <= {option for option in tried if tried[option].kept}
-    confirmed = [trial.config.options for trial in result.history if trial.kind == "confirm"]
-    assert not result.config.options or result.config.options in confirmed

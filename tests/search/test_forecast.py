@@ -11,7 +11,7 @@ import pytest
 from autotune.config import Config
 from autotune.limits import MemoryLimit
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
-from autotune.search.forecast import HOPE, NEARLY, Forecast, cost, feasible, forecast_of
+from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
 from autotune.search.observations import Observations
 from autotune.search.predict import Prediction
@@ -164,12 +164,6 @@ def test_a_precision_that_was_not_compared_with_fp32_is_closed_unless_the_user_t
     assert "no time" in str(theirs.distrust("fp16"))
 
 
-def test_a_failed_look_at_a_step_closes_its_precision_and_batch_size() -> None:
-    observations = of_loader_bound()
-    after = opened(with_look(observations, "compute", Config(batch_size=64, amp="bf16"), Outcome.CRASHED))
-    assert after == {c for c in opened(observations) if (c.batch_size, c.amp) != (64, "bf16")}
-
-
 def test_a_disturbed_trial_is_not_measured_again_and_counts_with_a_larger_error() -> None:
     def after(foreign_cpus: float) -> tuple[float, float, set[Config]]:
         conditions = examples.conditions(is_crowded=foreign_cpus > 0, foreign_cpus=foreign_cpus, cpus=8)
@@ -246,15 +240,6 @@ def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_boun
     assert forecast_of(tried, SPACE).left_out(tried) == []
 
 
-def test_a_baseline_beyond_the_bounds_is_known_but_never_proposed() -> None:
-    space = space_of(FACTS, batch_size="64,128", num_workers="1,2")
-    observations = known(SimulatedMachine(cost=loader_bound), ("loader", Config(batch_size=64)), space=space)
-    forecast = forecast_of(observations, space)
-    assert (forecast.configs, forecast.best.config) == ((*space.configs, space.base), space.base)
-    assert opened(forecast) <= set(space.configs)
-    assert forecast.proposal() in space.configs
-
-
 def test_the_baseline_counts_even_where_it_was_disturbed_or_takes_too_much_memory() -> None:
     numbers = examples.measurement(peak_memory_bytes=100, memory_limit_bytes=100)
     observations = of_loader_bound()
@@ -316,57 +301,9 @@ def test_among_equals_the_cheapest_is_proposed(cheap: Config, dear: Config, is_f
     assert forecast_with(configs, [120.0, 120.0]).proposal() == cheap
 
 
-def test_among_near_equals_what_needs_no_new_process_is_proposed() -> None:
-    here, elsewhere = Config(batch_size=64, num_workers=4), Config(batch_size=32, num_workers=1)
-    last = Config(batch_size=64, num_workers=8)
-    assert forecast_with([elsewhere, here], [120.0, 119.0], last=last).proposal() == here
-    assert forecast_with([elsewhere, here], [120.0, 119.0]).proposal() == elsewhere
-    for other in (Config(batch_size=16), Config(batch_size=64, amp="bf16"), Config(batch_size=64, intra_op_threads=1)):
-        assert forecast_with([elsewhere, here], [120.0, 119.0], last=other).proposal() == elsewhere
-
-
-@pytest.mark.parametrize(("share", "is_near"), [(NEARLY + 0.02, True), (NEARLY - 0.02, False)])
-def test_what_is_likely_to_win_clearly_more_is_proposed_whatever_it_costs(share: float, is_near: bool) -> None:
-    cheap, dear = Config(num_workers=1), Config(num_workers=8)
-    gain = 0.5  # so far above the best that the expected gain is the difference
-    forecast = forecast_with([dear, cheap], [100 * math.exp(gain), 100 * math.exp(share * gain)], errors=0.01)
-    assert forecast.proposal() == (cheap if is_near else dear)
-
-
 def test_only_what_is_open_is_proposed_and_has_an_upside() -> None:
     configs = [Config(num_workers=count) for count in range(1, 5)]
     forecast = forecast_with(configs, [400.0, 300.0, 200.0, 100.0], is_open=[False, False, True, True])
     assert forecast.proposal() == configs[2]
     closed = forecast_with(configs, [500.0] * 4, is_open=[False] * 4)
     assert (closed.proposal(), closed.upside) == (None, 0.0)
-
-
-def test_the_upside_is_that_of_the_most_hopeful_and_no_more_than_its_ceiling() -> None:
-    configs = [Config(num_workers=count) for count in range(1, 4)]
-    forecast = forecast_with(configs, [90.0, 110.0, 300.0], errors=[1.0, 0.1, 0.1], is_open=[True, True, False])
-    assert forecast.upside == pytest.approx(0.9 * math.exp(HOPE * 1.0) - 1)
-    less = replace(forecast, is_open=np.array([False, True, False]))
-    assert less.upside == pytest.approx(1.1 * math.exp(HOPE * 0.1) - 1)
-    assert forecast_with(configs, [90.0] * 3, errors=2.0, ceiling=104.0).upside == pytest.approx(0.04)
-
-
-def test_what_is_most_promising_is_the_fastest_that_may_fit_and_need_not_win() -> None:
-    slow, slower, refused = (Config(batch_size=size) for size in (16, 8, 4))
-    forecast = forecast_with([Config(), slow, slower, refused], [100.0, 50.0, 40.0, 60.0], is_open=[False] * 4)
-    forecast = replace(
-        forecast,
-        is_untried=np.array([False, True, True, True]),
-        prediction=replace(forecast.prediction, refusals=(None, None, None, "too large")),
-    )
-    assert forecast.proposal() is None
-    assert forecast.most_promising() == slow
-    assert replace(forecast, is_untried=np.full(4, fill_value=False)).most_promising() is None
-
-
-@pytest.mark.parametrize(
-    ("is_open", "ceiling", "remaining"), [(True, 1e9, 0.1), (True, 104.0, 0.04), (False, 1e9, 0.0)]
-)
-def test_what_remains_is_the_upside_and_no_more_than_the_limit(is_open: bool, ceiling: float, remaining: float) -> None:
-    configs = [Config(), Config(batch_size=64)]
-    found = forecast_with(configs, [100.0, 110.0], errors=0.0, is_open=[False, is_open], ceiling=ceiling)
-    assert found.remaining == (pytest.approx(remaining) if remaining else 0.0)

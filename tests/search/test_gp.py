@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.config import Config
 from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.predict import Prediction, predict
 from tests import examples
@@ -87,17 +86,6 @@ def test_a_slow_measurement_says_more_of_its_like_than_of_what_is_far_away() -> 
     assert found.errors[here] < found.errors[near] < found.errors[far]
 
 
-def test_far_away_the_prior_keeps_its_error() -> None:
-    far = at(batch_size=1024, num_workers=6, prefetch_factor=8, amp="bf16", intra_op_threads=1)
-    near = at(batch_size=16, num_workers=1, prefetch_factor=2)
-    one, two = (
-        after_factor([near, other], 1.0) for other in (far, at(batch_size=16, num_workers=2, prefetch_factor=2))
-    )
-    least = math.hypot(PREDICTION.step_errors[far], PREDICTION.loader_errors[far])
-    assert one.errors[far] < 0.05
-    assert two.errors[far] > 0.5 * least  # the smallest candidate scale is a half
-
-
 @pytest.mark.parametrize("factor", [20.0, 1 / 20])
 @pytest.mark.parametrize("count", [4, 8, 16])
 def test_a_prediction_that_is_wrong_by_a_factor_of_twenty_everywhere_is_unlearnt(factor: float, count: int) -> None:
@@ -121,42 +109,6 @@ def test_where_the_prediction_is_wrong_the_truth_lies_within_what_is_left_open(c
     assert min(inside) > 0.9
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_noisy_measurements_are_taken_as_noisy(seed: int) -> None:
-    index = some(40, seed)
-    generator = np.random.default_rng(seed)
-    quiet, noisy = (
-        after(index, PREDICTION.rates[index] * np.exp(generator.normal(0, deviation, 40))) for deviation in (0.01, 0.3)
-    )
-    assert quiet.noise <= 0.04 < noisy.noise
-    assert quiet.errors[index].mean() < noisy.errors[index].mean()
-
-
-def test_the_order_of_the_measurements_does_not_matter() -> None:
-    index = some(9)
-    rates = PREDICTION.rates[index] * np.linspace(0.6, 1.3, 9)
-    forth, back = after(index, rates), after(index[::-1], rates[::-1])
-    assert forth.means == pytest.approx(back.means, abs=1e-9)
-    assert forth.errors == pytest.approx(back.errors, abs=1e-9)
-
-
-def test_torchs_own_number_of_threads_counts_as_that_number() -> None:
-    configs = [Config(intra_op_threads=threads) for threads in (None, 2, 8)]
-    prediction = predict(configs, KNOWLEDGE)
-    change = posterior(configs, prediction, [0], prediction.rates[:1] * 0.8, 2).means - np.log(prediction.rates)
-    assert change[1] == pytest.approx(change[0], abs=0.03)
-    assert abs(change[2]) < abs(change[1])
-
-
-def test_a_measurement_promises_more_where_the_rate_may_be_higher() -> None:
-    index = some(6)
-    found = after_factor(index, 1.0)
-    best = float(found.means[index].max())
-    gains = expected_gain(found.means, found.errors, best)
-    promising, hopeless = gains[found.means + found.errors > best], gains[found.means + 5 * found.errors < best]
-    assert promising.min() > 1000 * hopeless.max()  # neither is empty, or there would be no such number
-
-
 MEANS = st.floats(-3, 3)
 ERRORS = st.floats(1e-3, 3)
 
@@ -177,22 +129,9 @@ def test_the_expected_gain_is_not_below_zero_nor_the_difference(best: float, err
     assert gain >= max(0, (mean - best) * (1 - 1e-9))
 
 
-def test_the_expected_gain_grows_with_the_mean_and_with_the_error() -> None:
-    assert (np.diff(expected_gain(np.linspace(-1, 1, 41), np.full(41, 0.3), 0.0)) > 0).all()
-    assert (np.diff(expected_gain(np.full(41, -0.2), np.linspace(0.05, 1, 41), 0.0)) > 0).all()
-
-
 @pytest.mark.parametrize("loss", [0.0, 1.0, 3.0])
 def test_what_a_rate_loses_to_the_demand_of_others_is_learned(loss: float) -> None:
     index, demands = some(12), np.tile([0.0, 0.5, 0.4], 4)
     rates = PREDICTION.rates[index] * np.exp(-loss * demands)
     found = posterior(CONFIGS, PREDICTION, index, rates, 2, 0.3 * demands, demands)
     assert found.means[index] == pytest.approx(PRIOR[index] - loss * demands.mean(), abs=0.1)
-
-
-def test_the_same_demand_at_all_times_says_nothing() -> None:
-    index = some(5)
-    plain, always = after_factor(index, 0.7), np.full(5, 0.5)
-    found = posterior(CONFIGS, PREDICTION, index, 0.7 * PREDICTION.rates[index], 2, None, always)
-    assert found.means == pytest.approx(plain.means)
-    assert found.errors == pytest.approx(plain.errors)

@@ -12,7 +12,6 @@ from autotune.config import Config
 from autotune.records import Outcome
 from autotune.result import Landscape
 from autotune.search.forecast import _Failure
-from autotune.search.space import without_loader
 from autotune.search.study import TuningStudy, open_study
 from tests.search.test_study import run
 from tests.search.there import there
@@ -36,11 +35,6 @@ def explored(cost: Callable[[Config], StepCost], trials: int = 12, **bounds: Any
 
 def landscape_of(study: TuningStudy) -> Landscape:
     return study.landscape(there(study.best).config)
-
-
-def test_the_knob_that_matters_comes_first() -> None:
-    assert landscape_of(explored(larger_batches_pay)).importances[0].knob == "batch_size"
-    assert landscape_of(explored(loader_bound)).importances[0].knob == "num_workers"
 
 
 @pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])
@@ -76,27 +70,6 @@ def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
     assert max(found, key=lambda each: each.rate).num_workers >= 0.5 * answer.num_workers
     options = replace(answer, options=("channels_last",))
     assert study.landscape(options).loaders == found  # what is added to the step does not hide its loader
-
-
-def test_of_loaders_that_differ_in_pinning_alone_the_fastest_is_shown() -> None:
-    study = explored(loader_bound)
-    step, whole, are_different = without_loader(there(study.best).config), study.forecast, False
-    for forecast in landscape_of(study).loaders:
-        setting = forecast.num_workers, forecast.prefetch_factor
-        alike = [
-            whole.rate_of(config)
-            for config in whole.configs
-            if without_loader(config) == step and (config.num_workers, config.prefetch_factor) == setting
-        ]
-        assert forecast.rate == pytest.approx(max(alike))
-        are_different |= min(alike) < 0.999 * max(alike)
-    assert are_different
-
-
-def test_the_memory_that_may_be_used_leaves_the_headroom() -> None:
-    study = explored(equal_everywhere, 3)
-    limit = there(study.trials[0].measurement).memory_limit_bytes
-    assert landscape_of(study).memory_bytes == int(study.memory_limit.of(limit))
 
 
 def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:

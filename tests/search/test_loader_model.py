@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.probes import LoaderTrace
-from autotune.records import StepTime
 from autotune.search.loader_model import (
     FILES_PER_WORKER,
     LEAST_BURSTS,
@@ -21,10 +18,8 @@ from autotune.search.loader_model import (
     OWN_FILES,
     SETTLING,
     LoaderModel,
-    _sequence,
     pipeline_rates,
     scaled_builds,
-    trace_from_baseline,
 )
 from tests import examples
 
@@ -80,15 +75,6 @@ def test_twice_the_batch_never_costs_less_than_one_nor_more_than_two(costs: Sequ
         assert two <= 2 * one * (1 + 1e-9)
 
 
-def test_a_single_trace_is_carried_on_in_proportion() -> None:
-    given = {"pin_seconds": 0.001, "transfer_seconds": 0.002, "receive_seconds": 0.003, "start_seconds": 0.5}
-    at = LoaderModel([trace(32, 0.06, **given)], None).trace(96)
-    assert (at.batch_size, at.batch_bytes) == (96, 3 * 2**20)
-    grown = fmean(at.build_seconds), at.inline_seconds, at.cpu_seconds, at.pin_seconds, at.transfer_seconds
-    assert grown == pytest.approx((0.18, 0.18, 0.18, 0.003, 0.006))
-    assert (at.receive_seconds, at.start_seconds, at.worker_memory_bytes) == (0.003, 0.5, 2**24)
-
-
 def test_a_fixed_part_within_the_noise_of_two_traces_is_left_out() -> None:
     def fixed(noise: float, builds: int = 16, part: float = 0.004) -> float:
         factors = [1 + noise * (-1) ** k for k in range(builds)]
@@ -100,26 +86,6 @@ def test_a_fixed_part_within_the_noise_of_two_traces_is_left_out() -> None:
     assert 0 < fixed(0.1) < 0.004
     assert fixed(0.9) == pytest.approx(0.0, abs=1e-9)
     assert fixed(0.0, builds=1, part=0.02) == pytest.approx(0.0, abs=1e-9)  # single builds say nothing of it
-
-
-@settings(deadline=None, max_examples=60)
-@given(BUILDS)
-def test_a_sequence_holds_a_traces_builds_over_and_over_and_keeps_their_mean(builds: list[float]) -> None:
-    sequence = _sequence(tuple(builds))
-    assert float(sequence.mean()) == pytest.approx(fmean(builds), rel=1e-9)
-    factors = sequence[: len(builds)] / np.array(sorted(builds))[np.argsort(np.argsort(sequence[: len(builds)]))]
-    assert factors == pytest.approx(np.full(len(builds), factors[0]))
-
-
-def test_a_sequence_deals_workers_other_builds_each_time() -> None:
-    sequence = _sequence((1.0, 2.0, 3.0, 4.0))
-    dealt = Counter(np.round(sequence[::4] / sequence.min(), 3).tolist())  # to the first of four workers
-    assert len(dealt) == 4
-    assert min(dealt.values()) > len(sequence) / 4 / 8
-
-
-def test_of_no_configurations_there_are_no_rates() -> None:
-    assert len(LoaderModel([trace(32, 0.1)], None).rates([], np.array([]))) == 0
 
 
 @settings(deadline=None)
@@ -154,14 +120,6 @@ def test_an_accelerator_waits_for_workers_for_the_host_or_for_its_own_steps(step
         assert found == pytest.approx(1 / max(0.040 / workers, least))
 
 
-def test_the_thread_that_pins_limits_only_loaders_with_workers() -> None:
-    model = accelerator(0.01)
-    assert model.pin_rate(Config(num_workers=1, pin_memory=True)) == pytest.approx(1 / PIN)
-    assert model.pin_rate(Config(num_workers=1, pin_memory=True, batch_size=64)) == pytest.approx(0.5 / PIN)
-    for config in (Config(num_workers=1), Config(pin_memory=True)):
-        assert model.pin_rate(config) > 1e6
-
-
 @given(st.integers(1, 16), st.integers(1, 8), st.sampled_from([16, 32, 64]))
 def test_memory_is_that_of_workers_and_of_batches_ahead_and_one_more(workers: int, prefetch: int, batch: int) -> None:
     model = LoaderModel([trace(32, 0.1, batch_bytes=1000, worker_memory_bytes=7)], None)
@@ -169,25 +127,6 @@ def test_memory_is_that_of_workers_and_of_batches_ahead_and_one_more(workers: in
     assert model.shared_memory(config) == (workers * prefetch + 1) * 1000 * batch // 32
     assert model.memory(config) == model.shared_memory(config) + 7 * workers
     assert model.shared_memory(Config(batch_size=batch)) == model.memory(Config(batch_size=batch)) == 0
-
-
-def test_the_start_of_an_epoch_costs_its_first_batch_and_new_workers() -> None:
-    model = LoaderModel([trace(32, 0.1, start_seconds=0.5)], None)
-    assert model.start_seconds(Config()) == 0.0
-    assert model.start_seconds(Config(num_workers=3)) == pytest.approx(0.1 + 3 * 0.5)
-    assert model.start_seconds(Config(num_workers=3, persistent_workers=True)) == pytest.approx(0.1)
-    assert model.start_seconds(Config(num_workers=3, persistent_workers=True, batch_size=64)) == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize("workers", [0, 1, 4])
-def test_the_loader_that_a_baselines_own_measurement_speaks_of_gives_its_rate(workers: int) -> None:
-    compute, wait = 0.010, 0.090
-    split = StepTime(data_wait=wait, host_to_device=0.0, forward=compute, backward=0.0, optimizer=0.0, other=0.0)
-    config = Config(num_workers=workers)
-    found = trace_from_baseline(config, examples.measurement(step_time=split), 1000)
-    assert found.batch_bytes == 32_000
-    assert rate(LoaderModel([found], None), config, compute) == pytest.approx(1 / split.total)
-    assert math.isfinite(mean_build(LoaderModel([found], 0.001), 1024))
 
 
 @given(st.lists(st.tuples(st.sampled_from([32, 128]), BUILDS), min_size=1, max_size=2, unique_by=lambda each: each[0]))
@@ -259,42 +198,12 @@ def test_the_rate_of_the_window_is_close_to_that_of_thousands_of_batches(workers
     assert one_rate(builds, workers, 2, step, 0.001) == pytest.approx(truth, rel=0.05)
 
 
-@settings(deadline=None, max_examples=100)
-@given(SECONDS, LOADERS)
-def test_equal_builds_give_the_least_of_training_workers_and_places(build: float, loader: Loader) -> None:
-    workers, prefetch, step, receive = loader
-    slowest = max(step + receive, build / workers, (build + receive) / (workers * prefetch))
-    assert one_rate([build], *loader) == pytest.approx(1 / slowest, rel=1e-9)
-
-
-def test_hundreds_of_configurations_at_once_equal_one_at_a_time() -> None:
-    generator = np.random.default_rng(0)
-    count = 300
-    builds = generator.lognormal(-3, 0.7, (5, 23))
-    row, prefetch = generator.integers(0, 5, count), generator.integers(1, 9, count)
-    workers = generator.integers(1, LEAST_WINDOW // LEAST_BURSTS + 1, count)
-    step, receive = generator.uniform(0.001, 0.1, count), generator.uniform(0, 0.01, count)
-    together = pipeline_rates(builds, row, workers, prefetch, step, receive)
-    loaders = zip(row, workers, prefetch, step, receive, strict=True)
-    alone = [one_rate(builds[number].tolist(), *loader) for number, *loader in loaders]
-    assert together == pytest.approx(alone, rel=1e-12)
-
-
 @given(BUILDS, st.floats(1e-4, 10), st.floats(1 / 64, 64))
 def test_scaled_builds_have_the_mean_that_is_asked_for(builds: list[float], mean: float, share: float) -> None:
     scaled = scaled_builds(np.array(builds), mean, share)
     assert len(scaled) == len(builds)
     assert float(scaled.mean()) == pytest.approx(mean, rel=1e-9)
     assert float(scaled.min()) > 0
-
-
-@given(BUILDS, st.floats(1e-4, 10))
-def test_builds_of_as_many_samples_keep_their_proportions_unless_very_short(builds: list[float], mean: float) -> None:
-    relative = np.array(builds) / np.mean(builds)
-    scaled = scaled_builds(np.array(builds), mean, 1.0)
-    if relative.min() >= 0.2:
-        assert scaled == pytest.approx(relative * mean, rel=1e-9)
-    assert all(np.diff(scaled[np.argsort(builds, kind="stable")]) >= -1e-9 * mean)
 
 
 @pytest.mark.parametrize("share", [1.0, 4.0, 16.0, 100.0])

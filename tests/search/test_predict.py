@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +15,8 @@ from autotune.host import Host
 from autotune.limits import MemoryLimit
 from autotune.records import Attempt, Outcome, Part, Probe, StepTime, Trial
 from autotune.search.observations import Observations
-from autotune.search.predict import BOUND_ERRORS, CROWDING, GUESSED, TRACED, Prediction, predict
+from autotune.search.predict import BOUND_ERRORS, GUESSED, TRACED, Prediction, predict
 from tests import examples
-from tests.search.there import there
 from tests.simulated import gpu_facts, host, space_of
 
 Floats = NDArray[np.float64]
@@ -79,11 +76,6 @@ def rate(config: Config, observations: Observations) -> float:
 
 def refusal(config: Config, observations: Observations) -> str | None:
     return predict([config], observations).refusals[0]
-
-
-def crowded(rate: float, capacity: float) -> float:
-    """Batches per second where the CPUs bring so many at most, which bends before it gets there."""
-    return (rate**-CROWDING + capacity**-CROWDING) ** (-1 / CROWDING)
 
 
 def error_shares(prediction: Prediction, of_loader: float = TRACED) -> tuple[Floats, Floats]:
@@ -153,18 +145,6 @@ def test_not_even_a_baseline_is_an_error(trials: tuple[Trial, ...]) -> None:
         predict([examples.BASELINE], known(trials=trials))
 
 
-def test_some_thousand_configurations_take_less_than_a_second() -> None:
-    space = space_of(gpu_facts(), cpus=32)
-    traces = tuple(look_at_loader(batch_size=b, build_seconds=tuple(np.linspace(0.5, 1, 150) * b)) for b in (32, 128))
-    steps = tuple(look_at_step(b, amp=amp) for b in (32, 64, 128) for amp in ("off", "bf16"))
-    observations = known_of_gpu(probes=(*traces, *steps))
-    configs = space.configs
-    assert len(configs) > 2500
-    begin = time.process_time()
-    assert_consistent(predict(configs, observations), len(configs))
-    assert time.process_time() - begin < 1
-
-
 def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
     space = space_of(ENDLESS, num_workers="0..6", batch_size="16..128")
     observations = known(probes=(look_at_loader(build_seconds=tuple(np.linspace(0.03, 0.09, 20))),))
@@ -176,33 +156,12 @@ def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
         assert alone.refusals[0] == together.refusals[index]
 
 
-def test_the_ceiling_is_the_step_and_the_bound_lies_above_it_by_what_is_not_known() -> None:
-    prediction = predict([Config(batch_size=batch) for batch in (32, 64, 256)], known())
-    assert prediction.ceilings[0] == pytest.approx(2960)
-    above = prediction.bounds / prediction.ceilings
-    assert 1 < above[0] < above[1] < above[2]
-
-
 @pytest.mark.parametrize(("count", "limit"), [(0, "inline"), (1, "build"), (2, "build"), (4, "build"), (8, "step")])
 def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -> None:
     observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, inline_seconds=0.05),))
     config = workers(count) if count else Config()
     seconds = {"inline": 0.05, "build": 0.06 / max(1, count), "step": STEP}[limit]
     assert rate(config, observations) == pytest.approx(32 / seconds)
-
-
-@pytest.mark.parametrize(("count", "low", "high"), [(1, 0.99, 1.0), (16, 0.0, 0.05)])
-def test_the_error_is_the_loaders_where_it_limits_and_the_steps_elsewhere(count: int, low: float, high: float) -> None:
-    prediction = predict([workers(count)], known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),)))
-    of_step, of_loader = error_shares(prediction)
-    assert low <= of_loader[0] <= high
-    assert of_step[0] == pytest.approx(1 - of_loader[0])
-    assert (prediction.loader_errors[0] > prediction.step_errors[0]) == (count == 1)
-
-
-def test_a_look_at_the_loader_makes_its_prediction_surer() -> None:
-    guessed, traced = (predict([workers(1)], known_of_gpu(probes=probes)) for probes in ((), (look_at_loader(),)))
-    assert traced.loader_errors[0] < guessed.loader_errors[0]
 
 
 def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None:
@@ -220,57 +179,6 @@ def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None
     assert alone.limits[0] == alone.rates[0]  # every batch is waited for
 
 
-def test_fewer_threads_leave_more_of_a_cpu_to_the_workers() -> None:
-    loader = look_at_loader(cpu_seconds=0.02, build_seconds=(0.02,))
-    observations = known(host=machine(2), probes=(loader, look_at_step(intra_op_threads=1, cpu_seconds=0.010)))
-    for threads, seconds in ((1, 0.010), (2, 2 * STEP)):
-        assert rate(workers(8, intra_op_threads=threads), observations) == pytest.approx(32 * 2 / (0.02 + seconds))
-
-
-def test_the_cpu_time_of_an_accelerators_step_is_what_its_looks_saw() -> None:
-    looks = look_at_loader(cpu_seconds=0.06), look_at_step(samples_per_second=2960.0, cpu_seconds=3 * STEP)
-    observations = known_of_gpu(host=machine(2), probes=looks)
-    assert rate(workers(16), observations) == pytest.approx(32 * crowded(1 / STEP, 2 / (0.06 + 3 * STEP)))
-
-
-def test_threads_do_not_matter_to_an_accelerator() -> None:
-    observations = known_of_gpu(probes=(look_at_loader(),))
-    prediction = predict([workers(16, intra_op_threads=count) for count in (None, 1, 8)], observations)
-    assert len(set(prediction.rates)) == len(set(prediction.ceilings)) == 1
-    assert observations.step_key(Config(intra_op_threads=1)) == observations.step_key(Config())
-    assert known().step_key(Config(intra_op_threads=1)) != known().step_key(Config())
-    assert known().step_key(Config(intra_op_threads=2)) == known().step_key(Config())
-
-
-def test_a_copy_from_memory_that_is_not_pinned_makes_the_host_wait() -> None:
-    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, transfer_seconds=0.005, pin_seconds=0.001),))
-    prediction = predict([workers(16), workers(16, pin_memory=True)], observations)
-    assert prediction.rates == pytest.approx([32 / (STEP + 0.005), 32 / STEP], rel=1e-4)
-    assert prediction.ceilings == pytest.approx([32 / STEP] * 2)
-
-
-def test_the_thread_that_pins_memory_can_be_the_limit() -> None:
-    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0, pin_seconds=0.040),))
-    prediction = predict([workers(16), workers(16, pin_memory=True)], observations)
-    assert prediction.rates == pytest.approx([32 / STEP, 32 * crowded(1 / STEP, 1 / 0.040)])
-    assert prediction.limits == pytest.approx([32 / STEP, 32 / 0.040])
-
-
-def test_on_a_cpu_receiving_a_batch_adds_to_every_step() -> None:
-    observations = known(host=machine(64), probes=(look_at_loader(cpu_seconds=0.0, receive_seconds=0.01),))
-    assert rate(workers(16), observations) == pytest.approx(32 / (STEP + 0.01))
-
-
-def test_the_starts_of_epochs_count() -> None:
-    loader = look_at_loader(cpu_seconds=0.0, start_seconds=0.1)
-    observations = known_of_gpu(facts=gpu_facts(dataset_length=3200), probes=(loader,))
-    configs = [Config(), workers(2), workers(2, persistent_workers=True)]
-    epochs = [100 * 0.060, 100 * 0.030 + 0.060 + 2 * 0.1, 100 * 0.030 + 0.060]
-    assert predict(configs, observations).rates == pytest.approx([3200 / seconds for seconds in epochs])
-    endless = predict(configs, replace(observations, facts=gpu_facts(dataset_length=None)))
-    assert endless.rates == pytest.approx([32 / 0.060, 32 / 0.030, 32 / 0.030])
-
-
 @given(st.integers(1, 100_000))
 @settings(deadline=None, max_examples=20)
 def test_the_shorter_the_epoch_the_more_new_workers_cost(samples: int) -> None:
@@ -281,27 +189,6 @@ def test_the_shorter_the_epoch_the_more_new_workers_cost(samples: int) -> None:
     assert short[0] < short[1]
     assert long[0] < long[1]
     assert (short < long).all()
-
-
-def test_two_looks_at_the_loader_tell_the_cost_of_a_batch_from_that_of_a_sample() -> None:
-    def build(batch: int) -> float:
-        return 0.02 + 0.001 * batch
-
-    traces = tuple(
-        look_at_loader(batch_size=b, build_seconds=(build(b),) * 20, inline_seconds=0.5 * build(b), cpu_seconds=0)
-        for b in (32, 128)
-    )
-    for batch in (16, 32, 64, 100, 128, 512):
-        prediction = predict([Config(batch_size=batch), workers(1, batch_size=batch)], known_of_gpu(probes=traces))
-        assert prediction.rates == pytest.approx([2 * batch / build(batch), batch / build(batch)])
-
-
-def test_a_larger_batch_never_takes_less_time_to_build() -> None:
-    traces = tuple(look_at_loader(batch_size=b, build_seconds=(s,) * 20) for b, s in ((32, 0.1), (128, 0.3)))
-    for probes in (traces, traces[:1], traces[::-1]):
-        observations = known_of_gpu(probes=probes)
-        seconds = [batch / rate(workers(1, batch_size=batch), observations) for batch in range(8, 600, 8)]
-        assert all(small <= large * (1 + 1e-9) for small, large in pairwise(seconds))
 
 
 def test_a_look_that_failed_says_nothing_and_a_disturbed_one_counts_only_where_there_is_nothing_else() -> None:
@@ -341,41 +228,6 @@ def test_a_refusal_says_how_much() -> None:
     )
 
 
-def test_shared_memory_grows_with_the_batch_and_counts_only_where_it_is_limited() -> None:
-    probes = (look_at_loader(batch_bytes=10 * MIB),)
-    observations = known(
-        memory_limit=ALL_OF_IT, host=machine(shm_bytes=100 * MIB, memory_bytes=1000 * GIB), probes=probes
-    )
-    assert refusal(workers(2, 2, batch_size=64), observations) is None
-    assert "/dev/shm" in str(refusal(workers(2, 2, batch_size=65), observations))
-    unlimited = replace(observations, host=machine(shm_bytes=None, memory_bytes=1000 * GIB))
-    assert refusal(workers(8, 8, batch_size=128), unlimited) is None
-
-
-ONE = (gpu_baseline(),)
-"""A batch of 32 took 24 of 80 GiB."""
-TWO = tuple(gpu_baseline(Config(batch_size=batch), peak_memory_bytes=(2 + batch // 4) * GIB) for batch in (96, 128))
-"""2 GiB, and a quarter for each sample."""
-
-
-@pytest.mark.parametrize(
-    ("trials", "headroom", "largest"), [(ONE, 0.0, 106), (ONE, 0.1, 96), (TWO, 0.0, 312), (TWO, 0.1, 280)]
-)
-def test_device_memory_is_on_the_line_of_one_peak_or_two(trials: Any, headroom: float, largest: int) -> None:
-    observations = known_of_gpu(memory_limit=MemoryLimit(headroom=headroom), trials=trials)
-    assert refusal(Config(batch_size=largest), observations) is None
-    assert "device memory" in str(refusal(Config(batch_size=largest + 1), observations))
-
-
-@pytest.mark.parametrize(("headroom", "fits"), [(0.0, True), (0.1, False)])
-def test_host_memory_counts_on_a_cpu(headroom: float, fits: bool) -> None:
-    limit, host = MemoryLimit(headroom=headroom), machine(memory_bytes=2 * GIB)
-    observations = known(memory_limit=limit, host=host)  # a batch of 32 took half a GiB
-    expected = "it would need 2.0 GiB of 2.0 GiB of host memory, of which 1.8 GiB may be used"
-    assert refusal(Config(batch_size=128), observations) == (None if fits else expected)
-    assert refusal(Config(batch_size=64), observations) is None
-
-
 @pytest.mark.parametrize("known_of", [known, known_of_gpu], ids=["cpu", "gpu"])
 def test_workers_and_batches_in_flight_need_host_memory(known_of: Any) -> None:
     loader = look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB)
@@ -387,33 +239,3 @@ def test_workers_and_batches_in_flight_need_host_memory(known_of: Any) -> None:
         assert refusal(workers(count, prefetch), enough) is None
         assert "of host memory" in str(refusal(workers(count, prefetch), less))
         assert refusal(Config(), less) is None
-
-
-def test_what_the_workers_of_a_measured_trial_took_is_not_counted_twice() -> None:
-    probes = (look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB),)
-    numbers = examples.measurement(peak_memory_bytes=1250 * MIB, host_memory_bytes=1250 * MIB)
-    with_two = examples.trial(config=workers(2, 2), measurement=numbers)
-    observations = known(
-        memory_limit=ALL_OF_IT, trials=(with_two,), probes=probes, host=machine(memory_bytes=1250 * MIB, shm_bytes=None)
-    )
-    assert refusal(workers(2, 2), observations) is None
-    assert refusal(workers(3, 2), observations) is not None
-
-
-@pytest.mark.parametrize("observations", [known(), known_of_gpu()], ids=["cpu", "gpu"])
-def test_batches_far_from_the_largest_that_ran_are_refused_whatever_the_memory(observations: Observations) -> None:
-    (baseline,) = observations.trials
-    tiny = replace(baseline.attempt, payload=replace(there(baseline.measurement), peak_memory_bytes=1))
-    trials = (replace(baseline, attempt=tiny),)
-    small = replace(observations, host=machine(memory_bytes=10**6 * GIB), trials=trials)
-    assert refusal(Config(batch_size=128), small) is None
-    assert refusal(Config(batch_size=129), small) == (
-        "batches beyond 128 are too far from the largest that ran to know what they would need"
-    )
-    further = replace(small, probes=(look_at_step(64, host_memory_bytes=2, memory_limit_bytes=GIB),))
-    assert (refusal(Config(batch_size=256), further) is None) == observations.on_cpu
-
-
-def test_the_looks_at_the_loader_are_in_order_of_batch_size() -> None:
-    probes = (look_at_loader(batch_size=128), look_at_step(), look_at_loader(batch_size=32))
-    assert [trace.batch_size for trace in known(probes=probes).traces] == [32, 128]

@@ -71,21 +71,6 @@ def test_on_a_line_the_top_is_the_largest_that_fits_with_room(start: int, fixed:
         assert top >= min(16 * start, DOUBLING[-1])  # a look below, then doublings
 
 
-@pytest.mark.parametrize(
-    ("fixed", "slope", "limit", "tried"),
-    [
-        (0, 1, 10**6, [32, 128, 512, 1024]),  # four times as large at most
-        (0, 1, 300, [32, 128, 256]),
-        (100, 1, 1000, [32, 128, 512]),
-        (1000, 1, 1100, [32, 16, 64]),  # a small slope: one look below, then to the double batch
-        (320, 10, 970, [32, 16]),  # 64 samples would fit, but by less than the margin
-        (320, 10, 1000, [32, 16, 64]),
-    ],
-)
-def test_the_rungs_of_some_lines(fixed: int, slope: int, limit: int, tried: list[int]) -> None:
-    assert climb(DOUBLING, 32, limit, lambda batch: fixed + slope * batch)[2] == tried
-
-
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from(DOUBLING), st.integers(1, GIB), st.integers(0, GIB), st.integers(1, 2**24), st.floats(1, 40))
 def test_where_memory_is_flat_and_then_a_line_a_rung_overshoots_once_at_most_and_by_less_than_twice(
@@ -120,11 +105,6 @@ def test_from_a_start_that_does_not_fit_the_way_leads_down_to_the_largest_that_d
     assert max(peaks, default=0) == fits
     assert not fits or min(failed) == 2 * fits
     assert len(tried) <= MAX_RUNGS
-
-
-@pytest.mark.parametrize(("start", "first"), [(8, 8), (47, 8), (50, 48), (10**6, 512)])
-def test_the_first_rung_is_the_start_or_what_is_allowed_below_it(start: int, first: int) -> None:
-    assert next_rung({}, [], (8, 48, 512), start, 0.0) == first
 
 
 def rate_of(config: Config) -> float:
@@ -237,41 +217,6 @@ def test_what_is_looked_at_next_follows_from_what_is_known_alone(answerer: Answe
         assert next_probe(known, answerer.space) == (probe.part, probe.config)
 
 
-@pytest.mark.parametrize("make", [on_cpu, on_gpu], ids=["cpu", "gpu"])
-def test_no_look_is_taken_at_a_batch_that_the_looks_before_show_not_to_fit(make: Callable[..., Answerer]) -> None:
-    for fixed in (0, 1, 3, 5):
-        for slope in (2**20, 2**23, 2**25):
-            answerer = make(memory=lambda config, a=fixed, c=slope: a * GIB + c * config.batch_size)
-            assert all(answerer.memory(config) <= 0.9 * 8 * GIB for config in steps(answerer.run()))
-
-
-@pytest.mark.parametrize("make", [on_cpu, on_gpu], ids=["cpu", "gpu"])
-def test_every_precision_is_looked_at_and_the_fastest_step_has_its_neighbours(make: Callable[..., Answerer]) -> None:
-    answerer = make()
-    configs = steps(answerer.run())
-    assert {config.amp for config in configs} == set(answerer.space.allowed["amp"])
-    fastest = max(configs, key=answerer.rate)
-    batches = answerer.space.allowed["batch_size"]
-    here = batches.index(fastest.batch_size)
-    like = {c.batch_size for c in configs if (c.amp, c.intra_op_threads) == (fastest.amp, fastest.intra_op_threads)}
-    assert set(batches[max(0, here - 1) : here + 2]) <= like
-
-
-def test_on_a_cpu_every_number_of_threads_is_looked_at_and_the_best_with_the_best_precision() -> None:
-    answerer = on_cpu()
-    configs = steps(answerer.run())
-    assert {config.intra_op_threads for config in configs} == set(answerer.space.allowed["threads"]) == {1, None, 4}
-    fastest = max(configs, key=rate_of)
-    assert (fastest.amp, fastest.intra_op_threads) == ("bf16", 1)
-    assert fastest.batch_size == max(answerer.space.allowed["batch_size"])
-
-
-def test_on_an_accelerator_no_number_of_threads_is_looked_at() -> None:
-    answerer = on_gpu()
-    assert len(answerer.space.allowed["threads"]) > 1
-    assert {config.intra_op_threads for config in steps(answerer.run())} == {None}
-
-
 @pytest.mark.parametrize("outcome", [Outcome.NUMERICS, Outcome.CRASHED, Outcome.USER_ERROR, Outcome.TIMEOUT])
 @pytest.mark.parametrize("fails_from", [1, 128])
 def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(outcome: Outcome, fails_from: int) -> None:
@@ -295,26 +240,3 @@ def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before
             assert parts[0] == "numerics"
             assert "compute" in parts
         assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
-
-
-@pytest.mark.parametrize("rejects", [["bf16"], ["bf16", "fp16"]])
-@pytest.mark.parametrize("allowed", ["off,bf16,fp16", "bf16,fp16"])
-def test_a_precision_that_is_rejected_is_not_looked_at_and_others_are(allowed: str, rejects: list[str]) -> None:
-    probes = on_gpu(rejects=rejects, bounds={"amp": allowed}).run()
-    assert {config.amp for config in steps(probes)} == set(allowed.split(",")) - set(rejects)
-
-
-def test_a_comparison_that_failed_is_not_tried_again_and_its_precision_not_used() -> None:
-    probes = on_gpu(fails=lambda part, config: Outcome.DEVICE_OOM if part == "numerics" else None).run()
-    assert [probe.config.amp for probe in probes if probe.part == "numerics"] == ["bf16", "fp16"]
-    assert {config.amp for config in steps(probes)} == {"off"}
-
-
-def test_where_larger_batches_do_not_pay_the_ladder_ends_with_a_look_at_the_smallest() -> None:
-    configs = steps(on_gpu(rate=lambda config: 100.0, bounds={"amp": "off"}).run())
-    assert [config.batch_size for config in configs][:3] == [32, 128, 8]
-
-
-@pytest.mark.parametrize(("build", "looks"), [(1e-6, [32]), (1e-3, [32, 128])])
-def test_the_loader_is_looked_at_again_with_another_batch_where_loading_matters(build: float, looks: list[int]) -> None:
-    assert [probe.config.batch_size for probe in on_gpu(build=build).run() if probe.part == "loader"] == looks

@@ -35,32 +35,19 @@ def points(draw: st.DrawFn) -> tuple[Space, Point]:
     [
         *((knob, None, ()) for knob in KNOBS),
         ("batch_size", "64", (64,)),
-        ("batch_size", 64, (64,)),
         ("batch_size", "32..512", (32, 64, 128, 256, 512)),
         ("batch_size", "48..200", (48, 64, 128, 200)),
-        ("batch_size", "100..100", (100,)),
-        ("batch_size", "100..120", (100, 120)),
         ("batch_size", "1 .. 4", (1, 2, 4)),
         ("batch_size", "16, 24,32", (16, 24, 32)),
-        ("batch_size", [16, 24], (16, 24)),
         ("batch_size", range(8, 11), (8, 9, 10)),
-        ("num_workers", "0", (0,)),
-        ("num_workers", 0, (0,)),
         ("num_workers", "0..8", tuple(range(9))),
-        ("num_workers", "0,2,4", (0, 2, 4)),
         ("num_workers", "2,2", (2,)),
-        ("prefetch_factor", "2..4", (2, 3, 4)),
         ("prefetch_factor", (2, 8), (2, 8)),
-        ("threads", "1..3", (1, 2, 3)),
         ("threads", {2}, (2,)),
         ("pin_memory", "true", (True,)),
         ("pin_memory", "on,OFF", (True, False)),
-        ("pin_memory", False, (False,)),
-        ("persistent_workers", "yes,no", (True, False)),
         ("persistent_workers", [True, False], (True, False)),
-        ("amp", "bf16", ("bf16",)),
         ("amp", "off,bf16,fp16", ("off", "bf16", "fp16")),
-        ("amp", ["off", "fp16"], ("off", "fp16")),
     ],
 )
 def test_a_knob_takes_values_lists_and_ranges(knob: str, given: Any, values: tuple[Any, ...]) -> None:
@@ -86,19 +73,11 @@ def test_a_bad_text_or_value_is_refused_with_the_flag(knob: str, value: Any) -> 
         parse_knob(knob, value)
 
 
-@pytest.mark.parametrize("knob", ["amp", "pin_memory", "persistent_workers"])
-def test_a_range_needs_numbers(knob: str) -> None:
-    with pytest.raises(UsageError, match="a range needs whole numbers"):
-        parse_knob(knob, "off..on")
-
-
 @pytest.mark.parametrize(
     ("given", "flag"),
     [
         ({"amp": "fp16"}, "--amp fp16"),
-        ({"amp": "off,fp16"}, "--amp fp16"),
         ({"pin_memory": "true"}, "--pin-memory true"),
-        ({"pin_memory": "off,on"}, "--pin-memory true"),
         ({"batch_size": "32..4097"}, "--batch-size 4097"),
     ],
 )
@@ -152,13 +131,6 @@ def test_every_configuration_keeps_to_the_bounds_and_every_value_within_them_occ
         of_workers = knob in ("prefetch_factor", "persistent_workers")
         found = {getattr(config, name) for config in space.configs if config.num_workers or not of_workers}
         assert found == set(space.allowed[knob])
-
-
-def test_a_baseline_beyond_the_bounds_can_be_written_but_is_not_admitted() -> None:
-    assert BOUNDED.config(BOUNDED.point(examples.BASELINE)) == examples.BASELINE
-    assert examples.BASELINE not in BOUNDED.configs
-    assert {config.batch_size for config in BOUNDED.configs} == {64, 128, 256}
-    assert {config.num_workers for config in BOUNDED.configs} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -215,13 +187,6 @@ def test_what_the_user_says_of_persistent_workers_decides(given: Any) -> None:
     assert not space.with_persistence(kept(1.0, persistent_workers=False)).persistent_workers
 
 
-def test_without_workers_or_numbers_nothing_is_decided() -> None:
-    space = space_of(gpu_facts())
-    assert space.with_persistence(examples.trial()) == examples.BASELINE
-    failed = examples.failed_trial(config=Config(num_workers=2, persistent_workers=True))
-    assert space.with_persistence(failed) == failed.config
-
-
 def test_a_dataset_whose_epoch_is_set_from_outside_gets_new_workers_each_epoch() -> None:
     space = space_of(gpu_facts(sets_epoch=True))
     assert space.allowed["persistent_workers"] == (False,)
@@ -247,9 +212,3 @@ def test_of_the_batch_sizes_that_were_asked_for_those_count_that_divide_the_whol
         build_space(gpu_facts(), 4, baseline, {"batch_size": "100,200"}, 256)
     odd = build_space(gpu_facts(), 4, Config(batch_size=15, accumulation_steps=3), {"batch_size": "10..30"}, 45)
     assert odd.allowed["batch_size"] == (15,)
-
-
-def test_without_fixed_samples_of_a_step_what_does_not_vary_stays_as_it_is() -> None:
-    space = space_of(gpu_facts(), baseline=Config(batch_size=8, accumulation_steps=4, inter_op_threads=2))
-    assert {(config.accumulation_steps, config.inter_op_threads) for config in space.configs} == {(4, 2)}
-    assert space.with_batch_size(space.base, 128) == replace(space.base, batch_size=128)

@@ -92,40 +92,12 @@ def test_errors_grow_with_the_distance_from_what_was_measured(curve: dict[int, f
     assert all(near < far for errors in (up, down) for near, far in pairwise(errors))
 
 
-def test_between_two_measured_batches_less_is_unknown_than_as_far_beyond_them() -> None:
-    found = model({64: 0.01, 256: 0.03})
-    measured, between, beyond = (found.estimate(batch, "off", 2).error for batch in (256, 128, 512))
-    assert measured < between < beyond
-
-
-def test_one_measured_step_moves_the_best_known_curve() -> None:
-    found = separate((64, "bf16", 4))
-    for batch in (16, 32, 100, 256, 1024):
-        estimate = found.estimate(batch, "bf16", 4)
-        assert estimate.seconds == pytest.approx(found.estimate(batch, "off", 4).seconds / 3)
-        assert batch == 64 or estimate.error > found.estimate(batch, "off", 4).error
-
-
 def test_precision_and_threads_that_were_each_measured_alone_are_composed() -> None:
     found = separate((64, "bf16", 4), (128, "off", 1))
     for batch in LADDER:
         composed = found.estimate(batch, "bf16", 1)
         assert composed.seconds == pytest.approx(separable("bf16", 1, batch))
         assert composed.error > found.estimate(batch, "bf16", 4).error
-
-
-def test_what_was_never_measured_is_taken_as_the_best_known_and_very_unsure() -> None:
-    found = separate((64, "bf16", 4))
-    unknown = found.estimate(64, "fp16", 4)
-    assert unknown.seconds == pytest.approx(separable("off", 4, 64))
-    assert unknown.error > 2 * max(found.estimate(64, amp, 4).error for amp in ("off", "bf16"))
-    assert found.estimate(64, "bf16", 2).seconds == pytest.approx(separable("bf16", 4, 64))
-
-
-def test_two_steps_of_its_own_are_worth_more_than_a_borrowed_curve() -> None:
-    known = [StepPoint(batch, "off", 4, 1e-3 * batch) for batch in LADDER]
-    found = ComputeModel([*known, StepPoint(64, "bf16", 4, 0.02), StepPoint(128, "bf16", 4, 0.02)])
-    assert found.estimate(96, "bf16", 4).seconds == pytest.approx(0.02)
 
 
 @given(st.tuples(GROUPS, CURVES), st.tuples(GROUPS, CURVES), BATCHES, GROUPS)
@@ -156,13 +128,6 @@ def test_measured_peaks_are_returned_and_beyond_them_memory_never_shrinks(peaks:
     found = MemoryModel(dict(sorted(peaks.items())))
     assert [found.at(batch) for batch in peaks] == pytest.approx(list(peaks.values()), abs=1)
     assert found.at(max(peaks) + more) >= peaks[max(peaks)]
-
-
-def test_of_two_slopes_the_larger_counts_and_a_peak_between_two_lies_on_the_line_through_them() -> None:
-    assert MemoryModel({16: 16 * MIB, 32: 64 * MIB, 64: 96 * MIB}).slope == pytest.approx(3 * MIB)
-    assert MemoryModel({16: 16 * MIB, 32: 32 * MIB, 64: 128 * MIB}).slope == pytest.approx(3 * MIB)
-    found = MemoryModel({16: 100 * MIB, 32: 300 * MIB, 64: 320 * MIB})
-    assert [found.at(24), found.at(48)] == pytest.approx([200 * MIB, 310 * MIB])
 
 
 def test_neither_one_jump_of_the_curve_nor_a_flat_start_sets_the_slope() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +20,12 @@ from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
-    equal_everywhere,
     few_of,
     four_shared_cores,
     gpu_facts,
     host,
     larger_batches_pay,
     loader_bound,
-    space_of,
 )
 
 REQUEST = Request(seconds=1.0)
@@ -65,10 +62,6 @@ def optuna_trials(storage: Path) -> list[optuna.trial.FrozenTrial]:
     return optuna.load_study(study_name=name, storage=journal).get_trials()
 
 
-def too_large(config: Config) -> Outcome | None:
-    return Outcome.DEVICE_OOM if config.batch_size > 128 else None
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     return tmp_path / "study.journal"
@@ -78,30 +71,6 @@ def test_the_baseline_is_the_first_trial_even_beyond_the_bounds() -> None:
     baseline, *others = run(opened(batch_size="64..256"), SimulatedMachine(cost=loader_bound), 15)
     assert (baseline.number, baseline.kind, baseline.config) == (0, "baseline", examples.BASELINE)
     assert all(trial.kind != "baseline" for trial in others)
-
-
-@pytest.mark.parametrize("cost", [equal_everywhere, loader_bound, larger_batches_pay, four_shared_cores])
-def test_no_configuration_is_measured_twice(cost: Any) -> None:
-    machine = SimulatedMachine(cost=cost, noise=0.02, fails=too_large)
-    trials = run(open_study(space_of(gpu_facts()), gpu_facts(), host()), machine, 30)
-    assert set(Counter(trial.config for trial in trials).values()) == {1}
-    assert [trial.number for trial in trials] == list(range(30))
-    assert [trial.kind for trial in trials] == ["baseline"] + 29 * ["search"]
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        {"batch_size": "64..256"},
-        {"num_workers": "1..2", "amp": "bf16"},
-        {"threads": 1, "pin_memory": True},
-        {"prefetch_factor": "4,8"},
-        {"persistent_workers": True, "num_workers": "2,4"},
-    ],
-)
-def test_every_proposal_but_the_baseline_respects_the_bounds(bounds: dict[str, Any]) -> None:
-    _, *proposals = run(opened(**bounds), SimulatedMachine(cost=loader_bound, noise=0.05), 25)
-    assert {trial.config for trial in proposals} <= set(few_of(gpu_facts(), **bounds).configs)
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
@@ -186,31 +155,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
     assert sorted(trial.number for trial in study.history) == list(range(8))
 
 
-def test_an_abandoned_trial_fails_and_may_be_asked_for_again() -> None:
-    study = opened()
-    run(study, SimulatedMachine(cost=loader_bound), 2)
-    lost, _ = study.ask()
-    study.abandon()
-    study.abandon()  # there is nothing left to give up
-    assert (len(study.trials), study.ask()[0]) == (2, lost)
-
-
-@pytest.mark.parametrize(("outcome", "most"), [(Outcome.SUSPECT, 512), (Outcome.DEVICE_OOM, 32)])
-def test_a_failed_trial_is_never_the_best_and_a_disturbed_one_may_be(outcome: Outcome, most: int) -> None:
-    study, fails = opened(), lambda config: outcome if config.batch_size > 32 else None
-    run(study, SimulatedMachine(cost=larger_batches_pay, fails=fails), 20)
-    assert there(study.best).config.batch_size == most
-
-
 KEPT = Config(num_workers=4, persistent_workers=True)
-DEARER = {
-    "workers": (KEPT, replace(KEPT, num_workers=2)),
-    "prefetch": (replace(KEPT, prefetch_factor=8), KEPT),
-    "pinning": (replace(KEPT, pin_memory=True), KEPT),
-    "precision": (replace(KEPT, amp="bf16"), KEPT),
-    "threads": (replace(KEPT, intra_op_threads=1), KEPT),
-    "batch size": (replace(KEPT, batch_size=128), KEPT),
-}
 
 
 def tell_rates(study: TuningStudy, rates: Mapping[Config, float]) -> None:
@@ -218,18 +163,6 @@ def tell_rates(study: TuningStudy, rates: Mapping[Config, float]) -> None:
         _, kind = study.ask()
         measured = examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1e5)
         study.tell(Attempt(outcome=Outcome.OK, payload=measured), config, kind)
-
-
-@pytest.mark.parametrize(
-    ("rate", "is_chosen"), [(1000.0, True), (985.0, True), (975.0, False)], ids=["equal", "tie", "slower"]
-)
-@pytest.mark.parametrize("pair", DEARER.values(), ids=DEARER)
-def test_among_equally_fast_ones_the_cheapest_is_the_finalist(pair: Any, rate: float, is_chosen: bool) -> None:
-    dear, cheap = pair
-    study = opened(prefetch_factor="2,8")
-    looked_at(study, SimulatedMachine(cost=loader_bound), ("numerics", Config(amp="bf16")))
-    tell_rates(study, {Config(batch_size=32): 100.0, dear: 1000.0, cheap: rate})
-    assert [trial.config for trial in study.finalists(1)] == [cheap if is_chosen else dear]
 
 
 def study_with(rates: Mapping[Config, float]) -> TuningStudy:
@@ -255,19 +188,6 @@ def test_the_best_alternative_is_a_finalist_however_slow_and_the_baseline_never_
     assert study_with({}).finalists(3) == ()
 
 
-def test_confirmations_are_kept_beside_the_trials(journal: Path) -> None:
-    machine = SimulatedMachine(cost=loader_bound)
-    study = opened(journal)
-    trials = run(study, machine, 3)
-    confirmations = [
-        study.confirmed(machine.measure(config, REQUEST), config, "a-0", None) for config in (Config(), examples.ANSWER)
-    ]
-    assert [(trial.kind, trial.round) for trial in confirmations] == [("confirm", "a-0")] * 2
-    for current in (study, opened(journal)):
-        assert (current.trials, current.history) == (tuple(trials), (*trials, *confirmations))
-        assert [trial.number for trial in current.history] == list(range(5))
-
-
 def test_opening_a_study_leaves_optunas_verbosity_as_it_was() -> None:
     before = optuna.logging.get_verbosity()
     opened()
@@ -277,18 +197,6 @@ def test_opening_a_study_leaves_optunas_verbosity_as_it_was() -> None:
 def looked_at(study: TuningStudy, machine: SimulatedMachine, *parts: tuple[Part, Config]) -> None:
     for part, config in parts:
         study.looked(part, config, machine.measure(config, Request(seconds=1.0, part=part)))
-
-
-def test_looks_are_kept_beside_the_trials(journal: Path) -> None:
-    machine = SimulatedMachine(cost=loader_bound, fails=too_large)
-    study = opened(journal)
-    run(study, machine, 1)
-    looked_at(study, machine, ("loader", Config()), ("compute", Config()), ("compute", Config(batch_size=512)))
-    reopened = opened(journal)
-    assert reopened.probes == study.probes
-    assert [probe.part for probe in reopened.probes] == ["loader", "compute", "compute"]
-    assert [probe.attempt.outcome for probe in reopened.probes] == [Outcome.OK, Outcome.OK, Outcome.DEVICE_OOM]
-    assert len(reopened.trials) == 1
 
 
 def test_a_trial_carries_what_was_expected_of_it() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import statistics
-import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -10,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from autotune.api import tune
-from autotune.config import Config, load_config
-from autotune.configfile import read_document
+from autotune.config import Config
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.messages import Progress
 from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.report.text import verdict_sentence
-from autotune.result import Result, Verdict, verdict_text
+from autotune.result import Result, Verdict
 from autotune.search.space import as_baseline, build_space
 from autotune.storage.keeper import Keeper
 from tests import examples
@@ -89,12 +86,6 @@ def test_the_best_of_a_known_machine_is_found_within_twenty_trials(cost: Any, fa
     assert len(searched(result)) <= 20
     assert machine.rate(result.config) >= 0.95 * machine.best(few_of(facts, cpus))
     assert result.verdict is Verdict.FASTER
-
-
-def test_the_best_that_fits_in_memory_is_found() -> None:
-    fails = {"fails": lambda config: Outcome.DEVICE_OOM if config.batch_size > 200 else None}
-    result = tuned(SimulatedMachine(cost=larger_batches_pay, **fails), trials=20)
-    assert (result.verdict, result.config.batch_size) == (Verdict.FASTER, 128)
 
 
 @pytest.mark.parametrize(("budget", "baselines"), [(120.0, 1), (600.0, 2)])
@@ -204,22 +195,6 @@ def test_the_number_of_trials_limits_the_search(trials: int) -> None:
     assert result.stop_reason == f"{trials} trials were asked for"
 
 
-@pytest.mark.parametrize("budget", [20.0, 180.0, 1000.0])
-@pytest.mark.parametrize("noise", [0.001, 0.1])
-def test_the_budget_holds(budget: float, noise: float) -> None:
-    machine = SimulatedMachine(cost=four_shared_cores, noise=noise, seconds=3.0)
-    result = tuned(machine, CPU, cpus=4, budget=budget)
-    assert machine.time <= budget + 2 * machine.seconds
-    assert result.seconds == machine.time
-
-
-def test_the_budget_leaves_room_for_three_rounds_of_confirmation() -> None:
-    result = tuned(SimulatedMachine(cost=four_shared_cores, noise=0.1, seconds=9.0), CPU, cpus=4, budget=180.0)
-    assert "--budget 5m" in result.stop_reason
-    assert result.seconds > 150
-    assert result.rounds >= 3
-
-
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound), budget=100_000.0, num_workers="0,4,8,12")
     assert result.stop_reason.startswith("within 3% of the ceiling")
@@ -316,14 +291,6 @@ def test_a_study_that_goes_on_counts_its_earlier_rounds(journal: Path) -> None:
     assert rounds[1] > rounds[0] >= 3
 
 
-def test_confirmation_asks_for_fresh_processes_and_the_search_does_not() -> None:
-    machine = SimulatedMachine(cost=loader_bound)
-    result = tuned(machine)
-    fresh = [request.fresh for _, request in machine.calls]
-    assert fresh == sorted(fresh)
-    assert sum(fresh) == len([trial for trial in result.history if trial.kind == "confirm"]) > 0
-
-
 @pytest.mark.parametrize(("gain", "keeps"), [(0.002, False), (0.05, True)])
 def test_workers_live_on_in_the_answer_where_that_pays_and_the_answer_was_measured(gain: float, keeps: bool) -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, persistence_gain=gain))
@@ -338,16 +305,6 @@ def test_the_baseline_is_not_improved_upon_by_what_was_not_allowed() -> None:
     machine = SimulatedMachine(cost=equal_everywhere, persistence_gain=0.05)
     result = tuned(machine, baseline=baseline, num_workers="4..8")
     assert result.config.to_document()["dataloader"] == baseline.to_document()["dataloader"]
-
-
-def test_a_study_of_older_records_is_not_continued(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.storage.study_records.SCHEMA", 1)
-    tuned(SimulatedMachine(cost=loader_bound), trials=4, storage=journal)
-    monkeypatch.undo()
-    machine = SimulatedMachine(cost=loader_bound)
-    result = tuned(machine, trials=4, storage=journal)
-    assert machine.calls[0][0].num_workers == 0
-    assert [note for note in result.notes if "another version of autotune: it is not continued" in note]
 
 
 def overflowing(amp: str) -> NumericsCheck:
@@ -377,20 +334,6 @@ def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() ->
     assert (result.verdict, result.config.amp) == (Verdict.UNDECIDED, "off")
     assert result.missing == ("something to compare: nothing else is allowed, or nothing else could run",)
     assert any("fp16" in note for note in result.notes)
-
-
-@pytest.mark.parametrize("budget", [1.0, 10.0, 40.0])
-def test_without_time_to_compare_a_precision_with_fp32_it_is_not_used(budget: float) -> None:
-    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, seconds=3.0)
-    tuned(machine, budget=budget)
-    compared = {config.amp for config, request in machine.looks if request.part == "numerics"}
-    assert {config.amp for config, _ in machine.calls} <= compared | {"off"}
-
-
-def test_a_precision_that_the_user_trains_in_is_theirs() -> None:
-    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001, numerics=overflowing)
-    assert tuned(machine, baseline=Config(amp="fp16"), batch_size=32).config.amp == "fp16"
-    assert not [config for config, request in machine.looks if request.part == "numerics" and config.amp == "fp16"]
 
 
 @pytest.mark.parametrize(
@@ -484,12 +427,6 @@ def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> 
     assert any("more memory than it may" in note for note in result.notes)
 
 
-def test_what_an_epoch_would_need_by_its_end_counts() -> None:
-    grows = {"grows": lambda config, request: config.num_workers > 0}
-    machine = Growing(cost=loader_bound, numbers={"epoch_host_memory_bytes": 3 * 2**30}, **grows)
-    assert tuned(machine, CPU, trials=8, memory_limit=MemoryLimit(most=2**31)).config.num_workers == 0
-
-
 def test_a_baseline_that_takes_too_much_memory_is_refused_and_in_a_study_that_goes_on_too(journal: Path) -> None:
     machine, less = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: 2**31), MemoryLimit(most=2**30)
     with pytest.raises(UsageError, match=r"--max-memory 1\.0 GiB: the baseline takes 2\.0 GiB"):
@@ -504,17 +441,6 @@ def test_a_study_goes_on_with_narrower_bounds(journal: Path) -> None:
     for trials, narrow in ((5, {}), (8, {"batch_size": "64,128"}), (8, {"amp": "off"}), (8, {"threads": 1})):
         given = {"baseline": Config(batch_size=256), "trials": trials, "storage": journal, **wide, **narrow}
         assert tuned(SimulatedMachine(cost=larger_batches_pay), CPU, **given).config.batch_size in (64, 128, 256)
-
-
-def test_more_headroom_leaves_more_memory_free() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
-    largest = {}
-    for headroom in (0.1, 0.6):
-        result = tuned(machine, batch_size="32..512", memory_limit=MemoryLimit(headroom=headroom))
-        peaks = [trial.measurement.peak_memory_bytes for trial in searched(result) if trial.measurement]
-        assert max(peaks) <= (1 - headroom) * 8 * 2**30
-        largest[headroom] = result.config.batch_size
-    assert largest == {0.1: 256, 0.6: 128}
 
 
 def test_progress_goes_through_the_phases_in_order() -> None:
@@ -549,43 +475,3 @@ def test_the_file_holds_every_documented_key(cost: Callable[[Config], StepCost])
         of_workers = set() if document["dataloader"]["num_workers"] else {"prefetch_factor", "persistent_workers"}
         assert keys - of_workers <= set(document[section])
     assert "samples_per_second" in document["measured"]["baseline"]
-
-
-@pytest.mark.parametrize("name", ["autotune.yaml", "autotune.json"])
-@pytest.mark.parametrize("cost", [loader_bound, equal_everywhere])
-def test_the_file_gives_the_answer_back(tmp_path: Path, name: str, cost: Callable[[Config], StepCost]) -> None:
-    result = tuned(SimulatedMachine(cost=cost, noise=0.02))
-    result.config.save(tmp_path / name)
-    assert read_document(tmp_path / name) == result.config.to_document()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it was made on a machine that does not exist
-        loaded = load_config(tmp_path / name)
-    assert loaded == result.config
-    assert (measured := there(loaded.measured)) == result.config.measured
-    assert measured["verdict"] == verdict_text(result.verdict, result.most_gain)
-    assert measured["samples_per_second"] == pytest.approx(result.samples_per_second, rel=1e-5)
-
-
-def test_a_baseline_of_the_users_is_the_baseline() -> None:
-    baseline = Config(batch_size=48, num_workers=5, prefetch_factor=3, persistent_workers=True, amp="bf16")
-    result = tuned(SimulatedMachine(cost=equal_everywhere), baseline=baseline)
-    assert searched(result)[0].config == baseline
-    assert replace(result.baseline, intra_op_threads=None, inter_op_threads=None) == baseline
-
-
-@pytest.mark.parametrize(
-    ("options", "flag"),
-    [
-        ({"batch_size": "0"}, "--batch-size"),
-        ({"amp": "fp8"}, "--amp"),
-        ({"trials": 0}, "--trials"),
-        ({"budget": "soon"}, "--budget"),
-        ({"baseline": {"amp": "fp8"}}, "amp"),
-        ({"explore": "turbo"}, "--explore: unknown option 'turbo'"),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_starts(options: dict[str, Any], flag: str) -> None:
-    seen: list[Progress] = []
-    with pytest.raises(UsageError, match=flag):
-        tune("no_such_module:build", on_progress=seen.append, **options)
-    assert seen == []
