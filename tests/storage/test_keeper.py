@@ -93,25 +93,6 @@ def test_everything_that_was_kept_is_there_again(location: Path | str) -> None:
     assert "2 trials, the last of 20" in str(said.message)
 
 
-def test_looks_go_on_where_they_ended(location: Path | str) -> None:
-    for _ in range(3):
-        with opened(location) as (keeper, _):
-            keeper.trial(frozen(trial(0)))
-            keeper.look(PROBE)
-            keeper.look(PROBE)
-    assert len(kept_at(location).probes) == 6
-
-
-def test_optuna_reads_the_constraints_and_values(location: Path | str) -> None:
-    keep(location, 0)
-    storage: Any = location
-    if isinstance(location, Path):
-        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(location)))
-    (name,) = optuna.get_all_study_names(storage)
-    (stored,) = optuna.load_study(study_name=name, storage=storage).trials
-    assert (stored.value, stored.constraints) == (1234.5, {"feasible": -0.5})
-
-
 # --- whose study it is ---
 
 
@@ -130,6 +111,7 @@ def test_what_hears_of_a_study_may_fail_and_is_not_taken_for_the_storage(locatio
     ("change", "said"),
     [
         ({"torch": "2.12.0"}, "made with torch 2.12.0, here is 2.13.0: it is not continued, a new study begins"),
+        ({"records": "1"}, "made with another version of autotune: it is not continued"),
         ({"workload": "other"}, "made with another model, dataset or training code: it is not"),
         ({"CPU": "x", "torch": "1"}, "made with torch 1, here is 2.13.0; CPU x, here is a CPU: it is not"),
     ],
@@ -163,12 +145,6 @@ def test_an_identity_tells_apart_what_must_not_be_mixed(facts: Any, part: str) -
     here, there = (identify(each, host(8), space_of(gpu_facts()).fingerprint) for each in (gpu_facts(), facts))
     assert here.name != there.name
     assert [name for name in here.parts if here.parts[name] != there.parts[name]] == [part]
-
-
-def test_other_bounds_are_another_study() -> None:
-    spaces = space_of(gpu_facts()), space_of(gpu_facts(), batch_size="8..16")
-    here, there = (identify(gpu_facts(), host(8), space.fingerprint) for space in spaces)
-    assert here.differences(there.parts) == ["another baseline or other values to search"]
 
 
 # --- the file of one command ---
@@ -279,17 +255,13 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda record: record.update(measurement=3), "trial.measurement: is 3; allowed: an object"),
         (lambda record: record["measurement"].update(samples_per_second="x"), "samples_per_second: is 'x'"),
         (lambda record: record["measurement"].update(samples_per_second=-1), "-1.0 was never measured"),
-        (lambda record: record["measurement"].update(samples_per_second=float("nan")), "nan was never measured"),
         (lambda record: record["measurement"].update(memory_limit_bytes=10**400), "memory_limit_bytes: is 1000"),
         (lambda record: record["measurement"].pop("steps"), "lacks one of steps"),
         (lambda record: record.update(config={"dataloader": {"batch_size": -1}}), "allowed: a configuration"),
-        (lambda record: record.update(config=[]), "allowed: a configuration"),
-        (lambda record: record.update(outcome="!"), "trial.outcome: is '!'"),
         (lambda record: record.update(kind="search"), "the baseline's trial is missing"),
         (lambda record: record.update(number=True), "trial.number: is True; allowed: int"),
         (lambda record: record.update(surprise=1), "unknown field 'surprise'"),
         (lambda record: record.update(planned=0), "0 was never measured"),
-        (lambda record: record.clear(), "lacks one of"),
     ],
 )
 def test_a_record_that_is_none_is_a_clear_error(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,23 +27,34 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, StorageError, UsageError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
-from autotune.records import Kind, Outcome, Request
-from autotune.search.loop import POLL, Search
+from autotune.records import Kind, Request
+from autotune.search.loop import Search
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage import study_records as stored
 from autotune.storage.keeper import Keeper
 from autotune.storage.read import read_study
 from autotune.storage.server import LIMITS, Limits, open_database
 from autotune.storage.shared_keeper import SharedKeeper, open_keeper
-from autotune.storage.study_records import Identity
+from autotune.storage.study_records import Identity, identify
 from tests.server import PASSWORD, Server, free_port
-from tests.simulated import SimulatedMachine, host, larger_batches_pay, tuner_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, larger_batches_pay, tuner_of
 from tests.storage.test_keeper import HERE
-from tests.tuner import FACTS, SPACE, keeper_of, rough
 
 pytestmark = pytest.mark.server
 
 REQUEST = Request(seconds=1.0)
+FACTS = gpu_facts()
+SPACE = few_of(FACTS, amp="off", batch_size="16..512", num_workers="0..8")
+
+
+def rough(config: Config) -> StepCost:
+    """Waiting depends on the configuration in a way that nothing foretells, so there is always more to try."""
+    share = zlib.crc32(repr(config).encode()) / 2**32
+    return StepCost(wait=1e-4 * config.batch_size * 30**share, compute=2e-6 * config.batch_size)
+
+
+def keeper_of(url: str, folder: Path, **options: Any) -> SharedKeeper:
+    return SharedKeeper(url, local=folder / "autotune.study", **options)
 
 
 class Tuner:
@@ -144,26 +158,6 @@ def test_what_another_measures_is_left_out_and_what_is_like_it_is_worth_less(joi
     assert other.study.forecast.promised is None
 
 
-def test_two_that_want_the_same_get_different_ones(join: Join) -> None:
-    one, other = join(), join()
-    one.search(4)
-    other.study.refresh()
-    wanted = other.study.forecast.proposal()
-    assert one.ask()[0] == wanted
-    assert other.study.ask() is None  # it still wants the same
-    other.study.refresh()
-    assert other.ask()[0] != wanted
-
-
-def test_looks_are_shared(join: Join) -> None:
-    one, other = join(), join()
-    one.search(3)
-    assert one.machine.looks
-    other.search(6)
-    assert other.machine.looks == []
-    assert other.study.probes == one.study.probes
-
-
 def test_looks_at_the_same_by_two_tuners_count_once(join: Join) -> None:
     one, other = join(), join()
     one.measure()
@@ -206,23 +200,6 @@ def test_no_baseline_is_waited_for_longer_than_the_budget(join: Join) -> None:
     assert other.machine.time == 12_000.0
 
 
-def test_a_tuner_that_comes_too_late_again_and_again_does_not_ask_all_the_time(
-    join: Join, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = join()
-    one.measure()
-    answers = [False, False, False]
-    claim = one.keeper.claim
-
-    def refuse(*arguments: Any, **options: Any) -> bool:
-        return answers.pop() if answers else claim(*arguments, **options)
-
-    monkeypatch.setattr(one.keeper, "claim", refuse)
-    slept: list[float] = []
-    assert one.search(2, sleep=slept.append) == "2 trials were asked for"
-    assert slept == [POLL, POLL]
-
-
 def test_no_search_ends_while_others_may_still_find_something(join: Join) -> None:
     """The last configurations that could win are being measured: what comes of them is waited for."""
     one, other = join(cost=larger_batches_pay), join(cost=larger_batches_pay)
@@ -237,23 +214,6 @@ def test_no_search_ends_while_others_may_still_find_something(join: Join) -> Non
     other.search(50, sleep=sleep)
     assert slept
     assert asked[0] in [trial.config for trial in other.study.trials]
-
-
-def test_the_results_of_all_are_kept_and_the_latest_is_shown(database: str, tmp_path: Path) -> None:
-    results = []
-    for seed in range(2):
-        machine = SimulatedMachine(cost=rough, noise=0.05, seed=seed)
-        keeper = keeper_of(database, tmp_path)
-        results.append(tuner_of(machine, SPACE, FACTS, host(), max_trials=6 + 3 * seed).result(keeper))
-        keeper.delivered(tmp_path / f"{seed}.yaml")
-        keeper.close()
-        study = read_study(database)
-        assert study.result.seconds == results[-1].seconds
-        assert study.path == str(tmp_path / f"{seed}.yaml")
-        numbers = [trial.number for trial in study.history]
-        assert len(numbers) == len(set(numbers))
-    assert results[0].seconds != results[1].seconds
-    assert [trial.config for trial in study.history] == [trial.config for trial in results[1].history]
 
 
 def test_an_interrupt_while_the_result_is_kept_costs_no_answer(
@@ -271,29 +231,6 @@ def test_an_interrupt_while_the_result_is_kept_costs_no_answer(
     study = read_study(database)
     assert study.result.samples_per_second == result.samples_per_second
     assert not list(tmp_path.iterdir())
-
-
-def test_a_server_that_goes_away_during_confirmation_is_told_then(
-    server: Server, database: str, tmp_path: Path
-) -> None:
-    class Machine(SimulatedMachine):
-        def measure(self, config: Any, request: Request) -> Any:
-            if request.fresh and server.is_running:
-                server.stop()
-            return super().measure(config, request)
-
-    told: list[Progress] = []
-    keeper = keeper_of(database, tmp_path)
-    result = tuner_of(Machine(cost=rough), SPACE, FACTS, host(), tell=told.append, max_trials=4).result(keeper)
-    keeper.close()
-    without, continues = (progress for progress in told if progress.message)
-    assert without.phase == continues.phase == "confirm"
-    assert "the run goes on without it" in str(without.message)
-    (path,) = tmp_path.glob("*.study")
-    assert f"--storage {path} continues it" in str(continues.message)
-    assert any(progress.finished for progress in told[told.index(without) :])
-    assert len(read_study(path).history) == len(result.history)
-    assert keeper.failure in result.notes
 
 
 def test_a_server_that_goes_away_before_the_file_is_written_is_told(
@@ -314,21 +251,6 @@ def test_a_server_that_goes_away_before_the_file_is_written_is_told(
     assert f"autotune report {path.name} shows it" in errors
     assert "autotune report postgresql" not in " ".join(errors.split())
     assert len(read_study(path).history) > 4
-
-
-def test_a_baseline_that_failed_elsewhere_is_measured_here(join: Join) -> None:
-    one, other = join(), join()
-    asked = one.ask()
-    failing = SimulatedMachine(cost=rough, fails=lambda config: Outcome.TIMEOUT)
-    one.study.tell(failing.measure(asked[0], REQUEST), *asked)
-    other.study.refresh()
-    assert other.said == []
-    assert other.study.ask() == asked
-    other.tell(asked)
-    one.study.refresh()
-    assert [trial.kind for trial in one.study.trials] == ["baseline"]
-    assert one.study.trials[0].rate
-    one.measure()
 
 
 def test_tuners_that_find_an_empty_database_at_the_same_time_make_one_study(database: str, tmp_path: Path) -> None:
@@ -385,6 +307,27 @@ def test_nobody_waits_for_a_tuner_that_goes_on_alone(server: Server, database: s
     assert claim.is_over.is_set()  # its heartbeat does not go on once the server is back
     server.start()
     tuner.keeper.close()
+
+
+def test_a_server_that_is_frozen_keeps_no_tuner_waiting_and_its_study_goes_on_in_a_file(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    tuner = Tuner(database, tmp_path, limits=Limits(answer=1.0))
+    tuner.search(3)
+    server.freeze()
+    begin = time.monotonic()
+    assert tuner.search(6) == "6 trials were asked for"
+    assert time.monotonic() - begin < 20
+    server.thaw()
+    tuner.keeper.close()
+    said = " ".join(tuner.said)
+    assert re.search("no answer within 1 s|connection timeout expired", said)  # by what was asked first
+    assert "the run goes on without it" in said
+    assert PASSWORD not in said
+    (path,) = tmp_path.iterdir()
+    with closing(Keeper(path)) as keeper:
+        kept = keeper.open(identify(FACTS, host(), SPACE.fingerprint))
+    assert (kept.trials, kept.probes) == (tuner.study.trials, tuner.study.probes)
 
 
 @pytest.mark.parametrize("when", ["server", "file"])
@@ -529,8 +472,3 @@ def refused(url: str) -> str:
     assert "\n" not in str(caught.value)
     assert PASSWORD not in str(caught.value)
     return str(caught.value)
-
-
-def test_a_database_without_studies_holds_none(database: str) -> None:
-    with pytest.raises(StorageError, match="holds no study of autotune"):
-        read_study(database)

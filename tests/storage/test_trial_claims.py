@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -226,11 +225,3 @@ def test_running_trials_that_are_not_ours_stand_in_no_ones_way(database: RDBStor
     one = tuner(database, study_id)
     assert one.others() == ()
     assert not one.is_needless(planned(64))
-
-
-def test_a_database_is_opened_by_the_first_of_several(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    for _ in range(2):
-        found = open_database(url, HEARTBEAT)
-        assert found.get_heartbeat_interval() == HEARTBEAT.interval
-        found.engine.dispose()
