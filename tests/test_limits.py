@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from autotune.limits import (
     parse_size,
     require_budget,
 )
-from autotune.messages import Messages, Progress
 
 # --- time ---
 
@@ -72,26 +70,6 @@ def test_a_budget_in_which_nothing_can_be_compared_is_refused_with_the_least_tha
     assert require_budget(LEAST_BUDGET) == LEAST_BUDGET
     with pytest.raises(UsageError, match="--budget 29s: too short to compare anything; the least is 30s"):
         require_budget(29.0)
-
-
-def test_what_takes_long_is_told_again_and_again_and_no_more_once_it_has_ended() -> None:
-    said: list[Progress] = []
-    twice = threading.Event()
-
-    def tell(progress: Progress) -> None:
-        said.append(progress)
-        if len(said) == 2:
-            twice.set()
-
-    messages = Messages(on_progress=tell)
-    with messages.waiting("loading it", every=0.01):
-        assert twice.wait(30)
-    count = len(said)
-    assert {progress.message for progress in said[:2]} == {"loading it has taken 0 s"}
-    with messages.waiting("loading it", every=60.0):
-        pass
-    assert len(said) == count
-    assert messages.notes == ()
 
 
 # --- memory ---

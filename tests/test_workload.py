@@ -37,13 +37,8 @@ class Data(Squares):
 class Namespace:
     make = Net
 
-class NoLength:
-    def __getitem__(self, index):
-        return index
-
 net = Net()
 data = Data()
-loader = DataLoader(data)
 stream = CountingUp(4)
 workload = Workload(net, data)
 number = 3
@@ -58,10 +53,7 @@ def build_swapped(): return Data(), Net()
 def build_without_data(): return Net(), None
 def build_empty(): return Net(), Squares(0)
 def build_with_loader(): return Net(), DataLoader(Data())
-def build_stream(): return Net(), CountingUp(4)
 def build_list(): return Net(), [1, 2, 3]
-def build_without_length(): return Net(), NoLength()
-def raises(): raise ZeroDivisionError("their own")
 """
 
 

@@ -299,11 +299,3 @@ def test_among_equals_the_cheapest_is_proposed(cheap: Config, dear: Config, is_f
     configs = [cheap, dear] if is_first else [dear, cheap]
     assert cost(cheap, examples.BASELINE) < cost(dear, examples.BASELINE)
     assert forecast_with(configs, [120.0, 120.0]).proposal() == cheap
-
-
-def test_only_what_is_open_is_proposed_and_has_an_upside() -> None:
-    configs = [Config(num_workers=count) for count in range(1, 5)]
-    forecast = forecast_with(configs, [400.0, 300.0, 200.0, 100.0], is_open=[False, False, True, True])
-    assert forecast.proposal() == configs[2]
-    closed = forecast_with(configs, [500.0] * 4, is_open=[False] * 4)
-    assert (closed.proposal(), closed.upside) == (None, 0.0)

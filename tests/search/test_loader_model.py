@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.probes import LoaderTrace
 from autotune.search.loader_model import (
-    FILES_PER_WORKER,
     LEAST_BURSTS,
     LEAST_WINDOW,
-    OWN_FILES,
     SETTLING,
     LoaderModel,
     pipeline_rates,
@@ -138,13 +136,6 @@ def test_no_build_takes_no_time_whatever_the_traces(found: list[tuple[int, list[
 @pytest.mark.parametrize(("tensors", "at_double"), [(3, 3), (63, 63), (64, 128), (130, 260)])
 def test_a_batch_has_as_many_tensors_at_every_size_unless_each_sample_has_one(tensors: int, at_double: int) -> None:
     assert LoaderModel([trace(64, 0.1, batch_tensors=tensors)], None).trace(128).batch_tensors == at_double
-
-
-def test_open_files_are_those_of_every_batch_in_flight_and_of_every_worker() -> None:
-    model = LoaderModel([trace(64, 0.1, batch_tensors=10)], None)
-    few, many = (model.open_files(Config(batch_size=64, num_workers=n, prefetch_factor=2)) for n in (1, 5))
-    assert many - few == 4 * FILES_PER_WORKER + 4 * 2 * 10
-    assert model.open_files(Config(batch_size=64)) == OWN_FILES
 
 
 # Waiting for workers.

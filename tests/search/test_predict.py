@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from autotune.config import Config
 from autotune.host import Host
 from autotune.limits import MemoryLimit
-from autotune.records import Attempt, Outcome, Part, Probe, StepTime, Trial
+from autotune.records import Attempt, Outcome, Part, Probe, Trial
 from autotune.search.observations import Observations
 from autotune.search.predict import BOUND_ERRORS, GUESSED, TRACED, Prediction, predict
 from tests import examples
@@ -131,12 +131,6 @@ def test_without_any_look_the_baselines_own_measurement_is_enough(facts: Any) ->
 def test_a_baseline_without_workers_is_predicted_from_its_split() -> None:
     assert rate(examples.BASELINE, known()) == pytest.approx(32 / (0.062 + STEP))
     assert rate(workers(2), known()) == pytest.approx(32 * 2 / 0.062)
-
-
-def test_a_baseline_whose_workers_are_the_limit_is_predicted_as_measured() -> None:
-    waits = StepTime(data_wait=0.3, host_to_device=0.0, forward=0.004, backward=0.004, optimizer=0.002, other=0.0)
-    baseline = examples.trial(config=workers(3), measurement=examples.measurement(step_time=waits))
-    assert rate(workers(3), known(trials=(baseline,), host=machine(64))) == pytest.approx(32 / 0.31, rel=0.01)
 
 
 @pytest.mark.parametrize("trials", [(), (examples.failed_trial(),)])

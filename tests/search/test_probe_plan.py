@@ -165,7 +165,6 @@ def steps(probes: Sequence[Probe]) -> list[Config]:
 CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
     "larger batches pay": (on_cpu, {}),
     "a GPU": (on_gpu, {}),
-    "nothing pays": (on_cpu, {"rate": lambda config: 100.0}),
     "smaller batches pay": (on_gpu, {"rate": lambda config: 1e5 / config.batch_size}),
     "memory is short": (on_gpu, {"memory": lambda config: GIB + config.batch_size * 2**25}),
     "memory jumps": (on_gpu, {"memory": lambda config: GIB * (9 if config.batch_size > 64 else 1)}),
@@ -179,7 +178,6 @@ CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
     ),
     "baseline between": (on_cpu, {"bounds": {"batch_size": "8,48,1000"}, "baseline": Config(batch_size=300)}),
     "one configuration": (on_gpu, {"bounds": {"batch_size": "32", "amp": "off", "num_workers": "0"}}),
-    "bf16 is rejected": (on_gpu, {"rejects": ["bf16"]}),
     "every precision is rejected": (on_gpu, {"rejects": ["bf16", "fp16"], "bounds": {"amp": "bf16,fp16"}}),
     "every batch size": (on_cpu, {"bounds": {"batch_size": range(1, 600)}}),
 }
