@@ -45,15 +45,6 @@ def aborts() -> Workload:
     return broken(functools.partial(ctypes.CDLL(None).abort))
 
 
-def step_hangs() -> Workload:
-    def step(model: nn.Module, batch: Any) -> torch.Tensor:
-        if is_to_fail():
-            time.sleep(FOREVER)
-        return loss_of(model)
-
-    return Workload(nn.Linear(1, 1), Squares(256), training_step=step)
-
-
 class Growing(Squares):
     """Takes so many bytes with every item, in the configuration that is to fail."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from autotune.workload import Workload
 
@@ -68,54 +66,6 @@ def by_decoding() -> Workload:
     return trained_by_sleep(Decoded())
 
 
-class Fetched(Items):
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(0.005)
-        return torch.zeros(64)
-
-
-def by_waiting() -> Workload:
-    return trained_by_sleep(Fetched())
-
-
-def by_cpus() -> Workload:
-    """Decoding in as many workers as there are CPUs, and more."""
-    return trained_by_sleep(Decoded())
-
-
-class Undivided(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(LONG):
-            yield torch.full((64,), float(index))
-
-
-def by_the_same_samples() -> Workload:
-    return trained_by_sleep(Undivided())
-
-
-class SlowlyOpened(Items):
-    """Each worker takes half a second to open what it reads, and an epoch is short."""
-
-    def __init__(self) -> None:
-        super().__init__(160)
-        self._opened_by = os.getpid()
-
-    def __getitem__(self, index: int) -> Any:
-        if self._opened_by != os.getpid():
-            time.sleep(0.5)
-            self._opened_by = os.getpid()
-        return torch.zeros(64)
-
-
-def by_restarts() -> Workload:
-    return trained_by_sleep(SlowlyOpened())
-
-
-def by_receiving() -> Workload:
-    """Hundreds of small tensors in every batch: each is sent through a file descriptor of its own."""
-    return trained_by_sleep(ManyTensors(400))
-
-
 # --- habits, none of which limits anything ---
 
 
@@ -146,8 +96,3 @@ def with_habits() -> Workload:
         return loss
 
     return Workload(nn.Linear(1, 1), Habitual(), training_step=step)
-
-
-def with_spawn() -> Workload:
-    multiprocessing.set_start_method("spawn", force=True)
-    return trained_by_sleep(Items())

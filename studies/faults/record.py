@@ -23,8 +23,8 @@ from pathlib import Path
 import psutil
 
 from autotune.host import inspect_host
-from tests.faults.injecting import inject
-from tests.faults.zoo import FAULTS
+from studies.faults.injecting import inject
+from studies.faults.zoo import FAULTS
 
 RECORDED = Path(os.path.relpath(Path(__file__).resolve().parent)) / "recorded" / "zoo.json"
 SEED = 6

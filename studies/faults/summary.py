@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.zoo import FAULTS
+from studies.faults.zoo import FAULTS
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 MIB = 2**20

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import warnings
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,11 @@ from hypothesis import strategies as st
 
 import autotune
 from autotune.config import AMP_MODES, Config
-from autotune.errors import ConfigFileError, UsageError
+from autotune.errors import UsageError
 from autotune.exports import TARGETS, export
 from autotune.exports.target import SETTINGS, settings
 from autotune.flags import EXPORTS
 from autotune.step_options import OPTIONS
-from tests.test_fuzz import documents
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 PLAIN = Config(batch_size=64)
@@ -196,16 +193,6 @@ def test_no_text_of_a_file_is_in_an_export(name: str) -> None:
     found = export(Config(measured=measured, made_on=made_on), name)
     assert "hacked" not in found.text
     assert "coding" not in found.text
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_every_file_that_is_read_can_be_exported(tmp_path: Path, name: str) -> None:
-    exported = 0
-    for file, content in documents(300):
-        (tmp_path / file).write_bytes(content)
-        with warnings.catch_warnings(action="ignore"), suppress(ConfigFileError):
-            exported += bool(export(autotune.load_config(tmp_path / file), name).text)
-    assert exported > 5
 
 
 def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from autotune.config import Amp, Config
 from autotune.measure.device import CpuDevice
@@ -226,10 +226,6 @@ def test_slow_steps_mean_fewer_of_them() -> None:
 
     check = checked(net(), "bf16", seconds=0.1, training_step=slowly)
     assert 4 <= len(check.losses) == len(check.reference_losses) == len(check.other_losses) < STEPS
-
-
-def test_a_dataset_of_one_batch_is_enough() -> None:
-    assert reason(net(), "bf16", dataset=Subset(data(), range(32))) is None
 
 
 def test_without_anything_to_train_it_raises() -> None:

@@ -15,14 +15,12 @@ import torch
 from torch import nn
 
 from autotune.config import Config
-from autotune.errors import UsageError
 from autotune.measure.device import CpuDevice
 from autotune.measure.profiler_trace import trace_steps
-from autotune.measure.step_probe import WarmStep, open_step
+from autotune.measure.step_probe import open_step
 from autotune.probes import Trace
 from autotune.records import Request
 from autotune.workload import Workload
-from tests import examples
 from tests.datasets import Squares
 from tests.measure.doing import Doing
 
@@ -87,39 +85,6 @@ def test_a_file_that_is_there_is_replaced_and_compressed_where_its_name_ends_in_
     trace(workload(), path)
     assert json.loads(read(path.read_bytes()))["traceEvents"]
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_slow_steps_make_a_short_trace(tmp_path: Path) -> None:
-    def step(model: nn.Module, batch: Any) -> Any:
-        time.sleep(0.1)
-        return model(batch[0])
-
-    assert trace(workload(training_step=step), tmp_path / "trace.json", seconds=0.2).steps == 2
-
-
-NEVER_STEPPED: Any = WarmStep(None, examples.compute_probe(), ())  # type: ignore[arg-type]
-"""A step for what must fail before any step."""
-UNWRITTEN = "the trace cannot be written"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("missing/trace.json", f"{UNWRITTEN}: No such file or directory; name a file in a folder"),
-        ("file/trace.json", f"{UNWRITTEN}: Not a directory; name a file in a folder"),
-        (".", f"{UNWRITTEN}: Is a directory; name a file in a folder"),
-        (None, "pass trace_path"),
-    ],
-    ids=["no folder", "a file as folder", "a folder", "no path"],
-)
-def test_a_path_that_cannot_be_written_is_an_error_before_any_step(
-    tmp_path: Path, name: str | None, words: str
-) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    request = Request(seconds=0.5, part="trace", trace_path=name and str(tmp_path / name))
-    with pytest.raises(UsageError, match=words):
-        trace_steps(workload(), CONFIG, NEVER_STEPPED, CpuDevice(), request)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_what_goes_wrong_in_a_step_leaves_no_file_and_no_profiler(tmp_path: Path) -> None:

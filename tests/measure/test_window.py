@@ -103,11 +103,6 @@ def test_the_inventory_is_stationary_when_it_stands_still_over_two_blocks(
     assert is_stationary(ready, 5, workers) is expected
 
 
-@pytest.mark.parametrize(("change", "expected"), [(4, True), (5, False)])
-def test_many_workers_are_allowed_a_quarter_of_them_as_change(change: int, expected: bool) -> None:
-    assert is_stationary([20 - change * (index // 16) for index in range(33)], 16, 16) is expected
-
-
 def ends_of(seconds: list[float]) -> list[float]:
     return [r.end for r in even_rows(seconds)]
 
@@ -182,14 +177,6 @@ def test_the_rate_is_the_long_run_rate_from_a_cold_start_and_when_build_times_va
     summary = window(machine, blocks=40)
     tolerance = max(0.03, summary.relative_half_width)  # forty bursts vary by chance
     assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=tolerance)
-
-
-@pytest.mark.parametrize("balance", BALANCES)
-@pytest.mark.parametrize(("workers", "prefetch"), LOADERS[1:])
-def test_batches_built_before_the_window_are_not_credited(balance: str, workers: int, prefetch: int) -> None:
-    machine = pipeline(balance, workers, prefetch, pause=60.0)
-    assert machine.ready == workers * prefetch  # the queue was full
-    assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.03)
 
 
 def test_a_window_over_the_draining_queue_alone_is_still_right() -> None:

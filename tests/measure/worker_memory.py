@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 from autotune.measure.loader import BatchStream, CountingCollate
 from autotune.measure.process_memory import (
@@ -45,16 +45,6 @@ class Images(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.02)
         return torch.ones(self.item_bytes // 4)
-
-
-class WithStraggler(Images):
-    """The first worker is slow, so that the batches of the other come out of turn."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        worker = get_worker_info()
-        if worker is not None and worker.id == 0:
-            time.sleep(0.3)
-        return super().__getitem__(index)
 
 
 class Keeping(Images):
@@ -140,12 +130,6 @@ def test_a_full_queue_is_in_flight() -> None:
     assert (queue - 1) * Images.item_bytes <= in_flight <= (queue + 0.1) * Images.item_bytes
 
 
-def test_data_that_workers_share_is_not_in_flight() -> None:
-    data = torch.ones(100 * MIB // 4).share_memory_()
-    with workers_on(InMemory(data)) as (_, look):
-        assert look().in_flight < 10 * MIB
-
-
 def test_what_a_worker_keeps_of_every_batch_is_its_growth() -> None:
     _, growth = growth_over(Keeping(), 40)
     assert 0.9 * MIB <= growth.bytes_per_batch <= 1.25 * MIB
@@ -177,12 +161,3 @@ def test_data_in_the_memory_of_all_is_counted_once(kind: str) -> None:
         plain_sum = sum(int(process.memory_info().rss) for process in [psutil.Process(), *psutil.Process().children()])
     assert plain_sum - without > 3 * size
     assert size * 0.9 <= peak - without <= size * 1.8
-
-
-def test_batches_that_came_out_of_turn_are_counted() -> None:
-    with workers_on(WithStraggler()) as (_, look):
-        reset_peak()
-        own = int(psutil.Process().memory_info().rss)
-        full = look()
-    queued = (peak_host_bytes(full) - own - sum(full.private.values())) / Images.item_bytes
-    assert WORKERS * PREFETCH - 1 <= queued <= WORKERS * PREFETCH + 1

@@ -63,13 +63,6 @@ def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -
     assert "Written: autotune.yaml" in lines
 
 
-@pytest.mark.parametrize("result", RESULTS)
-def test_no_table_cell_is_broken_at_80_columns(result: Result) -> None:
-    lines, wide = ([line.rstrip() for line in shown(summary(result), width).splitlines()] for width in (80, 120))
-    table_end = wide.index("", 1)
-    assert lines[:table_end] == wide[:table_end]
-
-
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in shown(summary(RESULTS[0])) + shown(trial_line(examples.failed_trial(), 1.0))
     assert "\x1b[36m" in shown(summary(RESULTS[0]), color="standard")
@@ -187,13 +180,6 @@ def test_a_failed_trial_says_what_went_wrong_on_one_line() -> None:
     assert line.endswith(": CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
-def test_every_outcome_keeps_the_configurations_in_one_column() -> None:
-    measured = {Outcome.OK, Outcome.SUSPECT}
-    trials = [examples.trial(outcome=outcome) for outcome in measured]
-    trials += [examples.failed_trial(outcome=outcome) for outcome in set(Outcome) - measured]
-    assert {trial_line(trial, 1000.0).plain.index("batch") for trial in trials} == {31}
-
-
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
@@ -223,12 +209,6 @@ def test_the_live_display_counts_down_and_numbers_the_running_trial() -> None:
     assert "trial 5" in foot
     assert "42s of the budget left" in foot
     assert "device_oom" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_while_exploring_the_step_is_shown() -> None:
-    progress = Progress(phase="explore", seconds_left=10.0, running=OPTIONED)
-    text = status(progress, number=3, last_rate=None, seconds_left=10.0).plain
-    assert text.startswith("exploring · batch 64 · fp32 · channels_last · compile")
 
 
 def test_a_narrow_terminal_cuts_the_status_and_keeps_its_two_lines() -> None:
@@ -368,19 +348,6 @@ def test_the_limit_comes_first_with_its_share_its_evidence_and_what_to_do() -> N
     assert "   · 70 % in data.py:7 decode\n" in limit
     assert "   To do: more workers; do less for each sample\n" in limit
     assert "1. dataset copies: the dataset consists of many Python objects\n" in besides
-
-
-def test_a_limit_alone_has_no_second_heading_and_notes_are_told() -> None:
-    text = diagnosed(findings=(examples.LATE_LOADER,), notes=("no look at the loader: it died",))
-    assert "Worth knowing" not in text
-    assert "Note: no look at the loader" in text
-
-
-def test_what_was_measured_stands_above() -> None:
-    rows = diagnosed(width=120).splitlines()
-    assert any("samples/s (95 %)" in row and "1,234" in row and "1,200 to 1,270" in row for row in rows)
-    assert any("on a batch that is there" in row and "2,960" in row for row in rows)
-    assert any("waiting for data" in row and "59 %" in row for row in rows)
 
 
 def test_a_trace_is_named_with_its_longest_operations() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from studies.faults import summary
-from tests.faults.zoo import FAULTS
+from studies.faults.zoo import FAULTS
 
 RECORDED = Path(__file__).resolve().parents[2] / "studies" / "faults" / "recorded"
 MIB = 2**20

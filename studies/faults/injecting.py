@@ -15,7 +15,7 @@ from autotune.config import load_config
 from autotune.messages import Progress
 from autotune.records import Outcome
 from autotune.result import Result
-from tests.faults.zoo import FAULTS, FLAG, NAME
+from studies.faults.zoo import FAULTS, FLAG, NAME
 from tests.processes import MARK, are_gone, marked
 
 STRUCK = 1  # number of the trial that the fault strikes: the first after the baseline
@@ -66,7 +66,7 @@ def inject(name: str, seconds: float = BUDGET) -> Injected:
     with tempfile.TemporaryDirectory() as folder, _environment(name, Path(folder, "flag")):
         switch = _Switch(Path(folder, "flag"))
         result = tune(
-            "tests.faults.zoo:build", device="cpu", budget=budget, trials=3, batch_size="16,64", amp="off", threads=1,
+            "studies.faults.zoo:build", device="cpu", budget=budget, trials=3, batch_size="16,64", amp="off", threads=1,
             num_workers=1 if fault.in_workers else 0, prefetch_factor=2, on_progress=switch,
             baseline={"batch_size": 8, "num_workers": 1 if fault.in_workers else 0, "threads": 1},
         )  # fmt: skip
