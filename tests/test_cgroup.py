@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.host import MemoryMeter, cpu_quota, oom_kills
@@ -186,7 +186,6 @@ DAMAGED = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(group=DAMAGED, limit=DAMAGED)
 def test_damaged_files_never_raise(group: bytes, limit: bytes) -> None:
     with TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.config import AMP_MODES, Config, load_config
@@ -108,7 +108,6 @@ def load_quietly(path: Path) -> Config:
         return load_config(path)
 
 
-@settings(deadline=None)
 @given(config=configs(), name=st.sampled_from(["a.yaml", "a.json", "a.yml", "A.JSON"]))
 def test_a_configuration_survives_the_file(config: Config, name: str) -> None:
     with TemporaryDirectory() as folder:
@@ -142,7 +141,6 @@ def spoilt_documents(draw: st.DrawFn) -> Any:
     return document
 
 
-@settings(deadline=None)
 @given(document=spoilt_documents() | ANYTHING, as_json=st.booleans())
 def test_any_document_loads_or_is_refused_with_a_reason(document: Any, as_json: bool) -> None:
     text = json.dumps(document) if as_json else yaml.safe_dump(document)
@@ -161,7 +159,6 @@ def test_any_document_loads_or_is_refused_with_a_reason(document: Any, as_json: 
 YAML_PIECES = ["autotune: 1", "dataloader:", "{batch_size: 8}", "\n", ": ", "- ", "&a ", "*a", "!!int ", "!!bool x"]
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=80) | st.lists(st.sampled_from(YAML_PIECES) | TEXTS).map("".join).map(str.encode))
 @example(b"!!int ''")
 @example(b"!!float ''")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.host import (
@@ -77,7 +77,6 @@ def test_an_affinity_of_one_cpu_gives_one() -> None:
     assert printed("-c", code) == "1 1"
 
 
-@settings(deadline=None)
 @given(affinity=st.integers(1, 1024), quota=st.none() | st.floats(0.01, 2048))
 def test_usable_cpus_are_the_most_that_neither_affinity_nor_quota_exceed(affinity: int, quota: float | None) -> None:
     cpus = usable_cpus(affinity, quota)

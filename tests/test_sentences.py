@@ -63,7 +63,7 @@ def tuned(job: Job, budget: float, trials: int | None, seed: int, interrupt_at: 
     return tuner_of(machine, space, gpu_facts(), host(), budget, max_trials=trials).result()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     job=JOBS,
     budget=st.sampled_from([30.0, 45.0, 75.0, 180.0, 600.0]),

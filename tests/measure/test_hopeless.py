@@ -94,7 +94,7 @@ def test_batches_from_before_the_window_do_not_hide_that_a_loader_is_too_slow_no
 
 
 @given(st.integers(0, 2), st.floats(0.001, 0.1), st.floats(0.001, 0.1))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_without_a_least_rate_no_window_ends_early(workers: int, build: float, compute: float) -> None:
     machine = SimulatedPipeline(workers, 2, always(build), always(compute))
     assert not measured(machine, None)[0].stopped_early

@@ -41,7 +41,7 @@ def fitting(
     return Fitting(known, loader)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.dictionaries(st.sampled_from([16, 32, 64, 128]), st.integers(1, 60), min_size=1),
     st.integers(1, 120),

@@ -46,7 +46,7 @@ def at(**knobs: object) -> int:
     return POSITION[replace(examples.BASELINE, persistent_workers=True, **knobs)]  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.sets(st.integers(0, len(CONFIGS) - 1), min_size=1, max_size=20), st.integers(0, 1000))
 def test_everything_known_is_finite_and_nothing_is_certain(measured: set[int], seed: int) -> None:
     index = sorted(measured)

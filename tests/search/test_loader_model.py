@@ -54,7 +54,7 @@ def test_between_two_traces_the_time_of_a_build_lies_on_a_line(low: float, ratio
     assert mean_build(model, batch) == pytest.approx(line if is_on_it else low)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(BUILDS, BUILDS)
 def test_the_time_of_a_build_has_no_jump_over_batch_sizes(small: list[float], large: list[float]) -> None:
     model = LoaderModel([trace(1000, 0, build_seconds=tuple(small)), trace(4000, 0, build_seconds=tuple(large))], None)
@@ -63,7 +63,7 @@ def test_the_time_of_a_build_has_no_jump_over_batch_sizes(small: list[float], la
         assert there == pytest.approx(here, abs=0.003 * max(fmean(small), fmean(large)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0.001, 0.1), min_size=1, max_size=2), st.floats(0, 0.1))
 def test_twice_the_batch_never_costs_less_than_one_nor_more_than_two(costs: Sequence[float], fixed: float) -> None:
     model = LoaderModel([trace(b, fixed + costs[0] * b) for b in (32, 128)[: len(costs)]], None)
@@ -86,7 +86,6 @@ def test_a_fixed_part_within_the_noise_of_two_traces_is_left_out() -> None:
     assert fixed(0.0, builds=1, part=0.02) == pytest.approx(0.0, abs=1e-9)  # single builds say nothing of it
 
 
-@settings(deadline=None)
 @given(SECONDS, SECONDS)
 def test_on_a_cpu_without_workers_a_batch_is_built_between_two_steps(build: float, step: float) -> None:
     model = LoaderModel([trace(32, 9.0, inline_seconds=build, pin_seconds=5.0, transfer_seconds=5.0)], None)
@@ -171,7 +170,7 @@ def hand_overs(builds: Sequence[float], loader: Loader, batches: int) -> list[fl
     return taken
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(BUILDS, LOADERS)
 def test_the_rate_is_that_of_the_recursion_done_batch_after_batch(builds: list[float], loader: Loader) -> None:
     batches = LEAST_WINDOW // loader[0] * loader[0]

@@ -112,7 +112,7 @@ TRACES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from([(ENDLESS, known), (gpu_facts(dataset_length=None), known_of_gpu)]), TRACES)
 def test_no_rate_exceeds_the_ceiling_whatever_the_loader_costs(device: Any, trace: dict[str, Any]) -> None:
     facts, known_of = device
@@ -174,7 +174,7 @@ def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None
 
 
 @given(st.integers(1, 100_000))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_the_shorter_the_epoch_the_more_new_workers_cost(samples: int) -> None:
     probes = (look_at_loader(start_seconds=0.5),)
     configs = [workers(4), workers(4, persistent_workers=True)]

@@ -42,7 +42,7 @@ def climb(allowed: Sequence[int], start: int, limit: int, memory: Callable[[int]
     return peaks, failed, tried
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(BATCHES, st.data(), st.integers(0, GIB), st.integers(0, 2**24), st.floats(0.5, 40))
 def test_where_memory_is_a_line_no_rung_after_the_first_exceeds_the_limit(
     allowed: list[int], data: st.DataObject, fixed: int, slope: int, memory_limit: float
@@ -58,7 +58,7 @@ def test_where_memory_is_a_line_no_rung_after_the_first_exceeds_the_limit(
         assert all(rung <= LARGEST_STEP * max(tried[:count]) for count, rung in enumerate(tried) if count)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(DOUBLING[1:6]), st.integers(0, GIB), st.integers(1, 2**24), st.floats(1, 100))
 def test_on_a_line_the_top_is_the_largest_that_fits_with_room(start: int, fixed: int, slope: int, most: float) -> None:
     limit = int(most * (fixed + slope * start))
@@ -71,7 +71,7 @@ def test_on_a_line_the_top_is_the_largest_that_fits_with_room(start: int, fixed:
         assert top >= min(16 * start, DOUBLING[-1])  # a look below, then doublings
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from(DOUBLING), st.integers(1, GIB), st.integers(0, GIB), st.integers(1, 2**24), st.floats(1, 40))
 def test_where_memory_is_flat_and_then_a_line_a_rung_overshoots_once_at_most_and_by_less_than_twice(
     start: int, floor: int, fixed: int, slope: int, memory_limit: float
@@ -86,7 +86,7 @@ def test_where_memory_is_flat_and_then_a_line_a_rung_overshoots_once_at_most_and
     assert len(tried) <= MAX_RUNGS
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(BATCHES, st.data())
 def test_whatever_memory_does_the_climb_ends_and_nothing_above_a_failure_is_tried(allowed: Any, data: Any) -> None:
     start = data.draw(st.sampled_from(allowed))
