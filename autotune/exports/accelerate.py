@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import Target, Written, call, headline, on_cpu
+from autotune.exports.target import BY_LOADER, Target, Written, call, headline, on_cpu
 
 PRECISION = {"off": "no", "bf16": "bf16", "fp16": "fp16"}
 TORCHS_THREADS = '$(python -c "import torch; print(torch.get_num_threads())")'
@@ -26,22 +26,18 @@ def accelerator_arguments(config: Config) -> dict[str, Any]:
 
 def launch_file(config: Config) -> dict[str, Any]:
     """Return the keys of the file that ``accelerate launch --config_file`` reads; it refuses any other."""
+    starts_ranks = config.ranks > 1 and not on_cpu(config)  # on CPUs it can do so through MPI alone
     keys: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_GPU" if _starts_ranks(config) else "NO",
+        "distributed_type": "MULTI_GPU" if starts_ranks else "NO",
         "num_machines": 1,
-        "num_processes": config.ranks if _starts_ranks(config) else 1,
+        "num_processes": config.ranks if starts_ranks else 1,
         "mixed_precision": PRECISION[config.amp],
         "use_cpu": on_cpu(config),
     }
     if "compile" in config.options:
         keys["dynamo_config"] = {"dynamo_backend": "INDUCTOR"}
     return keys
-
-
-def _starts_ranks(config: Config) -> bool:
-    """Return whether ``accelerate launch`` can start the ranks: on CPUs it does so through MPI alone."""
-    return config.ranks > 1 and not on_cpu(config)
 
 
 def _notes(config: Config) -> Iterator[str]:
@@ -91,18 +87,13 @@ ACCELERATE = Target(
     name="accelerate",
     title="Accelerate",
     knows={
-        "batch_size": "`DataLoader(batch_size)`",
-        "num_workers": "`DataLoader(num_workers)`",
-        "prefetch_factor": "`DataLoader(prefetch_factor)`",
-        "pin_memory": "`DataLoader(pin_memory)`",
-        "persistent_workers": "`DataLoader(persistent_workers)`",
+        **BY_LOADER,
         "amp": "`mixed_precision`",
         "accumulation_steps": "`gradient_accumulation_steps`",
         "ranks": "`num_processes`",
         "intra_op_threads": "`launch --num_cpu_threads_per_process`",
         "compile": "`dynamo_backend`",
     },
-    advice={},
     notes=_notes,
     write=_write,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import Target, Written
+from autotune.exports.target import LOADER, Target, Written
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -38,7 +38,6 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
 
 
 _BY_LOADER = "build the DataLoader yourself, and do not pass training_data to deepspeed.initialize()"
-
 DEEPSPEED = Target(
     name="deepspeed",
     title="DeepSpeed",
@@ -49,10 +48,7 @@ DEEPSPEED = Target(
     },
     advice={
         "ranks": "start the script with deepspeed --num_gpus",
-        "num_workers": _BY_LOADER,
-        "prefetch_factor": _BY_LOADER,
-        "pin_memory": _BY_LOADER,
-        "persistent_workers": _BY_LOADER,
+        **dict.fromkeys(LOADER, _BY_LOADER),
         "compile": "engine.compile() after deepspeed.initialize()",
     },
     notes=_notes,

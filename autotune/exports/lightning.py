@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import Target, Written, call, headline, on_cpu, preamble
+from autotune.exports.target import BY_LOADER, Target, Written, call, headline, on_cpu, preamble
 
 PRECISION = {"off": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -17,10 +17,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
     arguments["devices"] = config.ranks
     if config.ranks > 1:
         arguments["strategy"] = "ddp"
-    arguments |= {
-        "precision": PRECISION[config.amp],
-        "accumulate_grad_batches": config.accumulation_steps,
-    }
+    arguments |= {"precision": PRECISION[config.amp], "accumulate_grad_batches": config.accumulation_steps}
     if "cudnn_benchmark" in config.options:
         arguments["benchmark"] = True
     return arguments
@@ -46,11 +43,7 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
 
 
 KNOWS = {
-    "batch_size": "`DataLoader(batch_size)`",
-    "num_workers": "`DataLoader(num_workers)`",
-    "prefetch_factor": "`DataLoader(prefetch_factor)`",
-    "pin_memory": "`DataLoader(pin_memory)`",
-    "persistent_workers": "`DataLoader(persistent_workers)`",
+    **BY_LOADER,
     "amp": "`Trainer(precision)`",
     "accumulation_steps": "`Trainer(accumulate_grad_batches)`",
     "ranks": "`Trainer(devices)`",

@@ -9,13 +9,8 @@ from typing import Any
 from autotune.config import Config
 from autotune.exports.target import SETTINGS, Target, Written, call, headline, preamble, settings
 
-ON_MODEL = {
-    "channels_last": "model = model.to(memory_format=torch.channels_last)",
-    "compile": "model.compile()",
-}
+ON_MODEL = {"channels_last": "model = model.to(memory_format=torch.channels_last)", "compile": "model.compile()"}
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-
-
 NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in SETTINGS}
 
 
@@ -68,7 +63,6 @@ PYTHON = Target(
     name="python",
     title="plain Python",
     knows={knob: "yes" for knob in SETTINGS if knob not in ("ranks", "fused_optimizer", "checkpointing")},
-    advice={},
     notes=_notes,
     write=_write,
     sets_process=True,
@@ -128,7 +122,6 @@ SHELL = Target(
     name="shell",
     title="shell",
     knows={knob: f"`{name}`" for knob, name in NAMES.items()},
-    advice={},
     notes=lambda config: (),
     write=_write_shell,
 )

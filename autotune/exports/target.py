@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.config import Config
 from autotune.step_options import OPTIONS
 
-SETTINGS = (
-    "batch_size",
-    "num_workers",
-    "prefetch_factor",
-    "pin_memory",
-    "persistent_workers",
-    "amp",
-    "accumulation_steps",
-    "ranks",
-    "intra_op_threads",
-    "inter_op_threads",
-    *OPTIONS,
-)
+LOADER = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+"""What a configuration sets of the DataLoader."""
+BY_LOADER = {knob: f"`DataLoader({knob})`" for knob in LOADER}
+"""What is known of these by a tool to which a DataLoader is given."""
+SETTINGS = (*LOADER, "amp", "accumulation_steps", "ranks", "intra_op_threads", "inter_op_threads", *OPTIONS)
 """Everything that a configuration may set."""
-
 OTHERWISE = {
     "ranks": "torchrun --nproc-per-node, DistributedDataParallel(model) and DistributedSampler(dataset)",
     "intra_op_threads": "set OMP_NUM_THREADS before Python starts, or torch.set_num_threads()",
@@ -87,7 +78,7 @@ class Target:
     """What people call it."""
     knows: Mapping[str, str]
     """What it calls the knobs that it has an argument for."""
-    advice: Mapping[str, str]
+    advice: Mapping[str, str] = field(default_factory=dict)
     """What to do about others, where that is not what one does elsewhere."""
     notes: Callable[[Config], Iterable[str]]
     """What differs there from what was measured."""
@@ -109,9 +100,8 @@ class Target:
         is_done = PROCESS if self.sets_process else {}
         remarks = remarks_on([gap for gap in gaps if gap.knob not in is_done], notes, self.title)
         values, text = self.write(config, [f"# {remark}" for remark in remarks])
-        return Export(
-            target=self.name, values=values, text=text, gaps=gaps, notes=notes, has_comments=self.has_comments
-        )
+        said = self.has_comments
+        return Export(target=self.name, values=values, text=text, gaps=gaps, notes=notes, has_comments=said)
 
 
 def settings(config: Config) -> dict[str, Any]:

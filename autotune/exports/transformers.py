@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import Target, Written, call, headline, on_cpu, preamble
+from autotune.exports.target import LOADER, Target, Written, call, headline, on_cpu, preamble
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "tf32": {"tf32": True},
@@ -61,11 +61,8 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
 
 
 KNOWS = {
+    **{knob: f"`dataloader_{knob}`" for knob in LOADER},
     "batch_size": "`per_device_train_batch_size`",
-    "num_workers": "`dataloader_num_workers`",
-    "prefetch_factor": "`dataloader_prefetch_factor`",
-    "pin_memory": "`dataloader_pin_memory`",
-    "persistent_workers": "`dataloader_persistent_workers`",
     "amp": "`bf16`, `fp16`",
     "accumulation_steps": "`gradient_accumulation_steps`",
     "tf32": "`tf32`",
