@@ -105,7 +105,12 @@ def read_loader(loader: Any, origin: str) -> ExistingLoader:
 def _order(loader: DataLoader[Any], origin: str) -> tuple[dict[str, Any], int, dict[str, Any]]:
     """Return the order of samples as arguments of ``Workload``, the batch size, and which knob it fixes."""
     if loader.batch_size is not None:
-        is_plain = isinstance(loader.dataset, IterableDataset) or _is_shuffling(loader.sampler, loader.dataset)
+        sampler: Any = loader.sampler
+        dataset: Any = loader.dataset
+        is_shuffling = type(sampler) is RandomSampler and not sampler.replacement  # as shuffle=True makes it
+        is_plain = isinstance(dataset, IterableDataset) or (
+            is_shuffling and sampler.num_samples == len(sampler.data_source) == len(dataset)
+        )
         return ({} if is_plain else {"sampler": loader.sampler}), index(loader.batch_size), {}
     given: Any = loader.batch_sampler
     batch_size = getattr(given, "batch_size", None)
@@ -114,12 +119,6 @@ def _order(loader: DataLoader[Any], origin: str) -> tuple[dict[str, Any], int, d
     if type(given) is BatchSampler:
         return {"batch_sampler": partial(_batches, given.sampler, given.drop_last)}, batch_size, {}
     return {"batch_sampler": partial(_as_it_is, given)}, batch_size, {"batch_size": batch_size}
-
-
-def _is_shuffling(sampler: Any, dataset: Any) -> bool:
-    """Return whether a sampler is what ``shuffle=True`` makes."""
-    is_random = type(sampler) is RandomSampler and not sampler.replacement
-    return is_random and sampler.num_samples == len(sampler.data_source) == len(dataset)
 
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:

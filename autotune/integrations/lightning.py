@@ -47,8 +47,6 @@ HARMLESS = {
 """Callbacks that leave the step as it is."""
 WARM_UP = 0.01
 """Share of the learning rate that counts where a schedule begins at none, so that weights do change."""
-
-
 FACTS = (
     *("max_epochs", "min_epochs", "max_steps", "min_steps", "accumulate_grad_batches", "gradient_clip_val"),
     *("gradient_clip_algorithm", "precision", "log_every_n_steps", "check_val_every_n_epoch", "limit_train_batches"),
@@ -109,10 +107,10 @@ def _module_class(module: Any) -> type:
 
 
 def _refuse_what_cannot_be_tuned(trainer: Any, module: Any, base: type) -> None:
-    strategy = _named(getattr(trainer, "strategy", None), "SingleDeviceStrategy")
+    strategies = [parent.__name__ for parent in type(getattr(trainer, "strategy", None)).__mro__]
     if not any(p.__name__ == "Trainer" and _package(p) == _package(base) for p in type(trainer).__mro__):
         raise UsageError(f"trainer is {type(trainer).__name__}; allowed: a {_package(base)} Trainer, as the module's")
-    if not strategy or trainer.num_devices * trainer.num_nodes != 1:
+    if "SingleDeviceStrategy" not in strategies or trainer.num_devices * trainer.num_nodes != 1:
         raise UsageError(
             f"the trainer uses {type(trainer.strategy).__name__} on {trainer.num_devices} x {trainer.num_nodes} "
             "devices; allowed: one device. Tune with Trainer(devices=1) and a batch for one of them"
@@ -154,10 +152,6 @@ def _unmeasured(trainer: Any, module: Any, hooks: Mapping[str, Any], base: type)
         yield "clipping gradients by value"
     if trainer.limit_train_batches != 1.0:
         yield "limit_train_batches"
-
-
-def _named(thing: Any, name: str) -> bool:
-    return any(parent.__name__ == name for parent in type(thing).__mro__)
 
 
 def _package(kind: type) -> str:
@@ -329,10 +323,8 @@ class StandInTrainer:
 
     def _copied(self, data: Any) -> Any:
         """Return a copy of a data module, whose hooks change it; what it holds already of data is shared."""
-        memo: dict[int, Any] = {}
-        for value in vars(data).values():
-            if isinstance(value, (Dataset, torch.Tensor, np.ndarray)):
-                memo[id(value)] = value
+        held = [value for value in vars(data).values() if isinstance(value, (Dataset, torch.Tensor, np.ndarray))]
+        memo: dict[int, Any] = {id(value): value for value in held}
         if (trainer := getattr(data, "trainer", None)) is not None:
             memo[id(trainer)] = self
         return copy.deepcopy(data, memo)
@@ -348,8 +340,8 @@ class StandInTrainer:
         self.num_training_batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
         self.train_dataloader = _Sized(self.num_training_batches)
         epochs = math.ceil(self.num_training_batches / self.accumulate_grad_batches) * max(self.max_epochs, 1)
-        is_open = self.max_epochs == -1
-        limits = [steps for steps in (None if is_open else epochs, self.max_steps) if steps not in (None, -1)]
+        given = (-1 if self.max_epochs == -1 else epochs, self.max_steps)
+        limits = [steps for steps in given if steps not in (None, -1)]
         self.estimated_stepping_batches = min(limits, default=math.inf)
 
     def take(self, module: Any, optimizer: torch.optim.Optimizer, schedulers: list[Any]) -> None:

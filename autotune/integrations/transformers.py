@@ -80,7 +80,9 @@ def search(trainer: Any, **options: Any) -> Result:
     require("transformers", "accelerate")
     _refuse_what_cannot_be_tuned(trainer)
     with untouched_random_state():
-        loader = _training_loader(trainer)
+        shadow = copy.copy(trainer)
+        shadow.accelerator = _Unprepared(trainer.accelerator)
+        loader = shadow.get_train_dataloader()
     if unmeasured := list(_unmeasured(trainer)):
         warnings.warn(f"not part of what is measured: {', '.join(unmeasured)}", stacklevel=2)
     arguments, amp = trainer.args, PRECISION[trainer.accelerator.mixed_precision]
@@ -148,13 +150,6 @@ def _refuse_what_cannot_be_tuned(trainer: Any) -> None:
         raise UsageError("the Trainer has trained its model already; make a new model and a new Trainer")
 
 
-def _training_loader(trainer: Any) -> Any:
-    """Return the Trainer's own training loader, before anything is done to it for a device."""
-    shadow = copy.copy(trainer)
-    shadow.accelerator = _Unprepared(trainer.accelerator)
-    return shadow.get_train_dataloader()
-
-
 class _Unprepared:
     """An ``Accelerator`` that leaves what it is to prepare as it is."""
 
@@ -198,7 +193,8 @@ class _Steps:
         if getattr(loader, "dataset", None) is not trainer.train_dataset:
             self._trainer.train_dataset = None  # what is trained on is a copy with fewer columns
         self._is_set_up = False
-        self.depends_on = (type(trainer), trainer.compute_loss_func, trainer.data_collator, _decisive(trainer.args))
+        decisive = repr([(name, str(getattr(trainer.args, name, None))) for name in DECISIVE])
+        self.depends_on = (type(trainer), trainer.compute_loss_func, trainer.data_collator, decisive)
         """What makes it another workload."""
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
@@ -238,11 +234,6 @@ def _enable_checkpointing(model: Any, settings: dict[str, Any]) -> None:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings or None, **ours)
     else:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings or None, **ours)
-
-
-def _decisive(arguments: Any) -> str:
-    """Return the arguments, beside those that are knobs, on which the step depends."""
-    return repr([(name, str(getattr(arguments, name, None))) for name in DECISIVE])
 
 
 def _nothing(*arguments: Any, **more: Any) -> None:
