@@ -84,16 +84,15 @@ def _of_memory(evidence: Evidence) -> Iterator[Finding]:
     measured, host = evidence.measurement, evidence.host
     growth = (measured.epoch_host_memory_bytes or 0) - measured.host_memory_bytes
     if growth > LEAST_GROWTH * host.memory_bytes:
+        figures = [f"{growth / 2**30:.2g} GiB more by the end of an epoch"]
+        if evidence.anatomy is not None:
+            figures.append(f"{evidence.anatomy.python_objects:,} Python objects in the dataset")
         yield _finding(
             Cause.DATASET_COPIES,
             "the workers' memory grows: each makes its own copy of what it reads in the dataset",
-            (f"{growth / 2**30:.2g} GiB more by the end of an epoch", *_object_texts(evidence.anatomy)),
+            tuple(figures),
             "keep large data in a few arrays or tensors, of which workers do not make copies, instead of lists",
         )
-
-
-def _object_texts(anatomy: Anatomy | None) -> tuple[str, ...]:
-    return () if anatomy is None else (f"{anatomy.python_objects:,} Python objects in the dataset",)
 
 
 def _of_step(anatomy: Anatomy) -> Iterator[Finding]:

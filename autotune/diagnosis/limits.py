@@ -74,8 +74,7 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
 
 def _step_limit(evidence: Evidence) -> Finding:
     """Return why the step itself takes so long."""
-    measured = evidence.measurement
-    conditions = measured.conditions
+    measured, conditions = evidence.measurement, evidence.measurement.conditions
     if conditions.gpu_slowdowns:
         return limit(
             Cause.HEAT,
@@ -87,10 +86,7 @@ def _step_limit(evidence: Evidence) -> Finding:
         return limit(
             Cause.MEMORY,
             "the device's memory is full: the allocator gives memory back and takes it again while training",
-            (
-                f"{conditions.allocator_retries} times in {measured.steps} steps",
-                peak_figure(measured),
-            ),
+            (f"{conditions.allocator_retries} times in {measured.steps} steps", peak_figure(measured)),
             "take a smaller batch, amp, or activation checkpointing",
         )
     if conditions.is_throttled and not evidence.is_asynchronous:
@@ -122,12 +118,11 @@ def _launch_limit(evidence: Evidence) -> Finding | None:
 def _compute_limit(evidence: Evidence) -> Finding:
     measured = evidence.measurement
     share = min(1.0, measured.samples_per_second / measured.ceiling_samples_per_second)
-    advice = "amp and larger batches first, then torch.compile, channels_last, a fused optimizer, or a smaller model"
     return limit(
         Cause.COMPUTE,
         "the model's own compute: no loader could make training much faster",
         (f"{percent(share)} of the rate on a batch that is already there", *phase_figures(measured)),
-        advice,
+        "amp and larger batches first, then torch.compile, channels_last, a fused optimizer, or a smaller model",
         share,
     )
 
@@ -135,9 +130,8 @@ def _compute_limit(evidence: Evidence) -> Finding:
 def _slow_copy(evidence: Evidence, share: float) -> Finding:
     config, split = evidence.config, evidence.measurement.step_time
     pinned = "pinned" if config.pin_memory else "not pinned"
-    bytes_text = (
-        f", {evidence.facts.sample_bytes * config.batch_size / 2**20:.3g} MiB" if evidence.facts.sample_bytes else ""
-    )
+    size = evidence.facts.sample_bytes * config.batch_size
+    bytes_text = f", {size / 2**20:.3g} MiB" if size else ""
     advice = "send smaller types (uint8 images) and turn them into floats on the device"
     return limit(
         Cause.COPY,
@@ -150,11 +144,10 @@ def _slow_copy(evidence: Evidence, share: float) -> Finding:
 
 def _communication(evidence: Evidence, share: float) -> Finding:
     measured = evidence.measurement
-    ranks = len(measured.ranks)
     return limit(
         Cause.COMMUNICATION,
         "the ranks spend their time on synchronising gradients, which backward does not hide",
-        (f"{ms(measured.step_time.communication)} a step in the slowest of {ranks} ranks",),
+        (f"{ms(measured.step_time.communication)} a step in the slowest of {len(measured.ranks)} ranks",),
         "larger batches in each rank, or accumulate several (--global-batch-size): gradients are synchronised once in "
         "each step of the optimizer",
         share,
