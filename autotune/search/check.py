@@ -106,13 +106,7 @@ def check(
         return compare(runner, promise, time, messages, tuple(notes))
 
 
-def compare(
-    runner: Runner,
-    promise: Promise,
-    budget: Budget,
-    messages: Messages,
-    notes: tuple[str, ...] = (),
-) -> Check:
+def compare(runner: Runner, promise: Promise, budget: Budget, messages: Messages, notes: tuple[str, ...] = ()) -> Check:
     """Measure a promise's configurations for as long as the clock allows, or until the user interrupts it.
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.

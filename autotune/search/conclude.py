@@ -100,16 +100,10 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
         tried=course.tried,
         finalists=confirmation.found if confirmation else (),
         landscape=course.landscape(answer.config) if course.landscape else None,
-        notes=tuple(_all_notes(confirmation, answer, before, course)),
+        notes=tuple(_notes(confirmation, answer, before, course)),
         findings=_findings(answer, facts, host, course.probes),
     )
     return replace(result, config=_with_evidence(result, before.config, host))
-
-
-def _all_notes(confirmation: Confirmation | None, answer: Standing, before: Standing, course: Course) -> Iterator[str]:
-    yield from _notes(confirmation, answer, before, course.confirmations, course.facts)
-    yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
-    yield from (f"{why}: left out" for why in course.distrusted)
 
 
 def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple[Verdict, int | None, float | None]:
@@ -179,13 +173,8 @@ def _standing(trial: Trial) -> Standing:
     """Return what a trial of the search says of its configuration, where nothing was confirmed."""
     assert trial.measurement is not None
     measured = trial.measurement
-    return Standing(
-        config=trial.config,
-        rate=measured.samples_per_second,
-        rate_ci95=measured.ci95,
-        next_run_95=None,
-        typical=measured,
-    )
+    rate, interval = measured.samples_per_second, measured.ci95
+    return Standing(config=trial.config, rate=rate, rate_ci95=interval, next_run_95=None, typical=measured)
 
 
 def _resolved(config: Config, facts: WorkloadFacts) -> Config:
@@ -200,10 +189,7 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
 def _with_evidence(result: Result, given: Config, host: Host) -> Config:
     """Attach the file's ``measured`` and ``made_on`` sections to the answer; the baseline as it was given."""
     answer = result.measurement
-    baseline = {
-        **_plain(given),
-        "samples_per_second": _rounded(result.baseline_samples_per_second),
-    }
+    baseline = {**_plain(given), "samples_per_second": _rounded(result.baseline_samples_per_second)}
     measured = {
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _rounded_interval(result.ci95),
@@ -230,13 +216,8 @@ def _with_evidence(result: Result, given: Config, host: Host) -> Config:
     return replace(result.config, measured=measured, made_on=made_on)
 
 
-def _notes(
-    confirmation: Confirmation | None,
-    answer: Standing,
-    before: Standing,
-    confirmations: Sequence[Trial],
-    facts: WorkloadFacts,
-) -> Iterator[str]:
+def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing, course: Course) -> Iterator[str]:
+    confirmations = course.confirmations
     if crowded := _crowded(confirmations):
         is_adjusted = confirmation and confirmation.answer is not None and confirmation.is_adjusted(confirmation.answer)
         yield (
@@ -265,13 +246,15 @@ def _notes(
             f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
             "rule), or keep it with --batch-size or --global-batch-size"
         )
-    elif size != old_size and facts.has_batch_norm:
+    elif size != old_size and course.facts.has_batch_norm:
         yield (
             f"each step of the optimizer keeps its {whole} samples, but the model's batch normalisation now takes its "
             f"statistics from {size} at a time, before from {old_size}"
         )
     if confirmation:
         yield from answer.typical.notes
+    yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
+    yield from (f"{why}: left out" for why in course.distrusted)
 
 
 def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterator[str]:

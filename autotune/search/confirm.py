@@ -54,8 +54,6 @@ LEAST_WITH_CONTROL = 36
 are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """What became of an attempt without numbers and says nothing of its configuration in a later run."""
-
-
 HasTime = Callable[[float, int], bool]
 """Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
@@ -277,12 +275,9 @@ class Confirmation:
             interval = self.interval(index)
             if interval is not None:
                 ends.append(interval[1])
-            elif index in self.running or self._may_matter(index):
+            elif index in self.running or chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY:
                 return None
         return max(ends) * self.noise if ends else None
-
-    def _may_matter(self, index: int) -> bool:
-        return chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY
 
     @property
     def _contenders(self) -> list[int]:
@@ -455,9 +450,8 @@ class _Rounds:
         record.running = [index for index in record.running if index not in record.failed]
         while record.running and self._goes_on():
             parts = [self.BASELINE, *([self.CONTROL] if self.with_control else []), *record.running]
-            order = (
-                generator.sample(parts, len(parts)) if self._tried % 2 == 0 else [p for p in order[::-1] if p in parts]
-            )
+            is_drawn = self._tried % 2 == 0
+            order = generator.sample(parts, len(parts)) if is_drawn else [p for p in order[::-1] if p in parts]
             if not self._measure(order):
                 return
             self._tried += 1
@@ -492,8 +486,8 @@ class _Rounds:
             elif attempt.measurement is None and attempt.outcome is Outcome.SUSPECT:
                 is_whole = False  # for a reason outside of it: this round does not count
                 break
-            elif part < 0 or self._is_cut_off(attempt):
-                return False
+            elif part < 0 or (attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest):
+                return False  # it was not stuck: the time was over
             else:
                 self._strike(part, attempt.outcome)
                 if not self.record.running:
@@ -502,10 +496,6 @@ class _Rounds:
         if is_whole and any(part >= 0 for part in measured):
             self._add(measured)
         return True
-
-    def _is_cut_off(self, attempt: Attempt) -> bool:
-        """Return whether a measurement ended because the time was over, and not because it was stuck."""
-        return attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest
 
     def _strike(self, index: int, outcome: Outcome) -> None:
         """Measure a finalist that has failed no more; where its precision fails, no other in that precision either.

@@ -129,14 +129,10 @@ class Explorer:
         return attempt.compute
 
     def _require_room(self, looks: list[ComputeProbe]) -> None:
-        peak, memory_limit = (
-            max(look.peak_memory_bytes for look in looks),
-            self.memory_limit.of(looks[0].memory_limit_bytes),
-        )
-        if peak > memory_limit:
-            raise _LeftOutError(
-                f"training would take {format_size(peak)} of memory with it, of {format_size(memory_limit)}"
-            )
+        peak = max(look.peak_memory_bytes for look in looks)
+        most = self.memory_limit.of(looks[0].memory_limit_bytes)
+        if peak > most:
+            raise _LeftOutError(f"training would take {format_size(peak)} of memory with it, of {format_size(most)}")
 
     def _require_soundness(self, config: Config, option: str) -> None:
         """Compare losses with those in plain fp32, as before a precision is used."""
@@ -145,8 +141,7 @@ class Explorer:
         attempt = self._look("numerics", config, NUMERICS_SECONDS, option)
         if attempt.numerics is None:
             raise _LeftOutError(f"what it does to the losses could not be checked: {attempt.message}")
-        reason = reason_against(attempt.numerics, config.amp, option)
-        if reason:
+        if reason := reason_against(attempt.numerics, config.amp, option):
             raise _LeftOutError(reason)
 
     def _look(self, part: Part, config: Config, seconds: float, option: str = "") -> Attempt:

@@ -20,8 +20,6 @@ from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
 LEAST_OWN = 0.5
 """Least share of a measured peak that is the training process's own, however much its workers are said to take."""
-
-
 DEVIATION = 0.05
 """Share of the loss by which a precision may always deviate from fp32."""
 SPREADS = 3.0
@@ -98,12 +96,11 @@ class Fitting:
             if look.memory == "device":
                 yield "device", config, look.peak_memory_bytes, look.memory_limit_bytes
         for trial in self._observations.trials:
-            if trial.measurement:
-                host = trial.measurement.host_memory_bytes
+            if measured := trial.measurement:
+                host = measured.host_memory_bytes
                 own = max(host - self._loader.memory(trial.config), round(LEAST_OWN * host))
                 yield "host", trial.config, own, memory_limit
-                if trial.measurement.memory == "device":
-                    measured = trial.measurement
+                if measured.memory == "device":
                     yield "device", trial.config, measured.peak_memory_bytes, measured.memory_limit_bytes
 
 

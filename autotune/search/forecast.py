@@ -76,10 +76,12 @@ class Forecast:
         """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
         if not self.is_open.any():
             return None
-        gains = np.where(self.is_open, self._gains(), -1.0)
+        means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
+        gains = np.where(self.is_open, expected_gain(means, self._expected.errors, self.best_log), -1.0)
         near = np.flatnonzero(self.is_open & (gains >= NEARLY * gains.max()))
         equal = (self.configs[index] for index in near)
-        return min(equal, key=lambda config: (self._is_new_step(config), cost(config, self.base)))
+        step = self.last and self.last.step_key
+        return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -95,8 +97,7 @@ class Forecast:
 
     def refusal(self, config: Config) -> str | None:
         """Return why a configuration is not worth trying: it would not fit, or one like it has failed."""
-        refused = self.prediction.refusals[self.position[config]]
-        if refused is not None:
+        if (refused := self.prediction.refusals[self.position[config]]) is not None:
             return refused
         alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
         if alike is None:
@@ -104,9 +105,6 @@ class Forecast:
         count = alike.config.num_workers
         workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
         return f"batch {alike.config.batch_size} in {alike.config.precision} with {workers} {alike.what}"
-
-    def _is_new_step(self, config: Config) -> bool:
-        return self.last is None or config.step_key != self.last.step_key
 
     @property
     def upside(self) -> float:
@@ -148,7 +146,8 @@ class Forecast:
             key, bound = observations.step_key(config), self.bound(config)
             if refusal is not None:
                 if self.posterior.means[index] > self.best_log:
-                    found.setdefault(_without_numbers(refusal), (config, refusal, bound))
+                    without_numbers = "".join(character for character in refusal if not character.isdigit())
+                    found.setdefault(without_numbers, (config, refusal, bound))
             elif key in looked_at and np.log(bound) < self.best_log:
                 found.setdefault(key, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
         return list(found.values())
@@ -180,10 +179,6 @@ class Forecast:
     def _expected(self) -> Posterior:
         return self.promised or self.posterior
 
-    def _gains(self) -> NDArray[np.float64]:
-        means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
-        return expected_gain(means, self._expected.errors, self.best_log)
-
 
 def forecast_of(observations: Observations, space: Space) -> Forecast:
     """Return the forecast after what was measured so far, the baseline at least."""
@@ -200,17 +195,12 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     best_log = float(after.means[position[best.config]])
     closed = {position[trial.config] for trial in observations.trials if trial.config in position} | set(claimed)
     failures = tuple(_failures(observations))
-    is_open = np.array(
-        [
-            number not in closed
-            and prediction.refusals[number] is None
-            and not any(_also_fails(config, failure) for failure in failures)
-            for number, config in enumerate(configs)
-        ]
-    )
-    is_open[len(inside) :] = False
     is_untried = np.array([number not in closed and number < len(inside) for number in range(len(configs))])
-    is_open &= np.log(prediction.bounds) > best_log
+    may_run = [
+        refusal is None and not any(_also_fails(config, failure) for failure in failures)
+        for refusal, config in zip(prediction.refusals, configs, strict=True)
+    ]
+    is_open = is_untried & np.array(may_run) & (np.log(prediction.bounds) > best_log)
     return Forecast(
         configs=configs,
         position=position,
@@ -262,7 +252,9 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
     for probe in observations.probes:
         is_look = probe.part in ("compute", "loader") and not probe.attempt.found
         if is_look and probe.attempt.outcome is not Outcome.TIMEOUT:  # more workers may be in time
-            config = _of_loader(probe.config, probe.part)
+            config = probe.config
+            if probe.part == "loader":  # which has a worker
+                config = replace(config, num_workers=1, prefetch_factor=LOOK_PREFETCH)
             yield _Failure(config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a short look")
 
 
@@ -297,11 +289,6 @@ def _demands(trials: Sequence[Trial]) -> NDArray[np.float64] | None:
     if len(known) < len(trials):
         return None
     return np.array([min(1.0, demand / max(1, cpus)) for demand, cpus in known], dtype=float)
-
-
-def _of_loader(config: Config, part: str) -> Config:
-    """Return the configuration that a look was like: one at the loader has a worker."""
-    return replace(config, num_workers=1, prefetch_factor=LOOK_PREFETCH) if part == "loader" else config
 
 
 def _also_fails(config: Config, failure: _Failure) -> bool:
@@ -343,10 +330,6 @@ def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, boo
         config.amp != "off",
         config.intra_op_threads != base.intra_op_threads,
     )
-
-
-def _without_numbers(text: str) -> str:
-    return "".join(character for character in text if not character.isdigit())
 
 
 def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: int) -> Landscape:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +57,7 @@ class Posterior:
     """Standard deviation of the logarithm of a measurement."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Points:
+class _Points(NamedTuple):
     step: Floats
     loader: Floats
     step_errors: Floats
@@ -84,7 +84,7 @@ def posterior(
     points = _points(configs, prediction, own_threads)
     index = np.array(measured, dtype=np.int64)
     residuals = np.log(rates) - prior[index]
-    seen = _subset(points, index)
+    seen = _Points(*(part[index] for part in points))
     same = OWN**2 * (index[:, None] == index[None, :])
     if disturbances is not None:
         same = same + np.diag(disturbances**2)
@@ -131,15 +131,8 @@ def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int)
         for c in configs
     ]
     return _Points(
-        np.array(step) / STEP_SCALES,
-        np.array(loader) / LOADER_SCALES,
-        prediction.step_errors,
-        prediction.loader_errors,
+        np.array(step) / STEP_SCALES, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
     )
-
-
-def _subset(points: _Points, index: NDArray[np.int64]) -> _Points:
-    return _Points(points.step[index], points.loader[index], points.step_errors[index], points.loader_errors[index])
 
 
 def _kernel(one: _Points, other: _Points, scale: float) -> Floats:

@@ -20,6 +20,7 @@ from autotune.probes import LoaderTrace
 from autotune.records import Measurement
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 SEQUENCE = 512
 """Builds in a sequence that the recursion meets: a short trace, cycled, would deal each worker the same builds."""
@@ -27,9 +28,6 @@ OWN_FILES = 64
 """Files that a training process has open without a loader: libraries, devices and the dataset's own."""
 FILES_PER_WORKER = 4
 """Ends of pipes that the training process holds for each worker; counted in torch 2.13."""
-
-
-Ints = NDArray[np.int64]
 SETTLING = 128
 """Batches before the rate is taken; a queue that fills or drains for longer changes it little."""
 LEAST_WINDOW = 256
@@ -182,6 +180,9 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         return near
     samples = batch_size / near.batch_size
     factor = _build_at(traces, near, batch_size) / max(fmean(near.build_seconds), NOTHING)
+    tensors = near.batch_tensors  # as many in every batch, unless there is one for each sample or more
+    if near.batch_tensors >= near.batch_size > 1:
+        tensors = math.ceil(near.batch_tensors * batch_size / near.batch_size)
     builds = scaled_builds(np.array(near.build_seconds), fmean(near.build_seconds) * factor, samples)
     return replace(
         near,
@@ -192,15 +193,8 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         pin_seconds=near.pin_seconds * samples,
         transfer_seconds=near.transfer_seconds * samples,
         batch_bytes=round(near.batch_bytes * samples),
-        batch_tensors=_tensors_at(near, batch_size),
+        batch_tensors=tensors,
     )
-
-
-def _tensors_at(near: LoaderTrace, batch_size: int) -> int:
-    """Return the tensors in a batch: as many in every batch, unless there is one for each sample or more."""
-    if near.batch_tensors < near.batch_size or near.batch_size == 1:
-        return near.batch_tensors
-    return math.ceil(near.batch_tensors * batch_size / near.batch_size)
 
 
 def _build_at(traces: Sequence[LoaderTrace], near: LoaderTrace, batch_size: int) -> float:

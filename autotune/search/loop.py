@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
-from autotune.records import Attempt, Outcome, Part, Request, Runner, Trial
+from autotune.records import Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe
 from autotune.search.space import Space
@@ -207,7 +207,7 @@ class Search:
         self.report(Progress(phase="baseline" if first else "search", running=config))
         request = self._request()
         with self.messages.waiting("measuring the baseline") if first else nullcontext():
-            attempt = measure_once_more(self.runner, config, request, self._may_repeat)
+            attempt = measure_once_more(self.runner, config, request, lambda seen: self.budget.left > 4 * seen.seconds)
         if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < self._stuck:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
             return
@@ -215,9 +215,6 @@ class Search:
         if first:
             _require_baseline(trial, self.study.memory_limit)
         self.report(Progress(phase="search", finished=trial))
-
-    def _may_repeat(self, attempt: Attempt) -> bool:
-        return self.budget.left > 4 * attempt.seconds
 
     def _request(self) -> Request:
         if not self.study.trials:
@@ -229,9 +226,8 @@ class Search:
     @property
     def _stuck(self) -> float:
         """The seconds after which a trial is stuck."""
-        return max(
-            LEAST_HANG, HANG_FACTOR * max(t.attempt.seconds for t in self.study.trials if t.measurement is not None)
-        )
+        longest = max(trial.attempt.seconds for trial in self.study.trials if trial.measurement is not None)
+        return max(LEAST_HANG, HANG_FACTOR * longest)
 
     @property
     def _has_all_trials(self) -> bool:
@@ -290,9 +286,8 @@ class Search:
         if moment.finished is not None and moment.finished.measurement is not None:
             self._crowded.append(moment.finished.measurement.conditions.is_crowded)
         done, best = self.study.trials, self.study.best
-        self.messages.show(
-            replace(moment, best_rate=best.rate if best else None, baseline_rate=done[0].rate if done else None)
-        )
+        best_rate, baseline_rate = best.rate if best else None, done[0].rate if done else None
+        self.messages.show(replace(moment, best_rate=best_rate, baseline_rate=baseline_rate))
 
 
 def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:

@@ -51,11 +51,9 @@ def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] 
         return "numerics", start
     if observations.distrust(start.amp):
         return None
-    rung = _next_on_ladder(observations, space, start)
-    if rung is not None:
+    if (rung := _next_on_ladder(observations, space, start)) is not None:
         return "compute", rung
-    other = _second_trace(observations, space, start)
-    if other is not None:
+    if (other := _second_trace(observations, space, start)) is not None:
         return "loader", other
     for config in _other_groups(observations, space, start):
         if _is_unchecked(observations, config.amp):
@@ -112,8 +110,7 @@ def _safe_batch(peaks: Mapping[int, int], limit: float) -> float:
 
 def _start(observations: Observations, space: Space) -> Config:
     """Return where the looks begin: the baseline, brought within the bounds, without a loader."""
-    base = space.base
-    allowed = space.allowed
+    base, allowed = space.base, space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
     amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or _is_unchecked(observations, amp)]
     return replace(
@@ -163,7 +160,8 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
     looks, failed = _looks_of_group(observations, config), _failed_of_group(observations, config)
     if not set(failed.values()) <= {Outcome.DEVICE_OOM, Outcome.HOST_OOM}:
         return None  # it fails for another reason than its size
-    if _still_pays(looks):
+    rates = [look.samples_per_second for look in looks.values()]
+    if len(rates) < 2 or rates[-1] > FLAT * rates[-2]:  # the largest batch was faster than the one before
         limit = _memory_limit(observations, looks)
         rung = next_rung(_peaks(looks), list(failed), space.allowed["batch_size"], config.batch_size, limit)
         return None if rung is None else space.with_batch_size(config, rung)
@@ -175,12 +173,6 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
 
 def _peaks(looks: Mapping[int, ComputeProbe]) -> dict[int, int]:
     return {batch: look.peak_memory_bytes for batch, look in looks.items()}
-
-
-def _still_pays(looks: Mapping[int, ComputeProbe]) -> bool:
-    """Return whether the largest batch looked at was faster than the one before."""
-    rates = [look.samples_per_second for look in looks.values()]
-    return len(rates) < 2 or rates[-1] > FLAT * rates[-2]
 
 
 def _memory_limit(observations: Observations, looks: Mapping[int, ComputeProbe]) -> float:
@@ -237,10 +229,9 @@ def _beside_the_fastest(observations: Observations, space: Space) -> Config | No
     model, allowed = MemoryModel(_peaks(looks)), space.allowed["batch_size"]
     here = allowed.index(fastest.batch_size)
     for batch in allowed[max(0, here - 1) : here] + allowed[here + 1 : here + 2]:
-        if model.at(batch) <= _memory_limit(observations, looks):
-            found = _unseen(observations, space.with_batch_size(fastest, batch))
-            if found is not None:
-                return found
+        found = _unseen(observations, space.with_batch_size(fastest, batch))
+        if found is not None and model.at(batch) <= _memory_limit(observations, looks):
+            return found
     return None
 
 

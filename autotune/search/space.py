@@ -63,10 +63,8 @@ class Space:
 
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the value of each knob that a configuration has."""
-        settings = {name: getattr(config, _FIELDS.get(name, name)) for name in KNOBS}
-        return (
-            settings if config.num_workers else {name: settings[name] for name in KNOBS if name not in WORKER_OPTIONS}
-        )
+        names = [name for name in KNOBS if config.num_workers or name not in WORKER_OPTIONS]
+        return {name: getattr(config, _FIELDS.get(name, name)) for name in names}
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
@@ -111,11 +109,7 @@ def without_loader(config: Config) -> Config:
 
 
 def build_space(
-    facts: WorkloadFacts,
-    cpus: int,
-    baseline: Config,
-    given: Mapping[str, Any],
-    global_batch_size: int | None = None,
+    facts: WorkloadFacts, cpus: int, baseline: Config, given: Mapping[str, Any], global_batch_size: int | None = None
 ) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
@@ -131,10 +125,9 @@ def build_space(
     threads = facts.intra_op_threads
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
-    present = {knob: getattr(baseline, _FIELDS.get(knob, knob)) for knob in KNOBS}
-    if not baseline.num_workers:
-        present = {knob: present[knob] for knob in KNOBS if knob not in WORKER_OPTIONS}
-    values = {knob: _ordered({*allowed[knob], *_present(present, knob)}, threads) for knob in KNOBS}
+    dropped = () if baseline.num_workers else WORKER_OPTIONS
+    present = {knob: (getattr(baseline, _FIELDS.get(knob, knob)),) for knob in KNOBS if knob not in dropped}
+    values = {knob: _ordered({*allowed[knob], *present.get(knob, ())}, threads) for knob in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     return Space(
         values,
@@ -155,10 +148,6 @@ def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]
     return divisors
 
 
-def _present(present: Mapping[str, Any], knob: str) -> tuple[Any, ...]:
-    return (present[knob],) if knob in present else ()
-
-
 def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
     return tuple(
         sorted(values, key=lambda v: AMP_MODES.index(v) if isinstance(v, str) else threads if v is None else v)
@@ -171,22 +160,17 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
     most = min(MAX_BATCH_SIZE, samples // 2 if samples else MAX_BATCH_SIZE)
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
+    threads = {2**k for k in range(8) if 2**k <= cpus} | {cpus} if on_cpu else {1}
     return {
         "batch_size": tuple(sorted({b for b in batches if 1 <= b <= most} | {baseline.batch_size})),
         "num_workers": workers,
         "prefetch_factor": (2, 4, 8),
         "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),
         "persistent_workers": (not facts.sets_epoch,),  # decided at the end, see with_persistence
-        "amp": tuple(
-            mode for mode in facts.amp_modes if not (on_cpu and mode == "fp16")
-        ),  # fp16 backward is not fast there
-        "threads": _thread_counts(facts, cpus) if on_cpu else tuple(sorted({1, facts.intra_op_threads})),
+        # on a CPU the backward of fp16 is not fast
+        "amp": tuple(mode for mode in facts.amp_modes if not (on_cpu and mode == "fp16")),
+        "threads": tuple(sorted(threads | {facts.intra_op_threads})),
     }
-
-
-def _thread_counts(facts: WorkloadFacts, cpus: int) -> tuple[int, ...]:
-    counts = {2**k for k in range(8) if 2**k <= cpus} | {cpus, facts.intra_op_threads}
-    return tuple(sorted(counts))
 
 
 def parse_knob(knob: str, given: Any, facts: WorkloadFacts | None = None) -> tuple[Any, ...]:

@@ -35,7 +35,6 @@ class Stop:
     """Why a search ended."""
 
     ending: Ending
-    """What ended it."""
     text: str
     """Why, in words."""
 

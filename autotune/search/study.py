@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -149,7 +149,9 @@ class TuningStudy:
         if kind == "search" and self._next_to_search is None:
             raise ValueError("no configuration is left that could win")
         self._asked = trial = self._study.ask(self._distributions(self._next()))
-        config = self._space.at(self._with_own_threads(trial.params))
+        threads = trial.params["threads"]  # torch's own number of them may be ``None`` in the space
+        known = threads if threads in self._space.values["threads"] else None
+        config = self._space.at({**trial.params, "threads": known})
         if not self._claim(config, kind, most):
             self.abandon()
             return None
@@ -186,14 +188,10 @@ class TuningStudy:
     def _frozen(self, record: Trial) -> FrozenTrial:
         """Return a trial as it is kept."""
         settings, distributions = self._settings(record.config), self._distributions(record.config)
-        return frozen_trial(record, settings, distributions, self._violation(record))
-
-    def _violation(self, record: Trial) -> float:
-        """Return by which share a trial exceeds the memory that may be used; 1 where it gave no number."""
-        if record.measurement is None:
-            return 1.0
-        measured = record.measurement
-        return measured.epoch_peak_bytes / self.memory_limit.of(measured.memory_limit_bytes) - 1
+        violation = 1.0  # by which share it exceeds the memory that may be used, where it gave a number
+        if measured := record.measurement:
+            violation = measured.epoch_peak_bytes / self.memory_limit.of(measured.memory_limit_bytes) - 1
+        return frozen_trial(record, settings, distributions, violation)
 
     def record_skipped(self) -> None:
         """Record what was left out although it might be missed, and why."""
@@ -218,9 +216,7 @@ class TuningStudy:
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a short look beside the study's trials."""
-        message = attempt.message
-        if part == "numerics":
-            message = _reason_against(attempt, config.amp)
+        message = _reason_against(attempt, config.amp) if part == "numerics" else attempt.message
         probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
         with shielded():
             self._probes.append(probe)
@@ -295,11 +291,6 @@ class TuningStudy:
         """Return the knobs of a configuration; torch's own number of threads as the number that it is."""
         settings = self._space.settings(config)
         return {**settings, "threads": settings["threads"] or self._facts.intra_op_threads}
-
-    def _with_own_threads(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings as the space writes them: torch's own number of threads may be ``None`` there."""
-        threads = settings["threads"]
-        return {**settings, "threads": threads if threads in self._space.values["threads"] else None}
 
 
 class _Sampler(BaseSampler):

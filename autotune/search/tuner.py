@@ -223,7 +223,9 @@ class Tuner:
     ) -> tuple[list[Config], list[Config], Config | None]:
         """Return what to confirm, cheapest first, the same as it enters, and what exploring gave, as the dearest."""
         study, count = search.study, finalists_for(seconds / search.fresh_cost)[0]
-        explored = _worth_its_time(explorer, seconds, search.fresh_cost) if explorer else None
+        explored = None
+        if explorer and seconds >= LEAST_ROUNDS * (search.fresh_cost + explorer.start_seconds):
+            explored = explorer.answer  # else the time is for proving what the search has found
         failed, with_persistence = self._failed(search), self.plan.space.with_persistence
         likely = study.finalists(
             count if explored is None else max(1, count - 1),
@@ -260,8 +262,7 @@ class Tuner:
         left = self.budget.left
         if stop.ending is not Ending.BUDGET or left < min(search.trial_cost, LITTLE * self.budget.seconds):
             return stop.text
-        longer = longer_budget(self.budget.seconds)
-        rest = format_duration(left)
+        rest, longer = format_duration(left), longer_budget(self.budget.seconds)
         return f"the {rest} left are not enough for another trial and its confirmation: --budget {longer}"
 
     def _wanted(self, stop: Stop, search: Search) -> str:
@@ -304,8 +305,3 @@ class _Allowance:
         cost = (self.budget.spent - self.begin) / self.measured if self.measured else self.cost
         share = 0.5 if self.may_halve and not rounds else 1.0
         return share * measurements * cost <= self.left
-
-
-def _worth_its_time(explorer: Explorer, seconds: float, cost: float) -> Config | None:
-    """Return what exploring gave, unless without it there is time to prove what the search has found."""
-    return explorer.answer if seconds >= LEAST_ROUNDS * (cost + explorer.start_seconds) else None
