@@ -26,15 +26,13 @@ from autotune.report.text import (
     config_text,
     counted,
     gibibytes_text,
-    memory_text,
+    measured_rows,
     outcomes_text,
     printable,
     rate_text,
     remaining_gain_text,
     settings_rows,
-    slowest_rank_rows,
     snippet,
-    step_text,
     tried_line,
     verdict_details,
     verdict_title,
@@ -96,6 +94,7 @@ def html_report(study: RecordedStudy) -> str:
     charts = _figures(study)
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
     scripts = {"vega": vega_script() if charts else "", "script": script}
+    hashes = [b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts.values() if text]
     return (
         _environment()
         .get_template("page.html")
@@ -103,7 +102,7 @@ def html_report(study: RecordedStudy) -> str:
             **_content(study, charts),
             **{name: Markup(text) for name, text in scripts.items()},
             style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-            script_sources=Markup(" ".join(map(_hash, filter(None, scripts.values())))),
+            script_sources=Markup(" ".join(f"'sha256-{each}'" for each in hashes)),
             charts=charts,
             version=(study.result.host.versions if study.result else study.made_on).get("autotune", ""),
         )
@@ -126,14 +125,9 @@ def html_summary(result: Result) -> str:
 
 def _environment() -> Environment:
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
-    environment.finalize = _shown
+    environment.finalize = lambda value: printable(value) if type(value) is str else value  # Markup is our own
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment
-
-
-def _shown(value: Any) -> Any:
-    """Return foreign text without what a page cannot show."""
-    return printable(value) if type(value) is str else value
 
 
 def _figures(study: RecordedStudy) -> dict[str, dict[str, Any]]:
@@ -157,11 +151,6 @@ def _figures(study: RecordedStudy) -> dict[str, dict[str, Any]]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _hash(script: str) -> str:
-    """Return a script as a policy names it."""
-    return f"'sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,13 +189,12 @@ def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
-    subject = f"{result.facts.model_name} on {result.facts.dataset_name} · {result.facts.device_name}"
     stopped = f"Stopped: {result.stop_reason.rstrip('.')}. Trials: {outcomes_text(result.history)}"
     return {
         "title": verdict_title(result),
         "lead": f"{verdict_details(result)} {stopped}, in {format_duration(result.seconds)}.",
         "tone": TONES[result.verdict],
-        "subject": subject,
+        "subject": f"{result.facts.model_name} on {result.facts.dataset_name} · {result.facts.device_name}",
         "tiles": list(_tiles(result)),
         "comparison": _comparison(result),
         "findings": [
@@ -228,8 +216,7 @@ def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
 
 def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
     if study.since:
-        more = counted(study.since, "measurement")
-        yield f"the study has gone on since, by {more}: this is the earlier answer"
+        yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
     for tried in result.tried:
         yield tried_line(tried, tried.option in result.config.options)
     yield from result.notes
@@ -291,10 +278,7 @@ def _comparison(result: Result) -> dict[str, Any]:
     rates = {"before": result.baseline_samples_per_second}
     rows = settings_rows([config for config, _ in columns.values()])
     rows["samples/s"] = tuple(rate_text(rates.get(heading, result.samples_per_second)) for heading in columns)
-    measurements = [measured for _, measured in columns.values()]
-    rows["peak memory"] = tuple(map(memory_text, measurements))
-    rows |= slowest_rank_rows(measurements)
-    rows["time per step"] = tuple(step_text(measured.step_time.total) for _, measured in columns.values())
+    rows |= measured_rows([measured for _, measured in columns.values()])
     return {
         "title": "Before and after" if len(columns) > 1 else "Your configuration",
         "columns": list(columns),

@@ -31,15 +31,13 @@ from autotune.report.text import (
     counted,
     finding_text,
     gibibytes_text,
-    memory_text,
+    measured_rows,
     outcomes_text,
     printable,
     rate_text,
     remaining_gain_text,
     sentence,
     settings_rows,
-    slowest_rank_rows,
-    step_text,
     time_parts,
     tried_line,
     verdict_sentence,
@@ -71,12 +69,8 @@ _PHASES = {
     "explore": "exploring",
     "confirm": "confirming",
 }
-
-
 INDENT = (0, 0, 0, 3)
 """Padding of what belongs to a numbered line: top, right, bottom, left."""
-
-
 FRAMES_PER_SECOND = 4
 """Low on purpose: the display shares the CPUs with what is being timed."""
 
@@ -107,21 +101,13 @@ def probe_line(probe: Probe) -> Text:
         rate, peak = rate_text(compute.samples_per_second), gibibytes_text(compute.peak_memory_bytes)
         line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
     elif check := probe.attempt.numerics:
-        found = (
-            probe.attempt.message or f"{_arithmetic_text(probe.config)} trains like fp32 over {len(check.losses)} steps"
-        )
+        arithmetic = " · ".join((probe.config.precision, *probe.config.options))
+        found = probe.attempt.message or f"{arithmetic} trains like fp32 over {len(check.losses)} steps"
         line.append(f"numerics {found}", style="yellow" if probe.attempt.message else "")
     else:
-        line.append(
-            f"{probe.attempt.outcome:<8} {_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}",
-            style="yellow",
-        )
+        what = f"{_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}"
+        line.append(f"{probe.attempt.outcome:<8} {what}", style="yellow")
     return line
-
-
-def _arithmetic_text(config: Config) -> str:
-    """Return what may make the losses differ from those in plain fp32."""
-    return " · ".join((config.precision, *config.options))
 
 
 def message_line(message: str) -> Text:
@@ -156,10 +142,7 @@ def _standing(progress: Progress, last_rate: float | None) -> Iterator[tuple[str
         yield f"last {rate_text(last_rate)}/s", ""
     if progress.best_rate is not None:
         ratio = _ratio_text(progress.best_rate, progress.baseline_rate)
-        yield (
-            f"best {rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""),
-            "green",
-        )
+        yield (f"best {rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""), "green")
 
 
 def summary(result: Result, path: str | None = None, study: Sequence[str] = ()) -> Group:
@@ -194,7 +177,9 @@ def check_text(check: Check, path: str) -> str:
     }
     promise = check.promise
     if check.speedup is None:
-        then = _rate_claim(promise.samples_per_second, promise.next_run_95)
+        rate, interval = rate_text(promise.samples_per_second or 0.0), promise.next_run_95
+        limits = " ({} to {} in one further run)".format(*map(rate_text, interval)) if interval else ""
+        then = f"{rate} samples/s{limits}, and no gain over another configuration"
         now = f"{rate_text(check.samples_per_second)} samples/s"
     else:
         then = _claim_text(promise.speedup, promise.speedup_ci95, promise.samples_per_second)
@@ -208,11 +193,6 @@ def check_text(check: Check, path: str) -> str:
     return printable("\n".join(lines))
 
 
-def _rate_claim(rate: float | None, interval: tuple[float, float] | None) -> str:
-    limits = " ({} to {} in one further run)".format(*map(rate_text, interval)) if interval else ""
-    return f"{rate_text(rate or 0.0)} samples/s{limits}, and no gain over another configuration"
-
-
 def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:
     limits = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
     at = "" if rate is None else f", {rate_text(rate)} samples/s"
@@ -222,14 +202,10 @@ def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: floa
 def measured_table(config: Config, measurement: Measurement) -> Table:
     """Return the table of one configuration: settings, rate, memory and step time."""
     table = _settings_table({"your configuration": config})
-    rate = rate_text(measurement.samples_per_second)
-    if measurement.ci95:
-        rate += " ({} to {})".format(*map(rate_text, measurement.ci95))
-    table.add_row("samples/s (95 %)", rate)
+    limits = " ({} to {})".format(*map(rate_text, measurement.ci95)) if measurement.ci95 else ""
+    table.add_row("samples/s (95 %)", f"{rate_text(measurement.samples_per_second)}{limits}")
     table.add_row("on a batch that is there", rate_text(measurement.ceiling_samples_per_second))
-    table.add_row("peak memory", memory_text(measurement))
-    _add_ranks(table, [measurement])
-    _add_step_times(table, [measurement])
+    _add_measured(table, [measurement])
     return table
 
 
@@ -237,11 +213,12 @@ def before_after(result: Result) -> Table:
     """Return the table of settings, rate, memory and step time; one column where nothing changes."""
     columns = compared(result)
     table = _settings_table({heading: config for heading, (config, _) in columns.items()})
-    _add_rates(table, result)
-    measurements = [measurement for _, measurement in columns.values()]
-    table.add_row("peak memory", *map(memory_text, measurements))
-    _add_ranks(table, measurements)
-    _add_step_times(table, measurements)
+    rate = Text(rate_text(result.samples_per_second), style="bold")
+    if result.ci95:
+        rate.append(" ({} to {})".format(*map(rate_text, result.ci95)), style="not bold")
+    before = () if result.config == result.baseline else (rate_text(result.baseline_samples_per_second),)
+    table.add_row("samples/s (95 %)", *before, rate)
+    _add_measured(table, [measurement for _, measurement in columns.values()])
     return table
 
 
@@ -255,21 +232,10 @@ def _settings_table(columns: Mapping[str, Config]) -> Table:
     return table
 
 
-def _add_rates(table: Table, result: Result) -> None:
-    rate = Text(rate_text(result.samples_per_second), style="bold")
-    if result.ci95:
-        rate.append(" ({} to {})".format(*map(rate_text, result.ci95)), style="not bold")
-    before = () if result.config == result.baseline else (rate_text(result.baseline_samples_per_second),)
-    table.add_row("samples/s (95 %)", *before, rate)
-
-
-def _add_ranks(table: Table, measurements: list[Measurement]) -> None:
-    for name, cells in slowest_rank_rows(measurements).items():
+def _add_measured(table: Table, measurements: list[Measurement]) -> None:
+    """Add memory, the slowest rank, and the time of a step with its parts."""
+    for name, cells in measured_rows(measurements).items():
         table.add_row(name, *cells)
-
-
-def _add_step_times(table: Table, measurements: list[Measurement]) -> None:
-    table.add_row("time per step", *(step_text(each.step_time.total) for each in measurements))
     parts = [time_parts(each) for each in measurements]
     totals = [sum(each.values()) for each in parts]
     for part, heading in TIME_PARTS.items():
@@ -384,10 +350,7 @@ class LiveProgress:
         self._number = 0
         self._last_rate: float | None = None
         self._live = Live(
-            console=console,
-            get_renderable=self.render,
-            refresh_per_second=FRAMES_PER_SECOND,
-            transient=True,
+            console=console, get_renderable=self.render, refresh_per_second=FRAMES_PER_SECOND, transient=True
         )
 
     def __enter__(self) -> Self:
@@ -410,20 +373,14 @@ class LiveProgress:
         if trial:
             self._number = trial.number + 1
             self._last_rate = trial.rate
-            whole = bool(trial.attempt.message)  # what went wrong is read to its end; a configuration may be cut
-            line = trial_line(trial, progress.baseline_rate)
-            self._console.print(line, no_wrap=not whole, overflow="ellipsis")
+            may_be_cut = not trial.attempt.message  # a configuration; what went wrong is read to its end
+            self._console.print(trial_line(trial, progress.baseline_rate), no_wrap=may_be_cut, overflow="ellipsis")
 
     def render(self) -> RenderableType:
         """Return what stands at the foot of the terminal now; the time left counts down by the clock."""
         if self._progress:
-            elapsed = self._clock() - self._received
-            text = status(
-                self._progress,
-                number=self._number,
-                last_rate=self._last_rate,
-                seconds_left=self._progress.seconds_left - elapsed,
-            )
+            left = self._progress.seconds_left - (self._clock() - self._received)
+            text = status(self._progress, number=self._number, last_rate=self._last_rate, seconds_left=left)
         else:
             text = Text("starting", style="bold")
         grid = Table.grid(padding=(0, 1))

@@ -35,8 +35,6 @@ TIME_PARTS = {
     "restart": "starting epochs",
 }
 """The parts of the time that training takes, in order, and what they are called."""
-
-
 LINE_ENDS = ("Zl", "Zp")
 """Unicode categories of other ends of lines; those that begin with C are controls, marks and what has no meaning."""
 LEAST_CHANGE = 10 * 2**20
@@ -59,10 +57,7 @@ def compared(result: Result) -> dict[str, tuple[Config, Measurement]]:
     """Return what stands side by side, by heading: before and after, or what stays as it is."""
     if result.config == result.baseline:
         return {"your configuration": (result.config, result.measurement)}
-    return {
-        "before": (result.baseline, result.baseline_measurement),
-        "after": (result.config, result.measurement),
-    }
+    return {"before": (result.baseline, result.baseline_measurement), "after": (result.config, result.measurement)}
 
 
 def settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
@@ -102,6 +97,13 @@ def memory_text(measurement: Measurement) -> str:
     peak, limit = measurement.peak_memory_bytes, measurement.memory_limit_bytes
     each = ", each rank" if measurement.ranks else ""
     return f"{gibibytes_text(peak)} of {gibibytes_text(limit)} GiB {measurement.memory}{each}"
+
+
+def measured_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+    """Return memory, the slowest rank and the time of a step, side by side, by name."""
+    times = tuple(step_text(each.step_time.total) for each in measurements)
+    peaks = tuple(map(memory_text, measurements))
+    return {"peak memory": peaks, **slowest_rank_rows(measurements), "time per step": times}
 
 
 def slowest_rank_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
@@ -191,7 +193,8 @@ def verdict_details(result: Result) -> str:
         how = f"confirmed in {counted(result.rounds, 'round')} of fresh processes"
         return f"{_interval_text(result.speedup_ci95)}, {how}."
     if result.verdict is Verdict.UNDECIDED:
-        return f"{_estimate_text(result)}.{_missing_text(result)}"
+        missing = f" What would decide it: {'; '.join(result.missing)}." if result.missing else ""
+        return f"{_estimate_text(result)}.{missing}"
     return f"Keep what you have. {_best_text(result)}."
 
 
@@ -215,10 +218,6 @@ def _estimate_text(result: Result) -> str:
     if result.config == result.baseline:
         return f"{_best_text(result)}; the answer for now is what you have"
     return f"{_best_text(result)}, which is likely to be faster and is the answer for now"
-
-
-def _missing_text(result: Result) -> str:
-    return f" What would decide it: {'; '.join(result.missing)}." if result.missing else ""
 
 
 def cause_text(finding: Finding) -> str:
