@@ -55,31 +55,7 @@ _HOMES = {
     "tune": "api",
 }
 
-__all__ = [
-    "AutotuneError",
-    "Cause",
-    "Check",
-    "Config",
-    "Diagnosis",
-    "Export",
-    "Finding",
-    "GradientAccumulator",
-    "Measurement",
-    "Outcome",
-    "RecordedStudy",
-    "Result",
-    "Trial",
-    "Workload",
-    "best_config",
-    "check",
-    "diagnose",
-    "export",
-    "load_config",
-    "read_study",
-    "tune",
-]
-
-
+__all__ = list(_HOMES)
 _INTEGRATIONS = ("accelerate", "lightning", "transformers")
 """Modules of ``autotune.integrations``, named after what they are for."""
 

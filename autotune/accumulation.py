@@ -58,7 +58,9 @@ class GradientAccumulator:
         In all batches but the last before a step it is ``model.no_sync()``, where ``model`` is a
         DistributedDataParallel; else it does nothing.
         """
-        self._lacks_others = not self.is_last and _is_replicated(model)
+        from torch.nn.parallel import DistributedDataParallel
+
+        self._lacks_others = not self.is_last and isinstance(model, DistributedDataParallel)
         leave_out: Any = getattr(model, "no_sync", None)
         return leave_out() if self._lacks_others else nullcontext()
 
@@ -129,12 +131,6 @@ class GradientAccumulator:
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-
-def _is_replicated(model: torch.nn.Module) -> bool:
-    from torch.nn.parallel import DistributedDataParallel
-
-    return isinstance(model, DistributedDataParallel)
 
 
 def _ranks() -> int:

@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -86,7 +85,10 @@ def _run(flags: argparse.Namespace) -> int:
     keeper = _keeper(flags.storage, output)
     try:
         with _quiet_warnings(flags.quiet):
-            result = _tune({**arguments, "storage": keeper}, flags.quiet)
+            from autotune.api import tune
+
+            with _progress(flags.quiet) as on_progress:
+                result = tune(**arguments, storage=keeper, on_progress=_where_it_is_seen(on_progress))
         output = _beside_what_is_proven(result, output, flags.force)
         _deliver(result, output, keeper, flags)
         if flags.storage is None and not result.interrupted:
@@ -251,13 +253,6 @@ def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     return arguments
 
 
-def _tune(arguments: Mapping[str, Any], quiet: bool) -> Result:
-    from autotune.api import tune
-
-    with _progress(quiet) as on_progress:
-        return tune(**arguments, on_progress=_where_it_is_seen(on_progress))
-
-
 def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Progress], None] | None:
     """Return what shows the progress, or does not where there is no terminal or pipe any more: the run goes on."""
     if show is None:
@@ -340,25 +335,18 @@ def _json_text(result: Result) -> str:
 
     names = ["speedup", "speedup_ci95", "next_run_95", "rounds", "stop_reason", "remaining_gain", "most_gain"]
     names += ["missing", "notes", "seconds"]
-    document = result.config.to_document()
+    document, likeliest = result.config.to_document(), result.likeliest
     content = {
         "verdict": verdict_text(result.verdict, result.most_gain),
         "config": document,
         "measured": document.get("measured"),
         **{name: getattr(result, name) for name in names},
         "tried": [asdict(each) for each in result.tried],
-        "likeliest": _finalist_document(result),
+        "likeliest": {**asdict(likeliest), "config": likeliest.config.to_document()} if likeliest else None,
         "control": asdict(result.control) if result.control else None,
         "trials": [trial_row(trial) for trial in result.history],
     }
     return json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
-
-
-def _finalist_document(result: Result) -> dict[str, Any] | None:
-    """Return what is likeliest to be faster, its configuration as a config file has it."""
-    if result.likeliest is None:
-        return None
-    return {**asdict(result.likeliest), "config": result.likeliest.config.to_document()}
 
 
 def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:

@@ -151,16 +151,10 @@ def _value(kind: Any, value: object, where: str) -> Any:
 
 
 def _plain(kind: type, value: object, where: str) -> object:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST:
-        if kind is float:
-            return float(value)  # JSON does not tell 1 from 1.0
-        return value if kind is int else _refuse(kind, value, where)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST and kind in (int, float):
+        return float(value) if kind is float else value  # JSON does not tell 1 from 1.0
     if type(value) is kind and kind is not int:
         return value
-    return _refuse(kind, value, where)
-
-
-def _refuse(kind: type, value: object, where: str) -> object:
     raise _wrong(where, value, kind.__name__)
 
 

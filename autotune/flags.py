@@ -271,11 +271,7 @@ class _Version(argparse.Action):
     """Prints the version; reading it takes time that only this flag should spend."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option: str | None = None,
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version
 
@@ -317,10 +313,6 @@ def _read_switch(text: str) -> bool:
     return {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}[text.lower()]
 
 
-def _read_amp(text: str) -> str:
-    return {"off": "off", "bf16": "bf16", "fp16": "fp16"}[text.lower()]
-
-
 _WHOLE = ("a whole number, such as 4", int)
 _SWITCH = ("true, false, on, off, yes or no", _read_switch)
 _BASELINE_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -329,7 +321,7 @@ _BASELINE_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
     "prefetch_factor": _WHOLE,
     "pin_memory": _SWITCH,
     "persistent_workers": _SWITCH,
-    "amp": ("off, bf16 or fp16", _read_amp),
+    "amp": ("off, bf16 or fp16", lambda text: {"off": "off", "bf16": "bf16", "fp16": "fp16"}[text.lower()]),
     "threads": _WHOLE,
 }
 """What ``--baseline`` takes: key, what is allowed, how its text is read."""

@@ -131,7 +131,8 @@ class MemoryMeter:
         self._root = root
         limits = [(group, _limit(group)) for group in _groups(root, "memory")]
         self._limits = [(group, limit) for group, limit in limits if limit is not None]
-        physical = _physical_memory(root)
+        total = _kibibytes(read_fields(root / "proc/meminfo", ":").get("MemTotal"))
+        physical = total or int(_virtual_memory().total)
         self.total = min([physical, *(limit for _, limit in self._limits)])
         """Physical memory or the cgroup limit, whichever is less, in bytes."""
 
@@ -248,11 +249,6 @@ def _affinity_cpus() -> int:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # there is no such call outside Linux
         return os.cpu_count() or 1
-
-
-def _physical_memory(root: Path) -> int:
-    total = read_fields(root / "proc/meminfo", ":").get("MemTotal")
-    return _kibibytes(total) or int(_virtual_memory().total)
 
 
 def _kibibytes(text: str | None) -> int | None:

@@ -14,15 +14,13 @@ from autotune.errors import UsageError
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SECONDS = re.compile(_NUMBER)
 _UNITS = re.compile(rf"(?:({_NUMBER})h)?\s*(?:({_NUMBER})m)?\s*(?:({_NUMBER})s)?", re.IGNORECASE)
-
-
 LEAST_BUDGET = 30.0
 """Seconds in which a baseline and one alternative can be measured and compared, with imports and build."""
 GRACE, SHARE_GRACE = 10.0, 5.0
 """Seconds after the end of the budget, and after that of the search's share of it, in which what has begun may end."""
 USUAL_BUDGETS = (30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 """Seconds of the budgets that are proposed."""
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
+_SIZE = re.compile(rf"({_NUMBER})\s*([KMGT]i?)?B?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

@@ -125,17 +125,11 @@ def _fuse(optimizer: torch.optim.Optimizer | None) -> None:
     for settings in (*optimizer.param_groups, optimizer.defaults):
         settings["fused"], settings["foreach"] = True, False
     for parameter in parameters:
-        _move_step_count(optimizer.state.get(parameter, {}), parameter.device)
+        state = optimizer.state.get(parameter, {})
+        if isinstance(state.get("step"), torch.Tensor):  # other kernels keep it on the host
+            state["step"] = state["step"].to(device=parameter.device, dtype=torch.float32)
     known: Any = optimizer
     known._step_supports_amp_scaling = True  # the kernel unscales gradients itself, and skips those that overflow
-
-
-def _move_step_count(state: dict[str, Any], device: torch.device) -> None:
-    """Bring the number of steps to the parameters' device: other kernels keep it on the host."""
-    import torch
-
-    if isinstance(state.get("step"), torch.Tensor):
-        state["step"] = state["step"].to(device=device, dtype=torch.float32)
 
 
 def _checkpoint(model: nn.Module) -> None:
@@ -153,8 +147,12 @@ def _checkpoint(model: nn.Module) -> None:
     blocks = list(_repeated_blocks(model))
     if not blocks:
         raise _refuse("checkpointing", "the model has no repeated blocks, or they keep running statistics")
-    for block in blocks:
-        _run_again_in_backward(block)
+    from torch.utils.checkpoint import checkpoint
+
+    known: Any
+    for known in blocks:
+        if not (isinstance(known.forward, functools.partial) and known.forward.func is checkpoint):
+            known.forward = functools.partial(checkpoint, known.forward, use_reentrant=False)  # copies with the model
 
 
 def _repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
@@ -176,14 +174,6 @@ def _repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 def _keeps_statistics(block: nn.Module) -> bool:
     return any(getattr(module, "track_running_stats", False) for module in block.modules())
-
-
-def _run_again_in_backward(block: nn.Module) -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    known: Any = block
-    if not (isinstance(known.forward, functools.partial) and known.forward.func is checkpoint):
-        known.forward = functools.partial(checkpoint, known.forward, use_reentrant=False)  # copies with the model
 
 
 def _compile(model: nn.Module) -> None:

@@ -141,16 +141,20 @@ def load(source: WorkloadSource) -> Workload:
 
         set_settings(source.settings)
         return _checked(cloudpickle.loads(source.blob), "the workload")
-    workload = _assemble(_call(_resolve("--model", source.model)), source)
+    workload = _assemble(_resolve("--model", source.model), source)
     if source.dataset is None:
         return _checked(workload, source.model)
-    dataset: Any = _call_unless_dataset(_resolve("--dataset", source.dataset))
+    dataset: Any = _resolve("--dataset", source.dataset)
+    is_made = hasattr(dataset, "__getitem__") and not isinstance(dataset, type)
+    if callable(dataset) and not is_made:
+        dataset = dataset()
     return _checked(replace(workload, dataset=dataset), source.model, source.dataset)
 
 
-def _assemble(made: object, source: ImportedWorkload) -> Workload:
+def _assemble(target: Any, source: ImportedWorkload) -> Workload:
     from torch.nn import Module
 
+    made: object = target if isinstance(target, (Module, Workload)) else target()
     if isinstance(made, Workload):
         return made
     if isinstance(made, tuple) and len(made) == 2:
@@ -204,17 +208,6 @@ def _require_dataset(dataset: Any, origin: str) -> None:
         raise UsageError(f"{origin}: the dataset is empty (its length is 0)")
 
 
-def _call(target: Any) -> object:
-    from torch.nn import Module
-
-    return target if isinstance(target, (Module, Workload)) else target()
-
-
-def _call_unless_dataset(target: Any) -> object:
-    is_dataset = not isinstance(target, type) and hasattr(target, "__getitem__")
-    return target if is_dataset or not callable(target) else target()
-
-
 def _split_reference(flag: str, reference: str) -> tuple[str, str]:
     module, _, attribute = reference.rpartition(":")
     if not module or not attribute:
@@ -228,17 +221,14 @@ def _resolve(flag: str, reference: str) -> object:
     target: object = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            raise UsageError(f"{flag} {reference}: {module_name} has no attribute {part!r}{_hint(part, target)}")
+            close = difflib.get_close_matches(part, dir(target), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UsageError(f"{flag} {reference}: {module_name} has no attribute {part!r}{hint}")
         target = getattr(target, part)
     is_made = isinstance(target, Workload) if flag == "--model" else hasattr(target, "__getitem__")
     if not callable(target) and not is_made:
         raise UsageError(f"{flag} {reference}: {attribute} is {type(target).__name__}, which cannot be called")
     return target
-
-
-def _hint(name: str, target: object) -> str:
-    close = difflib.get_close_matches(name, dir(target), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _import(flag: str, name: str) -> ModuleType:
@@ -317,11 +307,7 @@ def torch_settings() -> dict[str, Setting]:
         return default, lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value)
 
     return {
-        "float32_matmul_precision": (
-            "highest",
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
+        "float32_matmul_precision": ("highest", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         "cudnn.allow_tf32": of_cudnn("allow_tf32", True),
         "cudnn.benchmark": of_cudnn("benchmark", False),
         "cudnn.deterministic": of_cudnn("deterministic", False),
