@@ -10,7 +10,7 @@ from statistics import fmean
 
 from autotune.config import Config
 from autotune.host import inspect_host
-from autotune.measure.conditions import Demand, conditions_between, foreign_demand, snapshot
+from autotune.measure.conditions import conditions_between, foreign_demand, snapshot
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, open_stream
 from autotune.measure.process_memory import (
@@ -31,8 +31,6 @@ from autotune.workload import Workload
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that is worth a longer look."""
 LONGER_LOOKS = 2
-
-
 UNCREDITED = 0.05
 """Share of the batches, built before the window or built in it and not used, from which it is told."""
 
@@ -53,10 +51,11 @@ def measure(
         run.settle()
         window = run.fill()
         gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
-        conditions = replace(
-            conditions_between(before, snapshot(job=group.job), gpu, _demand_since(wanted, group.job)),
-            allocator_retries=device.allocator_retries - retries,
-        )
+        ended = snapshot(job=group.job)
+        wanted_by_now = foreign_demand(job=group.job) if wanted else None
+        demand = wanted_by_now.cpus_since(wanted) if wanted and wanted_by_now else None
+        conditions = conditions_between(before, ended, gpu, demand)
+        conditions = replace(conditions, allocator_retries=device.allocator_retries - retries)
         after = sample_memory(stream.produced, known, stream.workers)
         everybody = group.gather(stream.digests)
         stream.digests_of_others = [
@@ -72,14 +71,15 @@ def _report(
     run: TimedRun, stream: BatchStream, window: Window, warm: WarmStep, conditions: Conditions, memory: MemorySample
 ) -> Measurement:
     config, device = run.config, run.device
-    summary = _summary(run, window)
+    rows, workers = run.rows(window), config.num_workers
+    summary = summarise(rows, window.ready, window.block, workers, whole_epochs=window.whole_epochs)
     samples = _epoch_samples(stream, window, summary)
     epoch = _epoch_cost(samples, run, stream, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
     width = summary.relative_half_width
     peaks, loss = device.peaks(), warm.step.loss
-    queued = stream.batch_bytes * max(run.log.ready) if config.num_workers else 0
+    queued = stream.batch_bytes * max(run.log.ready) if workers else 0
     in_flight = max(memory.in_flight, queued)  # the queue may have been longer before the end
     host_bytes = peak_host_bytes(memory) + in_flight - memory.in_flight
     return Measurement(
@@ -111,18 +111,6 @@ def _report(
         unique_share=stream.unique_share,
         stopped_early=run.stopped_early,
         notes=(*window_notes(summary), *loader_notes(stream, run.config, run.in_flight), *machine_notes(conditions)),
-    )
-
-
-def _demand_since(begin: Demand | None, job: int | None) -> float | None:
-    """Return the CPUs that others have wanted since then."""
-    end = foreign_demand(job=job) if begin else None
-    return end.cpus_since(begin) if begin and end else None
-
-
-def _summary(run: TimedRun, window: Window) -> WindowSummary:
-    return summarise(
-        run.rows(window), window.ready, window.block, run.config.num_workers, whole_epochs=window.whole_epochs
     )
 
 

@@ -31,8 +31,6 @@ from autotune.workload import Workload
 TIMING_SHARE, PROFILE_SHARE, STEP_SHARE = 0.2, 0.3, 0.3
 """Shares of a look that go to timing batches, to profiling how they are built, and to watching steps."""
 MOST_STEPS = 10
-
-
 MOST_FUNCTIONS = 6
 LEAST_SHARE = 0.01
 """Share of the time below which a function is not worth naming."""
@@ -59,6 +57,8 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
     sample_seconds, collate_seconds = building.measure(TIMING_SHARE * seconds)
     code = building.profile(PROFILE_SHARE * seconds)
     operators, synchronisations = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
+    accelerators = torch.version.cuda, torch.version.hip, torch.accelerator.current_accelerator()
+    default = multiprocessing.get_start_method(allow_none=True)  # without it the question would fix the answer
     return Anatomy(
         sample_seconds=sample_seconds,
         collate_seconds=collate_seconds,
@@ -69,10 +69,10 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
         is_custom_collate=workload.collate_fn is not None,
         dataset_bytes=pickled_bytes(workload.dataset),
         python_objects=count_objects(workload.dataset),
-        start_method=_start_method(),
+        start_method=default or multiprocessing.get_all_start_methods()[0],
         operators_per_step=operators,
         synchronisations=synchronisations,
-        has_cuda_build=_is_built_for_accelerator(),
+        has_cuda_build=any(each is not None for each in accelerators),
         seconds=time.perf_counter() - begin,
     )
 
@@ -114,21 +114,9 @@ def _is_operator(event: Any) -> bool:
 
 def _is_part_of_operator(event: Any) -> bool:
     parent = event.cpu_parent
-    while parent is not None:
-        if _is_operator(parent):
-            return True
+    while parent is not None and not _is_operator(parent):
         parent = parent.cpu_parent
-    return False
-
-
-def _start_method() -> str:
-    """Return how worker processes start, without fixing it as a question without ``allow_none`` would."""
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-
-
-def _is_built_for_accelerator() -> bool:
-    is_cuda = torch.version.cuda is not None or torch.version.hip is not None
-    return is_cuda or torch.accelerator.current_accelerator() is not None
+    return parent is not None
 
 
 class Building:
@@ -236,16 +224,12 @@ def count_objects(dataset: object) -> int:
         if issubclass(type(holder), CONTAINERS):
             held.update(map(id, islice(parts, MOST_OBJECTS - len(held))))
         for part in parts:
-            if id(part) not in visited and _may_hold(part):
+            kind = type(part)  # the collector does not track containers of plain values
+            may_hold = issubclass(kind, CONTAINERS) or (gc.is_tracked(part) and not issubclass(kind, SHARED))
+            if may_hold and id(part) not in visited:
                 visited.add(id(part))
                 pending.append(part)
     return min(len(held), MOST_OBJECTS)
-
-
-def _may_hold(part: object) -> bool:
-    """Return whether an object may hold more to count; the collector does not track containers of plain values."""
-    kind = type(part)
-    return issubclass(kind, CONTAINERS) or (gc.is_tracked(part) and not issubclass(kind, SHARED))
 
 
 def pickled_bytes(dataset: object) -> int | None:

@@ -30,8 +30,6 @@ SEEN, NOISE = 1.2, 0.1
 another container, on another machine, or gone within the window."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
-
-
 T = TypeVar("T")
 SLOWDOWNS = {
     0x8: "hardware slowdown",
@@ -70,12 +68,15 @@ def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
     ``job`` is the process that has started this one as a rank among others: none of them is a neighbour.
     """
     times = psutil.cpu_times(percpu=True)
+    names = ("user", "nice", "system", "irq", "softirq", "steal")  # guest time is part of user
+    schedule = text_of(root / "proc/self/schedstat").split()
+    pressure = text_of(root / "proc/pressure/cpu").partition("\n")[0].rpartition("total=")[2]
     return Snapshot(
         own=cpu_seconds(job),
-        busy=sum(_busy(times[cpu]) for cpu in _cpus() if cpu < len(times)),
-        waiting=_run_queue_seconds(root),
+        busy=sum(getattr(times[cpu], name, 0.0) for cpu in _cpus() if cpu < len(times) for name in names),
+        waiting=int(schedule[1]) / 1e9 if len(schedule) >= 2 and schedule[1].isdigit() else None,
         throttled=throttled_seconds(root),
-        pressure=_pressure_seconds(root),
+        pressure=int(pressure) / 1e6 if pressure.isdigit() else None,
         read=_bytes_read(),
         threads=_thread_seconds(),
         clock=time.perf_counter(),
@@ -169,25 +170,10 @@ def _computing_threads(
     return max(counts, default=None)
 
 
-def _busy(times: object) -> float:
-    names = ("user", "nice", "system", "irq", "softirq", "steal")  # guest time is part of user
-    return float(sum(getattr(times, name, 0.0) for name in names))
-
-
 def _cpus() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
-
-
-def _run_queue_seconds(root: Path) -> float | None:
-    fields = text_of(root / "proc/self/schedstat").split()
-    return int(fields[1]) / 1e9 if len(fields) >= 2 and fields[1].isdigit() else None
-
-
-def _pressure_seconds(root: Path) -> float | None:
-    total = text_of(root / "proc/pressure/cpu").partition("\n")[0].rpartition("total=")[2]
-    return int(total) / 1e6 if total.isdigit() else None
 
 
 def _bytes_read() -> dict[int, tuple[int, int]]:
@@ -233,27 +219,19 @@ class NvmlGpu:
     def read(self) -> GpuReading:
         """Look at the GPU; what it does not say is ``None``."""
         nvml, handle = self._nvml, self._handle
-        held = self._held_bytes()
+        processes = _answer(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        held = {process.pid: process.usedGpuMemory for process in processes}  # as far as it is shown
         rates = _answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
+        if reasons is None:  # drivers before R530 know the other name only, whatever the library has
+            reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
         return GpuReading(
             utilisation=None if rates is None else rates.gpu / 100,
             clock_mhz=_answer(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
             process_bytes=held.get(os.getpid()) or None,
             foreign_bytes=_foreign_bytes(held),
-            slowdowns=self._slowdowns(),
+            slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
         )
-
-    def _held_bytes(self) -> dict[int, int | None]:
-        """Return what each process holds, as far as it is shown."""
-        processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or []
-        return {process.pid: process.usedGpuMemory for process in processes}
-
-    def _slowdowns(self) -> tuple[str, ...]:
-        nvml, handle = self._nvml, self._handle
-        reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
-        if reasons is None:  # drivers before R530 know the other name only, whatever the library has
-            reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-        return tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit)
 
 
 def open_gpu(uuid: str | None) -> NvmlGpu | None:

@@ -42,7 +42,10 @@ class CpuDevice:
     @property
     def amp_modes(self) -> tuple[str, ...]:
         """The precisions the CPU has instructions for; without them they are many times slower."""
-        return ("off", *_cpu_half_precisions())
+        lines = text_of(Path("/proc/cpuinfo")).split("\n")
+        flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "").partition(":")[2]
+        instructions = {"bf16": ("avx512_bf16", "amx_bf16", "bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
+        return ("off", *(mode for mode, names in instructions.items() if not {*names}.isdisjoint(flags.split())))
 
     @property
     def memory_limit(self) -> int:
@@ -178,12 +181,9 @@ def open_device(name: str, group: RankGroup = ALONE) -> Device:
     if device.type == "cpu":
         return CpuDevice()
     _require_accelerator(name, device)
-    index: int | None = device.index
-    if index is None:
-        index = torch.accelerator.current_device_index()
+    index = torch.accelerator.current_device_index() if device.index is None else device.index
     torch.accelerator.set_device_index(index)
-    device = torch.device(device.type, index)
-    return AcceleratorDevice(device)
+    return AcceleratorDevice(torch.device(device.type, index))
 
 
 def _name_for(name: str, group: RankGroup) -> str:
@@ -219,17 +219,3 @@ def _require_accelerator(name: str, device: torch.device) -> None:
         raise UsageError(f"--device {name}: this machine's accelerator is {found}")
     if (device.index or 0) >= torch.accelerator.device_count():
         raise UsageError(f"--device {name}: this machine has {torch.accelerator.device_count()} of them")
-
-
-def _cpu_half_precisions() -> list[str]:
-    flags = _cpu_flags()
-    bf16 = {"avx512_bf16", "amx_bf16", "bf16"} & flags
-    fp16 = {"avx512_fp16", "amx_fp16"} & flags
-    return [name for name, found in (("bf16", bf16), ("fp16", fp16)) if found]
-
-
-def _cpu_flags() -> set[str]:
-    lines = [
-        line for line in text_of(Path("/proc/cpuinfo")).split("\n") if line.lower().startswith(("flags", "features"))
-    ]
-    return set(lines[0].partition(":")[2].split()) if lines else set()

@@ -22,22 +22,16 @@ from autotune.workload import Workload
 def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
     """Build the loader exactly as a training script would, with counting around its collate function."""
     arguments: dict[str, Any] = {"collate_fn": counter}
+    left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
     if workload.batch_sampler is not None:
+        left_out.add("drop_last")  # that is the sampler's to decide
         arguments["batch_sampler"] = workload.batch_sampler(config.batch_size)
     elif workload.sampler is not None:
         arguments["sampler"] = workload.sampler
     elif not isinstance(workload.dataset, IterableDataset):
         arguments["shuffle"] = True
-    arguments |= _applicable(workload, config)
+    arguments |= {name: value for name, value in (workload.loader_options or {}).items() if name not in left_out}
     return config.dataloader(workload.dataset, **arguments)
-
-
-def _applicable(workload: Workload, config: Config) -> dict[str, Any]:
-    """Return the workload's own DataLoader arguments but for those that cannot stand beside the others."""
-    left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
-    if workload.batch_sampler is not None:
-        left_out.add("drop_last")  # that is the sampler's to decide
-    return {name: value for name, value in (workload.loader_options or {}).items() if name not in left_out}
 
 
 def open_stream(workload: Workload, config: Config) -> BatchStream:
@@ -175,7 +169,10 @@ class BatchStream:
         if set_epoch:
             set_epoch(self.epochs)  # as training has to, for another order in each
         self._iterator = iter(self._loader)
-        self._note_workers()
+        workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
+        if workers != self._noted:  # so that nothing of theirs is left should they fail
+            note_workers(workers)
+            self._noted = workers
         try:
             batch = next(self._iterator)
         except StopIteration:
@@ -185,13 +182,6 @@ class BatchStream:
         self.epochs += 1
         self._position = 0
         return self._count(batch)
-
-    def _note_workers(self) -> None:
-        """Note the workers that have been started, so that nothing of theirs is left should they fail."""
-        workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
-        if workers != self._noted:
-            note_workers(workers)
-            self._noted = workers
 
     def _count(self, counted: tuple[Any, int]) -> Any:
         batch, self.samples = counted

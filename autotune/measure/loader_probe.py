@@ -20,10 +20,9 @@ from autotune.probes import LoaderTrace
 from autotune.workload import Workload
 
 PREFETCH = 4
-"""Batches that the worker is asked for, where shared memory holds them."""
+"""Batches that the one worker is asked for ahead, where shared memory holds them: it never waits."""
 SHARED_SHARE = 0.9
 """Share of what is free in /dev/shm that they may take."""
-"""Batches that the one worker is asked for ahead: it never waits, and some are ready at once after a pause."""
 LEAST_BATCHES = 4
 """Batches of a trace, however long they take."""
 LONGEST = 3
@@ -51,7 +50,11 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
         arrived = time.perf_counter()
         receives = _receives(stream, prefetch, seconds)
         before, own, used, built = snapshot(), time.process_time(), cpu_seconds(), stream.produced
-        builds = _trace(stream, batch_size, arrived if not receives else _drained(stream), seconds)
+        if receives:
+            for _ in range(max(0, stream.ready) + 1):  # what is ready, and the batch that is being built
+                next(stream)
+            arrived = time.perf_counter()
+        builds = _trace(stream, batch_size, arrived, seconds)
         used, own, built = cpu_seconds() - used, time.process_time() - own, stream.produced - built
         storage = conditions_between(before, snapshot()).storage_share
         memory = sample_memory(stream.produced, known, stream.workers)
@@ -100,7 +103,9 @@ def _receives(stream: BatchStream, prefetch: int, seconds: float) -> list[float]
     found: list[float] = []
     limit = time.perf_counter() + RECEIVE_SHARE * seconds
     while True:
-        _wait_until(lambda: stream.ready >= min(prefetch, (stream.epoch_batches or prefetch) - 1), seconds)
+        wanted, patience = min(prefetch, (stream.epoch_batches or prefetch) - 1), time.perf_counter() + seconds
+        while stream.ready < wanted and time.perf_counter() < patience:
+            time.sleep(POLL_SECONDS)
         taken = [_seconds(lambda: next(stream)) for _ in range(min(prefetch - 1, stream.ready))]
         found += taken
         if not taken or time.perf_counter() > limit:
@@ -127,13 +132,6 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
             return inside or between
 
 
-def _drained(stream: BatchStream) -> float:
-    """Take what is ready, and the batch that is being built; return when that was."""
-    for _ in range(max(0, stream.ready) + 1):
-        next(stream)
-    return time.perf_counter()
-
-
 def _pin_seconds(batch: Any) -> float:
     """Return what copying a batch into pinned memory takes, once that memory was allocated."""
 
@@ -153,12 +151,6 @@ def _transfer_seconds(batch: Any, device: Device) -> float:
 
     device.synchronize()
     return min(_seconds(copy) for _ in range(COPIES))
-
-
-def _wait_until(is_so: Callable[[], bool], seconds: float) -> None:
-    limit = time.perf_counter() + seconds
-    while not is_so() and time.perf_counter() < limit:
-        time.sleep(POLL_SECONDS)
 
 
 def _seconds(do: Callable[[], object]) -> float:

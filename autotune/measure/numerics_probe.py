@@ -129,7 +129,9 @@ class _Trials:
     ) -> _Run:
         """Train for so many steps over the batches, again and again; fewer, but some, where time runs out."""
         self.state.restore()
-        _seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
         step = TrainingStep(self.workload, config, self.device)
         scaler, found = step.accumulator.scaler, _Run()
         if scaler.is_enabled() and math.isfinite(scale):
@@ -192,9 +194,3 @@ def _take_batches(workload: Workload, config: Config, seconds: float) -> list[An
 
 def _in_another_order(batches: Sequence[Any]) -> list[Any]:
     return [*batches[1::2], *batches[::2]]
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)

@@ -7,13 +7,13 @@ import os
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from autotune.host import read_fields
 
 _ANONYMOUS = ("[anon]", "[heap]")
+_SHARED = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
 
@@ -138,12 +138,8 @@ def _private_and_shared(worker: psutil.Process) -> tuple[int, int]:
     if not hasattr(worker, "memory_maps"):  # macOS
         return int(worker.memory_full_info().uss), 0
     maps = worker.memory_maps(grouped=False)
-    private = sum(each.private_clean + each.private_dirty for each in maps if not _is_shared_memory(each))
+    private = sum(each.private_clean + each.private_dirty for each in maps if not str(each.path).startswith(_SHARED))
     return private, sum(each.shared_clean + each.shared_dirty for each in maps if each.path in _ANONYMOUS)
-
-
-def _is_shared_memory(mapping: Any) -> bool:
-    return str(mapping.path).startswith(("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV"))
 
 
 def _status_bytes(name: str) -> int:

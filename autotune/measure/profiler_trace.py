@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
@@ -77,7 +76,8 @@ def _profile(stream: BatchStream, warm: WarmStep, device: Device, seconds: float
 
 def _longest_operations(profiler: profile, device: Device, steps: int) -> tuple[TracedOperation, ...]:
     """Return the operations by their own time, on the accelerator the time of the kernels that each started."""
-    totals = [total for total in profiler.key_averages() if _is_operation(total)]
+    # kernels are in what started them
+    totals = [total for total in profiler.key_averages() if total.device_type.name == "CPU" and total.key != STEP_NAME]
     attribute = "self_device_time_total" if device.is_asynchronous else "self_cpu_time_total"
     totals.sort(key=lambda total: -getattr(total, attribute))
     return tuple(
@@ -85,10 +85,6 @@ def _longest_operations(profiler: profile, device: Device, steps: int) -> tuple[
         for total in totals[:MOST_OPERATIONS]
         if getattr(total, attribute) > 0
     )
-
-
-def _is_operation(total: Any) -> bool:
-    return bool(total.device_type.name == "CPU") and total.key != STEP_NAME  # kernels are in what started them
 
 
 @contextmanager
