@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.nn import DataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -38,8 +39,6 @@ SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 """Seconds between two looks at the leader's word."""
 FOR_EVER = timedelta(days=7)
 """Time limit of what ranks tell each other: the tuner thinks between two requests, and ends what hangs."""
-
-
 Forward = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 
@@ -81,8 +80,6 @@ class RankGroup:
         self._group: Any = None
         self._phase, self._done, self._goal = 0, 0, 0
         if size > 1:
-            import torch.distributed as dist
-
             self._group = dist.new_group(backend="gloo", timeout=FOR_EVER)
 
     @property
@@ -159,8 +156,6 @@ class RankGroup:
         """Return the leader's value, in every rank."""
         if self.size == 1:
             return value
-        import torch.distributed as dist
-
         values = [value]
         dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]
@@ -169,8 +164,6 @@ class RankGroup:
         """Return the values of all ranks, in every rank."""
         if self.size == 1:
             return [value]
-        import torch.distributed as dist
-
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._group)
         return values
@@ -178,8 +171,6 @@ class RankGroup:
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.size > 1:
-            import torch.distributed as dist
-
             dist.barrier(group=self._group)
 
 
@@ -222,7 +213,9 @@ def _measurement(ranks: Sequence[Measurement]) -> Measurement:
     passed = sum(measured.samples / measured.seconds for measured in ranks)
     counted = min(measured.samples_per_second * measured.seconds / measured.samples for measured in ranks)
     steady = min(measured.steady_samples_per_second * measured.seconds / measured.samples for measured in ranks)
-    rate, width = passed * counted, max(map(_relative_half_width, ranks))
+    rates = [(measured.samples_per_second, measured.ci95) for measured in ranks]
+    width = max((ci95[1] - ci95[0]) / 2 / own if ci95 else float("inf") for own, ci95 in rates)
+    rate = passed * counted
     fullest = max(ranks, key=lambda measured: measured.epoch_peak_bytes)
     host_limit = fullest.memory_limit_bytes // (len(ranks) if fullest.memory == "host" else 1)
     epoch_samples = [measured.epoch_samples for measured in ranks]
@@ -260,12 +253,6 @@ def _share(number: int, measured: Measurement) -> RankShare:
         data_wait_seconds=split.data_wait,
         peak_memory_bytes=measured.epoch_peak_bytes,
     )
-
-
-def _relative_half_width(measured: Measurement) -> float:
-    if measured.ci95 is None:
-        return float("inf")
-    return (measured.ci95[1] - measured.ci95[0]) / 2 / measured.samples_per_second
 
 
 def _conditions(own: Conditions, all_of_them: Sequence[Conditions]) -> Conditions:
@@ -406,9 +393,8 @@ def _sampler(workload: Workload, group: RankGroup) -> Sampler[Any]:
     given: Any = workload.sampler
     if given is not None and type(given) is not DistributedSampler:
         return _share_of_rank(given, group)
-    order: dict[str, Any] = {}
-    if given is not None:
-        order = {"shuffle": given.shuffle, "seed": given.seed, "drop_last": given.drop_last}
+    names = () if given is None else ("shuffle", "seed", "drop_last")
+    order: dict[str, Any] = {name: getattr(given, name) for name in names}
     return DistributedSampler(workload.dataset, num_replicas=group.size, rank=group.rank, **order)
 
 

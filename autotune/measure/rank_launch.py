@@ -64,7 +64,11 @@ def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] 
     if failed is None:
         return None
     _end(started)
-    return _told_of(*failed, folder)
+    rank, code = failed
+    with suppress(OSError, ValueError):  # its own words, where it had time for any
+        told: dict[str, Any] = json.loads(_file_of(rank, folder).read_text(encoding="utf-8"))
+        return told
+    return {"closed": code, "rank": rank}
 
 
 def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None]) -> int:
@@ -83,7 +87,9 @@ def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[Rank
     code = 1
     with suppress(BaseException):
         prepare_session()
-        _enter(rank, ranks)
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+        os.environ.update({name: str(value) for name, value in names.items()})  # as torchrun, but for an address
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = INTERFACE
         name = f"{RANK_FRAME}{rank}"  # where processes are made to say where they hang, this says who
         named = FunctionType(_take_part.__code__.replace(co_name=name), globals())
         code = named(rank, ranks, board, folder, serve, job)
@@ -109,19 +115,16 @@ def _end(processes: Iterable[int]) -> None:
         os.waitpid(process, 0)
 
 
-def _enter(rank: int, ranks: int) -> None:
-    """Set what ``torchrun`` sets, but for an address: there is none."""
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-    os.environ.update({name: str(value) for name, value in names.items()})
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = INTERFACE
-
-
 def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> int:
     """Be one rank until the session ends; return its exit code."""
     try:
-        serve(_join(rank, ranks, board, folder, job))
-        import torch.distributed as dist
+        import torch
 
+        dist: Any = torch.distributed
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        store = dist.FileStore(str(folder / "store"), ranks)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOR_EVER)
+        serve(RankGroup(rank, ranks, board, job))
         dist.destroy_process_group()
         return 0
     except RankFailedError as failed:
@@ -135,26 +138,8 @@ def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callabl
     return 1
 
 
-def _told_of(rank: int, code: int, folder: Path) -> dict[str, Any]:
-    """Return what the tuner is told of a rank that failed: its own words, or how it ended."""
-    with suppress(OSError, ValueError):
-        told: dict[str, Any] = json.loads(_file_of(rank, folder).read_text(encoding="utf-8"))
-        return told
-    return {"closed": code, "rank": rank}
-
-
 def _file_of(rank: int, folder: Path) -> Path:
     return folder / f"{rank}.json"
-
-
-def _join(rank: int, ranks: int, board: Board, folder: Path, job: int) -> RankGroup:
-    import torch
-
-    dist: Any = torch.distributed
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store = dist.FileStore(str(folder / "store"), ranks)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOR_EVER)
-    return RankGroup(rank, ranks, board, job)
 
 
 def raise_failure(reply: dict[str, Any], error: BaseException) -> NoReturn:

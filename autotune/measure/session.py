@@ -117,12 +117,6 @@ class Session:
         self._drop_step()  # the memory that the profiler took would count as that of the next configuration
         return Attempt(outcome=Outcome.OK, payload=trace)
 
-    def _make_parallel(self) -> None:
-        """Wrap the model in the user's own way, once: it cannot be wrapped again, nor taken out."""
-        if self._group.size > 1 and self._workload.parallelize is not None and not self._is_parallel:
-            model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
-            self._workload, self._is_parallel = replace(self._workload, model=model), True
-
     def _drop_step(self) -> None:
         if self._warm is not None:
             self._warm.step.close()
@@ -148,7 +142,10 @@ class Session:
         if config.step_key != self._key:
             self._take_options(config)
             self._drop_step()
-            self._make_parallel()
+            # in the user's own way, once: a model cannot be wrapped again, nor taken out
+            if self._group.size > 1 and self._workload.parallelize is not None and not self._is_parallel:
+                model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
+                self._workload, self._is_parallel = replace(self._workload, model=model), True
             self._device.forget_peaks()
             self._warm = open_step(self._workload, config, self._device, self._group)
             self._key = config.step_key
@@ -167,9 +164,7 @@ class Session:
 
 def _way_out(error: Exception) -> str:
     """Return what to pass where DistributedDataParallel asks for an argument of its own."""
-    if "find_unused_parameters" not in str(error):
-        return ""
-    return f"; {UNUSED}"
+    return f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
 
 
 def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -57,25 +58,19 @@ class TrainingStep:
             with self._config.autocast(device):
                 loss = self._forward(self._model, batch)
             forwarded = mark()
-            own = self._backward(loss, samples)
+            watch = self._watch if self.accumulator.is_last else None  # only then it waits for other ranks
+            with watch.watching() if watch else nullcontext():
+                self.accumulator.backward(loss, samples)
         synchronised = mark()
         self.accumulator.step(self.max_grad_norm)
         self.loss = loss.detach()
+        own = watch.at if watch else None
         return there, moved, forwarded, synchronised if own is None else own, synchronised, mark()
 
     def close(self) -> None:
         """Leave nothing on the model but its options."""
         if self._watch is not None:
             self._watch.close()
-
-    def _backward(self, loss: torch.Tensor, samples: int | None) -> Mark | None:
-        """Differentiate; return the mark at which this rank had its own gradients, where it waits for others then."""
-        if self._watch is None or not self.accumulator.is_last:
-            self.accumulator.backward(loss, samples)
-            return None
-        with self._watch.watching():
-            self.accumulator.backward(loss, samples)
-        return self._watch.at
 
 
 def loss_reduction(workload: Workload) -> Reduction:
@@ -90,22 +85,19 @@ def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Op
 
     Raises ``UserCodeError`` when the model has nothing to train.
     """
-    optimizer = _make_optimizer(workload, model)
+    given = workload.optimizer
+    if isinstance(given, torch.optim.Optimizer):
+        optimizer = given
+        require_own(optimizer, model)
+    else:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not parameters:
+            raise UserCodeError("the model has no parameter that requires a gradient: there is nothing to train")
+        optimizer = given(parameters) if given else torch.optim.AdamW(parameters)
     enter_training = getattr(optimizer, "train", None)
     if callable(enter_training):
         enter_training()  # those that average weights refuse to step before it
     return optimizer
-
-
-def _make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
-    given = workload.optimizer
-    if isinstance(given, torch.optim.Optimizer):
-        require_own(given, model)
-        return given
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise UserCodeError("the model has no parameter that requires a gradient: there is nothing to train")
-    return given(parameters) if given else torch.optim.AdamW(parameters)
 
 
 def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -72,7 +71,8 @@ def open_step(workload: Workload, config: Config, device: Device, group: RankGro
     _take_the_largest(workload, config, step, device, batch, group)
     if "compile" in config.options:
         _take_the_last(workload, config, step, device)
-    peaks, host = device.peaks(), _own_peak()
+    peaks, held = device.peaks(), sum(open_segments(os.getpid()).values())  # there are no workers now
+    host = peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held))
     compute = ComputeProbe(
         samples_per_second=stream.samples / fmean(settled),
         first_step_seconds=first_step_seconds,
@@ -97,15 +97,8 @@ def _take_first_step(step: TrainingStep, batch: Any, samples: int, device: Devic
 
 
 def _is_warm(steps: int, seconds: float) -> bool:
-    if steps < 3:
-        return False
-    return (steps >= WARM_STEPS and seconds >= WARM_SECONDS) or seconds >= WARM_CAP_SECONDS
-
-
-def _own_peak() -> int:
-    """Return the peak host memory of this process, which has no workers now."""
-    held = sum(open_segments(os.getpid()).values())
-    return peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held))
+    least = WARM_SECONDS if steps >= WARM_STEPS else WARM_CAP_SECONDS
+    return steps >= 3 and seconds >= least
 
 
 def _take_the_largest(
@@ -151,7 +144,7 @@ def _largest_batch(workload: Workload, batch_size: int) -> Any:
     collate = workload.collate_fn or default_collate
     indices = range(len(dataset)) if workload.sampler is None else list(islice(workload.sampler, MOST_INDICES))
     stride = max(1, len(indices) // EQUAL_SAMPLES)
-    spread = itertools.chain.from_iterable(indices[first::stride] for first in range(stride))
+    spread = chain.from_iterable(indices[first::stride] for first in range(stride))
     largest, most, sizes = None, -1, set()
     others: list[Any] = []
     limit = time.perf_counter() + LARGEST_SECONDS

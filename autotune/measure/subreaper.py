@@ -41,8 +41,13 @@ def prepare_session() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _tell_of_parents_death(signal.SIGKILL)
     faulthandler.enable(sys.stderr, all_threads=False)
-    _leave_no_core()
-    _come_before_the_tuner()
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        # a crash is an outcome that is expected: it must not fill the user's folder with memory images
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with suppress(OSError):  # so that out of memory the kernel takes what is measured, and not the tuner or notebook
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
     if MARK in os.environ:
         process: Any = multiprocessing.current_process()
         process._config["tempdir"] = os.environ[MARK]  # sockets and pipes of loader workers, which may be killed
@@ -90,12 +95,6 @@ def _control(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-def _come_before_the_tuner() -> None:
-    """Where memory runs out, have the kernel's killer take what is measured, and not the tuner or the notebook."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
-
-
 def _leave_terminal() -> None:
     """Give up the terminal, for this process and all that it starts: what is measured asks nobody, and changes nothing.
 
@@ -108,11 +107,3 @@ def _leave_terminal() -> None:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
         os.close(terminal)
-
-
-def _leave_no_core() -> None:
-    """A crash is an outcome that is expected: it must not fill the user's folder with memory images."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

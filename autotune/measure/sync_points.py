@@ -40,8 +40,6 @@ INDEX, COPY = "aten::index", "aten::_to_copy"
 TO_HOST = (torch.Tensor.cpu, torch.Tensor.tolist)
 """What copies to the host from an accelerator, and on a CPU calls no operator."""
 Place = tuple[str, str]
-
-
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEMO = os.path.join(PACKAGE, "demo.py")
 """A workload like a user's, although it comes with the package."""
@@ -112,13 +110,10 @@ class _Operators(TorchDispatchMode):
         if name == INDEX:
             return any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
         if name == COPY:
-            return self._device.type != "cpu" and _is_to_host(arguments)
+            target = arguments.get("device")
+            is_to_host = target is not None and torch.device(target).type == "cpu" and not arguments.get("non_blocking")
+            return is_to_host and self._device.type != "cpu"
         return True
-
-
-def _is_to_host(arguments: Mapping[str, Any]) -> bool:
-    target = arguments.get("device")
-    return target is not None and torch.device(target).type == "cpu" and not arguments.get("non_blocking")
 
 
 class _Methods(TorchFunctionMode):

@@ -175,7 +175,8 @@ class TimedRun:
                 continue
             epochs = self.batches.epochs
             self._lead(1)
-            if self.batches.epochs > epochs or self._has_too_few_steps_left(window):
+            is_short = len(self.log.marks) - window.first < MIN_BLOCKS * window.block
+            if self.batches.epochs > epochs or (is_short and self._nears_epoch_end()):
                 window = self._reopen(window)
         self.last = len(self.log.marks)
         self._meet(self.last)
@@ -296,15 +297,13 @@ class TimedRun:
         self.device.synchronize()
         self._group.barrier()
         built_meanwhile = self.batches.ready - self.log.ready[-1]
-        ready = self._ready + built_meanwhile
-        mark = self.device.mark()
         return Window(
             first=len(self.log.marks),
-            ready=ready,
+            ready=self._ready + built_meanwhile,
             epochs=self.batches.epochs,
             block=self._block,
             whole_epochs=whole_epochs,
-            mark=mark,
+            mark=self.device.mark(),
             clock=self._clock(),
             waited=self._waited,
         )
@@ -353,9 +352,6 @@ class TimedRun:
         """Return whether an epoch is known to last so many of the longest windows at most."""
         batches = self.batches.epoch_batches
         return batches is not None and batches * self._step_seconds() <= windows * self.request.seconds
-
-    def _has_too_few_steps_left(self, window: Window) -> bool:
-        return self._nears_epoch_end() and len(self.log.marks) - window.first < MIN_BLOCKS * window.block
 
     def _nears_epoch_end(self) -> bool:
         """Return whether the workers are about to run out of work, which says nothing about their speed."""

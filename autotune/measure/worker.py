@@ -28,7 +28,7 @@ from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, pr
 from autotune.records import Request
 from autotune.runner.descendants import MARK, remove_scratch
 from autotune.runner.protocol import FrameError, encode, frames
-from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource
+from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource, load
 
 HIGH = (500, 200, 100)
 """From where the conversation's descriptors are numbered, as high as the system lets them: code that closes or writes
@@ -44,11 +44,10 @@ class _Channel:
 
     def read(self) -> tuple[int, dict[str, Any]] | None:
         """Return the number of the next request, and what it asks for; ``None`` where there is none any more."""
-        for frame in frames(self.requests):
-            if isinstance(frame, FrameError):
-                raise frame
-            return frame
-        return None
+        frame = next(frames(self.requests), None)
+        if isinstance(frame, FrameError):
+            raise frame
+        return frame
 
     def read_bytes(self, count: int) -> bytes:
         """Read so many bytes; an unbuffered pipe gives them in pieces."""
@@ -85,7 +84,9 @@ def _serve_sessions(channel: _Channel) -> None:
             _serve(channel, number, ALONE)
             channel.send(number, {"closed": 0})
             return
-        _import_everything()
+        import torch
+
+        torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
         if ranks > 1:
             import_parallel()
         with warnings.catch_warnings():
@@ -99,13 +100,6 @@ def _serve_sessions(channel: _Channel) -> None:
                 _serve_ranks(channel, number, ranks)
             end_at_once()
         channel.send(number, {"closed": end_of(session)})
-
-
-def _import_everything() -> None:
-    """Import what each session would."""
-    import torch
-
-    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
 
 
 def _serve_ranks(channel: _Channel, number: int, ranks: int) -> None:
@@ -166,8 +160,6 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _load(message: dict[str, Any], blob: bytes, group: RankGroup) -> Session:
-    from autotune.workload import load
-
     path = tuple(message["path"])
     source: WorkloadSource
     if message["model"] is None:
