@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -29,13 +28,8 @@ NOTES = "workers"
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def make_scratch() -> str:
-    """Make a folder for the temporary files of one measuring process and all below it; its path is their mark."""
-    return tempfile.mkdtemp(prefix="autotune-")
-
-
 def remove_scratch(mark: str | None) -> None:
-    """Remove such a folder and all that it holds, and the shared memory of the workers that were noted in it."""
+    """Remove a scratch folder and all that it holds, and the shared memory of the workers that were noted in it."""
     if mark is not None:
         remove_segments_of_noted(mark)
         shutil.rmtree(mark, ignore_errors=True)

@@ -35,8 +35,6 @@ LONGEST_SLEEP = 1.0
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
 WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
-
-
 MOST_NAMED = 3
 """Processes that are named at most."""
 LEAST_CPUS = 0.1
@@ -176,16 +174,12 @@ class ProcessRunner:
             self._processes.pop(next(iter(self._processes))).stop()
         _unwrap(process.open(config.ranks))
         message, blob = _load_message(self._source, self._device, config)
-        begin = time.monotonic()
-        _unwrap(process.ask(message, self._load_limit, blob))
+        begin, limit = time.monotonic(), LOAD_LIMIT
+        if self._longest_load:
+            limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
+        _unwrap(process.ask(message, limit, blob))
         self._longest_load = max(self._longest_load, time.monotonic() - begin)
         return process
-
-    @property
-    def _load_limit(self) -> float:
-        if not self._longest_load:
-            return LOAD_LIMIT
-        return min(LOAD_LIMIT, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
 
     def _end_session(self) -> None:
         """End the session; a process that does not close it in time is killed with everything it has started."""

@@ -27,7 +27,7 @@ import psutil
 
 from autotune.host import oom_kills
 from autotune.records import Attempt, Outcome
-from autotune.runner.descendants import MARK, end_descendants, is_cleaner, make_scratch, remove_scratch
+from autotune.runner.descendants import MARK, end_descendants, is_cleaner, remove_scratch
 from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, last_words
 from autotune.runner.protocol import FrameError, encode, frames
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
@@ -64,7 +64,7 @@ class MeasuringProcess:
         self._output_begin = 0
         try:
             self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-            self._mark = make_scratch()
+            self._mark = tempfile.mkdtemp(prefix="autotune-")  # scratch folder, and mark of all below
             self._process = self._start(thread_environment)
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
@@ -230,7 +230,9 @@ class MeasuringProcess:
         for member in reversed(members):
             with suppress(psutil.Error, AttributeError):
                 _abort(member)
-                _await_end(member, min(end, time.monotonic() + DUMP_SECONDS))
+                limit = min(end, time.monotonic() + DUMP_SECONDS)
+                while member.status() != psutil.STATUS_ZOMBIE and time.monotonic() < limit:  # its parent may not notice
+                    time.sleep(0.005)
 
     def _members(self) -> list[psutil.Process]:
         """Return all that runs below, parents first."""
@@ -272,12 +274,6 @@ def _abort(process: psutil.Process) -> None:
     except (AttributeError, TypeError):  # an older one, or another system
         process.send_signal(signal.SIGABRT)
     process.resume()
-
-
-def _await_end(process: psutil.Process, deadline: float) -> None:
-    """Wait until a process has ended, which its parent need not have noticed. Raises ``psutil.NoSuchProcess`` then."""
-    while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def _environment(thread_environment: Mapping[str, str]) -> dict[str, str]:
