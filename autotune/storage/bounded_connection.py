@@ -41,7 +41,12 @@ def _cut_after(seconds: float, descriptor: int) -> Iterator[threading.Event]:
         with lock:
             if not is_over.is_set():  # by then another file may have the number
                 is_cut.set()
-                _shut_down(descriptor)
+                with suppress(OSError):
+                    borrowed = socket.socket(fileno=descriptor)
+                    try:
+                        borrowed.shutdown(socket.SHUT_RDWR)
+                    finally:
+                        borrowed.detach()
 
     timer = threading.Timer(seconds, cut)
     timer.daemon = True
@@ -52,12 +57,3 @@ def _cut_after(seconds: float, descriptor: int) -> Iterator[threading.Event]:
         with lock:
             is_over.set()
         timer.cancel()
-
-
-def _shut_down(descriptor: int) -> None:
-    with suppress(OSError):
-        borrowed = socket.socket(fileno=descriptor)
-        try:
-            borrowed.shutdown(socket.SHUT_RDWR)
-        finally:
-            borrowed.detach()

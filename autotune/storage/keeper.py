@@ -78,7 +78,8 @@ class Keeper:
             if self._for_one_run and isinstance(error, OSError):
                 self._give_up(error)
                 return Kept()
-            raise StorageError(f"{self._named}: cannot be opened: {self._reason(error)}{self._way_out}") from error
+            named = self.location if self._for_one_run else f"--storage {self.location}"
+            raise StorageError(f"{named}: cannot be opened: {self._reason(error)}{self._way_out}") from error
         self._messages = messages
         messages.notes += found.notes
         for progress in said:
@@ -163,7 +164,7 @@ class Keeper:
 
     def finish(self) -> None:
         """Say that the run is over: the same command begins another one."""
-        self._keep_there(FINISHED, _now())
+        self._keep_there(FINISHED, datetime.now(UTC).isoformat(timespec="seconds"))
 
     def _keep_there(self, name: str, value: str) -> None:
         """Keep an attribute of a study that there is already."""
@@ -193,24 +194,23 @@ class Keeper:
 
     def _open(self) -> Kept:
         self._open_storage()
-        runs = self._runs()
+        assert self._storage is not None
+        ours, pattern = self._studies(), re.compile(rf"{self._identity.name}-(\d{{1,9}})")
+        runs = {int(match[1]): attrs for name, attrs in ours.items() if (match := pattern.fullmatch(name))}
         self._run = max(runs, default=0) + 1
         is_over = self._for_one_run and FINISHED in runs.get(self._run - 1, {})
         if runs and not is_over:
             self._run -= 1
         elif not runs:
             self._say_what_differs()
-        self._is_replaced = self._for_one_run and self._is_finished
+        self._is_replaced = (  # where it holds nothing but studies of autotune whose answers were delivered
+            self._for_one_run
+            and len(ours) == len(self._storage.get_all_studies())
+            and all(FINISHED in attrs for attrs in ours.values())
+        )
         if is_over or (self._for_one_run and not runs):
             return Kept()
         return self._read(self._begin())
-
-    @property
-    def _is_finished(self) -> bool:
-        """Whether the storage holds nothing but studies of autotune whose answers were delivered."""
-        assert self._storage is not None
-        ours, known = self._studies(), self._storage.get_all_studies()
-        return len(ours) == len(known) and all(FINISHED in attrs for attrs in ours.values())
 
     def _open_storage(self) -> None:
         location = self._location
@@ -229,11 +229,6 @@ class Keeper:
         assert self._storage is not None
         studies = self._storage.get_all_studies()
         return {study.study_name: study.user_attrs for study in studies if study.study_name.startswith("autotune-")}
-
-    def _runs(self) -> dict[int, dict[str, Any]]:
-        """Return the attributes of the studies with this identity by the number of their run."""
-        pattern = re.compile(rf"{self._identity.name}-(\d{{1,9}})")
-        return {int(match[1]): attrs for name, attrs in self._studies().items() if (match := pattern.fullmatch(name))}
 
     def _say_what_differs(self) -> None:
         """Say why the newest study in the storage is not continued."""
@@ -259,7 +254,9 @@ class Keeper:
         assert self._storage is not None
         if self.name not in self._studies():
             with suppress(DuplicatedStudyError):  # another tuner has just done the same
-                _create(self.name, self._storage)
+                study = optuna.create_study(study_name=self.name, storage=self._storage, direction="maximize")
+                with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+                    study.set_metric_names(["samples/s"])
         self._study_id = self._storage.get_study_id_from_name(self.name)
         if IDENTITY not in self._storage.get_study_user_attrs(self._study_id):
             self._storage.set_study_user_attr(self._study_id, IDENTITY, dict(self._identity.parts))
@@ -299,20 +296,10 @@ class Keeper:
         return " ".join(text.replace(str(self._location), self.location).split())[:300]
 
     @property
-    def _named(self) -> str:
-        return self.location if self._for_one_run else f"--storage {self.location}"
-
-    @property
     def _way_out(self) -> str:
         if self._for_one_run:
             return "; move it away, or name another file with --output or --storage"
         return "" if "://" in self.location else "; name another file"
-
-
-def _create(name: str, storage: BaseStorage) -> None:
-    study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
-        study.set_metric_names(["samples/s"])
 
 
 @contextmanager
@@ -324,7 +311,3 @@ def quiet_optuna(level: int = optuna.logging.WARNING) -> Iterator[None]:
         yield
     finally:
         optuna.logging.set_verbosity(verbosity)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

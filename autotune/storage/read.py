@@ -15,8 +15,6 @@ from autotune.storage import study_records as stored
 from autotune.storage.server import is_shared, read_database, reason_of
 from autotune.storage.study_file import RecordedFile
 
-READABLE = tuple(str(version) for version in range(EARLIEST_SCHEMA, SCHEMA + 1))
-
 
 def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
     """Return the study in a file or behind an Optuna URL in which something was measured last, or the one of this name.
@@ -57,7 +55,7 @@ def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStud
         raise StorageError(f"holds no study {name}; there are {', '.join(studies)}")
     study = studies[name or _newest(storage, {name: study._study_id for name, study in studies.items()})]
     parts = study.user_attrs.get(stored.IDENTITY, {})
-    if parts.get("records") not in READABLE:
+    if parts.get("records") not in map(str, range(EARLIEST_SCHEMA, SCHEMA + 1)):
         raise StorageError(f"{study.study_name} was written by another version of autotune")
     kept = stored.read(storage, study._study_id)
     history = (*kept.trials, *kept.confirmations) or stored.failed_baselines(storage, study._study_id)

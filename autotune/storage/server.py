@@ -136,8 +136,9 @@ def reason_of(error: BaseException, location: str) -> str:
         error = error.__cause__
     said = error.orig if isinstance(error, DBAPIError) and error.orig else error
     words = str(said).replace(location, without_password(location)) or type(said).__name__
-    for secret in _secrets(url) if url else ():
-        words = words.replace(secret, "***")
+    parts: list[tuple[str, Any]] = [("password", url.password), *url.query.items()] if url else []
+    for secret in (value for name, value in parts if value and re.search("pass|pwd", name.lower())):
+        words = words.replace(str(secret), "***")
     return " ".join(words.split())[:300]
 
 
@@ -222,8 +223,3 @@ def _say_at_once(context: ExceptionContext) -> None:
         return
     if not _sqlstate(error).startswith(EACH_OTHER):
         raise _RefusedError(str(error.orig)) from error
-
-
-def _secrets(url: URL) -> list[str]:
-    given = [url.password, *(value for name, value in url.query.items() if re.search("pass|pwd", name.lower()))]
-    return [str(secret) for secret in given if secret]

@@ -163,11 +163,9 @@ def _lock(descriptor: int) -> None:
 
 def _unlock(descriptor: int) -> None:
     """End the lock for processes, too, that were forked meanwhile and hold the file open."""
-    if sys.platform == "win32":
-        return
-    import fcntl
+    with suppress(ImportError, OSError):  # Windows has no such module
+        import fcntl
 
-    with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 

@@ -47,8 +47,6 @@ UNREADABLE = (
 """What is said of a URL that may hold a password anywhere."""
 MOST = 1e15
 """No rate, time or memory is as large."""
-
-
 LONGEST = 60
 """Characters of a value that are shown."""
 IN_WORDS = {

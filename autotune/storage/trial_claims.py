@@ -112,7 +112,8 @@ class Claims:
         try:
             self._fill(claim, frozen, note)
         except UpdateFinishedTrialError:
-            if self._state(claim) is TrialState.FAIL:
+            assert claim.trial_id is not None
+            if self._database.get_trial(claim.trial_id).state is TrialState.FAIL:
                 claim.trial_id = None
                 self._fill(claim, frozen, note)
         claim.is_over.set()
@@ -131,7 +132,10 @@ class Claims:
         trials = self._database.get_all_trials(self._study_id, deepcopy=False, states=(TrialState.RUNNING,))
         seen = {trial._trial_id: self._seen.setdefault(trial._trial_id, now) for trial in trials}
         if late := {trial_id for trial_id, first in seen.items() if now - first > self._heartbeat.grace}:
-            for trial_id in late - self._with_heartbeat():
+            query = "SELECT trial_id FROM trial_heartbeats JOIN trials USING (trial_id) WHERE study_id = :study"
+            with self._database.engine.connect() as connection:
+                alive = set(connection.execute(text(query), {"study": self._study_id}).scalars())
+            for trial_id in late - alive:
                 # Its tuner was killed before the first sign of life, without which Optuna waits for ever.
                 self._database.record_heartbeat(trial_id)
             self._seen.update(dict.fromkeys(late, float("inf")))
@@ -140,16 +144,6 @@ class Claims:
         """Let what is still claimed become stale."""
         for claim in self._own:
             claim.is_over.set()
-
-    def _with_heartbeat(self) -> set[int]:
-        """Return which trials have shown a sign of life, as the storage numbers them."""
-        query = "SELECT trial_id FROM trial_heartbeats JOIN trials USING (trial_id) WHERE study_id = :study"
-        with self._database.engine.connect() as connection:
-            return set(connection.execute(text(query), {"study": self._study_id}).scalars())
-
-    def _state(self, claim: Claim) -> TrialState:
-        assert claim.trial_id is not None
-        return self._database.get_trial(claim.trial_id).state
 
     def _fill(self, claim: Claim, frozen: FrozenTrial, note: str) -> None:
         if claim.trial_id is None:
