@@ -58,7 +58,7 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
     code = building.profile(PROFILE_SHARE * seconds)
     operators, synchronisations = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
     accelerators = torch.version.cuda, torch.version.hip, torch.accelerator.current_accelerator()
-    default = multiprocessing.get_start_method(allow_none=True)  # without it the question would fix the answer
+    start_method = multiprocessing.get_start_method(allow_none=True)  # without it the question would fix the answer
     return Anatomy(
         sample_seconds=sample_seconds,
         collate_seconds=collate_seconds,
@@ -69,7 +69,7 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
         is_custom_collate=workload.collate_fn is not None,
         dataset_bytes=pickled_bytes(workload.dataset),
         python_objects=count_objects(workload.dataset),
-        start_method=default or multiprocessing.get_all_start_methods()[0],
+        start_method=start_method or multiprocessing.get_all_start_methods()[0],
         operators_per_step=operators,
         synchronisations=synchronisations,
         has_cuda_build=any(each is not None for each in accelerators),

@@ -20,7 +20,8 @@ from autotune.probes import LoaderTrace
 from autotune.workload import Workload
 
 PREFETCH = 4
-"""Batches that the one worker is asked for ahead, where shared memory holds them: it never waits."""
+"""Batches that the one worker is asked for ahead, where shared memory holds them: it never waits, and some are ready
+at once after a pause."""
 SHARED_SHARE = 0.9
 """Share of what is free in /dev/shm that they may take."""
 LEAST_BATCHES = 4

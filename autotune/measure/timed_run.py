@@ -28,6 +28,8 @@ from autotune.measure.window import (
 )
 from autotune.records import Request
 
+Opening = tuple[bool, int]
+"""What the leader of several ranks says when a window opens: whether of whole epochs, and the steps in a block."""
 MIN_WINDOW_SECONDS = 1.0
 MIN_WINDOW_STEPS = 60
 """Fewest steps of a window that ends early: of what slows 1 step in 20, the chance to see none is then 5 %."""
@@ -65,16 +67,6 @@ class StepLog:
     """Inventory after each step."""
     epochs: list[int] = field(default_factory=list)
     """Epochs begun, at each step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What the leader of several ranks says when a window opens."""
-
-    whole_epochs: bool
-    """Whether it consists of whole epochs."""
-    block: int
-    """Steps in a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +281,7 @@ class TimedRun:
     def _open(self, *, whole_epochs: bool) -> Window:
         self._next_look = self._next_hopeless_look = 0.0
         self._extended_until = None
-        self._meet(Opening(whole_epochs, self._block))
+        self._meet((whole_epochs, self._block))
         return self._open_here(whole_epochs=whole_epochs)
 
     def _open_here(self, *, whole_epochs: bool) -> Window:
@@ -390,9 +382,10 @@ class FollowingRun(TimedRun):
     def fill(self) -> Window:
         """Go on to the end of the leader's window; the last one that was opened counts."""
         window: Window | None = None
-        while isinstance(word := self._follow(), Opening):
+        while not isinstance(word := self._follow(), int):
+            whole_epochs, block = word
             self._pace()
-            window = replace(self._open_here(whole_epochs=word.whole_epochs), block=word.block)
+            window = replace(self._open_here(whole_epochs=whole_epochs), block=block)
         assert window is not None
         self.last = word
         self.device.synchronize()
