@@ -287,6 +287,11 @@ def test_ranks_share_the_cpus_of_their_host(
     assert config.for_rank() == found
 
 
+def test_what_two_ranks_were_measured_with_is_shared_among_four() -> None:
+    found = Config(num_workers=6, intra_op_threads=2, ranks=2).for_rank(4)
+    assert (found.num_workers, found.intra_op_threads, found.ranks) == (3, 1, 4)
+
+
 def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     config = Config(num_workers=4, prefetch_factor=3, persistent_workers=True, intra_op_threads=2)

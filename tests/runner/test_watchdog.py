@@ -69,6 +69,13 @@ def test_the_message_has_the_numbers_and_what_others_have_taken_is_not_its_fault
     assert ended(small, Outcome.SUSPECT).endswith(", other programs the rest")
 
 
+def test_a_trial_that_has_taken_more_than_others_is_out_of_memory(tmp_path: Path) -> None:
+    own = psutil.Process().memory_full_info().pss
+    watching = watchdog(leave(tmp_path, 100 * MIB + int(1.5 * own)))
+    leave(tmp_path, 100 * MIB)
+    ended(watching, Outcome.HOST_OOM)
+
+
 def test_a_cgroups_limit_counts_as_the_machines_memory(tmp_path: Path) -> None:
     root = leave(tmp_path, 8 * GIB)
     (group := root / "sys/fs/cgroup/memory").mkdir(parents=True)
