@@ -141,14 +141,6 @@ def starting_others() -> Workload:
     return Workload(nn.Linear(1, 1), StartingOthers(64))
 
 
-def starting_others_and_hanging() -> Workload:
-    def step(model: nn.Module, batch: Any) -> torch.Tensor:
-        time.sleep(FOREVER)
-        return model(batch).sum()
-
-    return Workload(nn.Linear(1, 1), StartingOthers(64), training_step=step, sampler=range(64))
-
-
 # --- too little shared memory ---
 
 

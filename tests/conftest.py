@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import uuid
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,18 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[psutil.Proce
     mark = f"{os.getpid()}-{uuid.uuid4()}"
     monkeypatch.setenv(MARK, mark)
     return functools.partial(marked, mark)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep all temporary files together: a process that a test kills leaves its own."""
+    if not hasattr(config, "workerinput"):  # those that run side by side take over the folder
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="t-")  # short, as sockets have short paths
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what was left there."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -25,6 +25,12 @@ pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("shared_processes")]
 
 CONFIG = Config(batch_size=8)
 QUICK = Request(seconds=0.2, time_limit=60)
+BRIEF = """
+import sys
+from autotune import cli, limits
+limits.LEAST_BUDGET = 1.0
+sys.exit(cli.main(sys.argv[1:]))
+"""
 
 
 def runner_of(name: str) -> ProcessRunner:
@@ -84,8 +90,8 @@ def test_what_is_killed_is_an_outcome_and_every_failure_ends_its_session() -> No
 
 
 def test_the_command_line_tunes_and_writes_a_file_that_loads(tmp_path: Path) -> None:
-    flags = "--model tests.workloads:small --device cpu --budget 30s --trials 2 --num-workers 0 --json --output x.yaml"
-    done = run_python("-m", "autotune", *flags.split(), folder=tmp_path, NO_COLOR="1")
+    flags = "--model tests.workloads:small --device cpu --budget 15s --trials 2 --num-workers 0 --json --output x.yaml"
+    done = run_python("-c", BRIEF, *flags.split(), folder=tmp_path, NO_COLOR="1")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     document = json.loads(done.stdout)

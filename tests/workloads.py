@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from autotune import Workload
 from tests.datasets import CountingUp, Squares
@@ -246,20 +246,12 @@ def build_raises() -> Workload:
     raise ZeroDivisionError("their build fails")
 
 
-def without_dataset() -> nn.Module:
-    return nn.Linear(1, 1)
-
-
 def with_empty_dataset() -> Workload:
     return Workload(nn.Linear(1, 1), Squares(0))
 
 
 def with_empty_stream() -> Workload:
     return Workload(nn.Linear(1, 1), CountingUp(0))
-
-
-def with_loader() -> tuple[nn.Module, Any]:
-    return nn.Linear(1, 1), DataLoader(Squares())
 
 
 def that_does_not_fit() -> Workload:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import autotune
 from autotune.config import Config
 from autotune.diagnosis.diagnose import Diagnosis, diagnose
 from autotune.diagnosis.findings import Cause
@@ -56,11 +55,3 @@ def test_code_that_fails_is_the_users(tmp_path: Path) -> None:
     with pytest.raises(UserCodeError, match="their item") as caught:
         diagnose("tests.workloads:every_item_raises", device="cpu")
     assert "every_item_raises" not in caught.value.user_traceback or "__getitem__" in caught.value.user_traceback
-
-
-@pytest.mark.machine
-def test_the_default_configuration_fits_a_small_dataset() -> None:
-    found = diagnose("tests.workloads:small", {"batch_size": 10_000}, device="cpu")
-    assert found.config.batch_size == 256
-    assert found.bottleneck in Cause
-    assert autotune.diagnose is diagnose

@@ -90,24 +90,6 @@ def test_transformers_trains_as_its_text_says(tmp_path: Path) -> None:
     assert told(tmp_path, TRAINER + text + TRAINED) == [1, 3, 8, 8, 4, "torch.bfloat16"]
 
 
-LAUNCHED = """
-import json, os
-from accelerate import Accelerator
-accelerator = Accelerator(%s)
-print(json.dumps([accelerator.mixed_precision, accelerator.gradient_accumulation_steps, accelerator.device.type,
-                  os.environ.get("OMP_NUM_THREADS")]))
-"""
-
-
-def test_accelerate_launches_as_its_file_says(tmp_path: Path) -> None:
-    found = export(CONFIG, "accelerate")
-    file = tmp_path / "accelerate.yaml"
-    file.write_text(found.text, encoding="utf-8")
-    flags = [f"--{name}={value}" for name, value in found.values["launch"].items()]
-    launcher = ("-m", "accelerate.commands.launch", "--config_file", str(file), *flags)
-    assert told(tmp_path, LAUNCHED % "", *launcher) == ["bf16", 1, "cpu", "3"]
-
-
 PREPARED = """
 import json, torch
 sizes, dtypes, steps = [], set(), []

@@ -18,11 +18,8 @@ pytestmark = pytest.mark.machine
 CORRUPTING = describe("tests.corrupting:corrupting")
 SPOILT_REPLIES = {
     "write to low descriptors": (Outcome.OK, ""),
-    "write to all descriptors": (Outcome.CRASHED, r"the reply could not be read \(\d+ bytes that begin with b'42.*"),
     "flip": (Outcome.CRASHED, r"the reply could not be read \(\d+ bytes that begin with b'autotune/1 .*descriptors"),
     "cut and kill": (Outcome.HOST_OOM, r"the process was killed \(signal 9\)"),
-    "stale": (Outcome.CRASHED, r"the reply was to request \d+, not to \d+: "),
-    "oversized": (Outcome.CRASHED, r"the reply could not be read \(more than 16 MiB\)"),
 }
 
 

@@ -64,7 +64,7 @@ def states(database: RDBStorage, study_id: int) -> list[TrialState]:
     return [trial.state for trial in database.get_all_trials(study_id)]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(wanted=st.lists(st.integers(1, 2), min_size=2, max_size=5), data=st.data())
 def test_however_their_steps_interleave_each_configuration_is_measured_once(
     database: RDBStorage, wanted: list[int], data: st.DataObject

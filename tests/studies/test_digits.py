@@ -2,28 +2,8 @@ import json
 from pathlib import Path
 from statistics import geometric_mean
 
-import pytest
-
-from tests.processes import printed
-
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "studies" / "digits"
-
-
-@pytest.mark.machine
-def test_the_training_script_compares_with_the_promised_rate(tmp_path: Path) -> None:
-    environment = {"AUTOTUNE_DIGITS_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    config = tmp_path / "autotune.yaml"
-    config.write_text(
-        "autotune: 1\ndataloader: {batch_size: 32}\ntraining: {amp: off, accumulation_steps: 2}\n"
-        "threads: {intra_op: 1}\nmeasured: {samples_per_second: 1000.0}\n"
-    )
-    arguments = ("-W", "error", STUDY / "train.py", config, "--seconds", "1", "--json")
-    result = json.loads(printed(*arguments, **environment))
-    assert result["promised_samples_per_second"] == 1000.0
-    assert result["ratio"] == pytest.approx(result["samples_per_second"] / 1000.0)
-    assert result["epochs"] >= 1
-    assert result["accuracy"] > 0.5
 
 
 def grid_rates() -> dict[str, list[float]]:
