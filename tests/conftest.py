@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:  # a script's background, nohup; children would ignore it, too
         signal.signal(_number, _usual)
-hypothesis.settings.register_profile("busy")  # how long an example takes is the machine's matter
+hypothesis.settings.register_profile("busy", deadline=None)  # how long an example takes is the machine's matter
 hypothesis.settings.load_profile("busy")
 torch.set_num_threads(1)  # operators are small here, and threads that share a CPU wait for each other
 
