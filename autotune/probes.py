@@ -57,6 +57,8 @@ class LoaderTrace:
     """Memory that one worker holds and shares with nobody."""
     storage_share: float | None
     """Share of the bytes read that came from storage and not from the page cache."""
+    order_seconds: float = 0.0
+    """What the sampler takes to order an epoch, with and without workers."""
     batch_tensors: int = 1
     """Tensors in a batch: each is an open file while it is on its way from a worker."""
 

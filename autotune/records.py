@@ -206,6 +206,8 @@ class Measurement:
     restart_seconds: float | None
     """Seconds until the first batch of a later epoch, the end of the one before included; ``None`` when no epoch
     ended."""
+    order_seconds: float | None = None
+    """Seconds that the sampler takes to order an epoch, in the training process; ``None`` for an iterable dataset."""
     persistence_gain: float | None
     """What keeping the workers alive between epochs gains over new ones for each, as a share of the rate; ``None``
     without workers or a known length of an epoch."""

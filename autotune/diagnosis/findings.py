@@ -50,6 +50,8 @@ class Cause(StrEnum):
     """One rank takes longer than the others, which wait for it in every step."""
     LOOP = "loop"
     """The Python of the training loop between the phases of a step."""
+    SAMPLER = "sampler"
+    """Ordering each epoch, in the training process."""
     RESTARTS = "restarts"
     """Starting loader workers for every epoch."""
     SAME_SAMPLES = "same_samples"

@@ -58,13 +58,16 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
     # the average step, inside epochs and in all: restarts and samples that do not count included
     steady, total = samples / measured.steady_samples_per_second, samples / measured.samples_per_second
     same = total * (1 - measured.unique_share)
+    between = max(0.0, total - same - steady)
+    ordering = min(between, samples * (measured.order_seconds or 0.0) / (measured.epoch_samples or float("inf")))
     lost: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
         (max(0.0, split.data_wait + steady - split.total), late_loader),
         (split.host_to_device, _slow_copy),
         (split.communication, _communication),
         (split.other, _slow_loop),
         (max(0.0, computing - alone) if evidence.config.num_workers else 0.0, _slowed_step),
-        (max(0.0, total - same - steady), _restarts),
+        (between - ordering, _restarts),
+        (ordering, _slow_sampler),
         (same, _same_samples),
     ]
     for seconds, finder in lost:
@@ -199,6 +202,17 @@ def _restarts(evidence: Evidence, share: float) -> Finding:
         "epochs are short, and each begins with starting the loader",
         tuple(figures),
         f"fewer workers, or {advice}" if keeps else f"persistent_workers=True, fewer workers, or {advice}",
+        share,
+    )
+
+
+def _slow_sampler(evidence: Evidence, share: float) -> Finding:
+    measured = evidence.measurement
+    return limit(
+        Cause.SAMPLER,
+        "training waits while the sampler orders each epoch; workers do not help, as it runs in the training process",
+        (f"{measured.order_seconds or 0.0:.3g} s for each epoch of {measured.epoch_samples or 0:,} samples",),
+        "let the sampler sort once and only shuffle for each epoch, or make longer epochs",
         share,
     )
 

@@ -95,7 +95,8 @@ def _report(
         device_idle_share=summary.waiting_share if device.is_asynchronous else None,
         first_batch_seconds=stream.start_seconds[0],
         restart_seconds=fmean(stream.start_seconds[1:]) if stream.epochs > 1 else None,
-        persistence_gain=epoch.persistence_gain if epoch else None,
+        order_seconds=fmean(stream.order_seconds) if stream.order_seconds else None,
+        persistence_gain=epoch.persistence_gain if epoch and workers else None,
         epoch_samples=None if samples is None else round(samples * stream.unique_share),
         peak_memory_bytes=peaks[1] if peaks else host_bytes,
         memory="device" if peaks else "host",
@@ -155,21 +156,23 @@ def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) 
 def _epoch_cost(
     samples: int | None, run: TimedRun, stream: BatchStream, window: Window, summary: WindowSummary
 ) -> EpochCost | None:
-    """Return what an epoch and its start cost; ``None`` without workers, which start nothing, or without a length.
+    """Return what an epoch and its start cost; ``None`` without a length, or where nothing starts.
 
-    A restart that was not seen costs, with workers that are kept, building the first batch: one round of all
-    workers at most.
+    Without workers the sampler's order is all that an epoch begins with. A restart that was not seen costs, with
+    workers that are kept, that order and building the first batch: one round of all workers at most.
     """
-    config = run.config
-    if not config.num_workers or samples is None:
+    config, orders = run.config, stream.order_seconds
+    starts = stream.start_seconds if config.num_workers else orders
+    if samples is None or not starts:
         return None
-    first, seen = stream.start_seconds[0], stream.start_seconds[window.epochs : run.epochs_at_end]
+    order = fmean(orders) if orders else 0.0
+    first, seen = starts[0], starts[window.epochs : run.epochs_at_end]
     inside = summary.seconds - sum(seen)
     start = restart = fmean(seen) if seen else first
     if config.persistent_workers:
         start = first
     if not seen or not config.persistent_workers:
-        restart = min(start, config.num_workers * inside / summary.steps)
+        restart = min(start, order + config.num_workers * inside / summary.steps)
     rate = summary.samples_per_second * summary.seconds / inside
     return EpochCost(samples=samples, rate=rate, start=start, restart=restart)
 

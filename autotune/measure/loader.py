@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 import zlib
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate, get_worker_info
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
@@ -21,16 +22,17 @@ from autotune.workload import Workload
 
 def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
     """Build the loader exactly as a training script would, with counting around its collate function."""
-    arguments: dict[str, Any] = {"collate_fn": counter}
+    arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
     if workload.batch_sampler is not None:
         left_out.add("drop_last")  # that is the sampler's to decide
-        arguments["batch_sampler"] = workload.batch_sampler(config.batch_size)
+        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size))
     elif workload.sampler is not None:
-        arguments["sampler"] = workload.sampler
-    elif not isinstance(workload.dataset, IterableDataset):
-        arguments["shuffle"] = True
-    arguments |= {name: value for name, value in (workload.loader_options or {}).items() if name not in left_out}
+        arguments["sampler"] = TimedSampler(workload.sampler)
+    elif not isinstance(workload.dataset, IterableDataset):  # as with shuffle=True
+        shuffled = RandomSampler(workload.dataset, generator=options.get("generator"))  # type: ignore[arg-type]
+        arguments["sampler"] = TimedSampler(shuffled)
+    arguments |= {name: value for name, value in options.items() if name not in left_out}
     return config.dataloader(workload.dataset, **arguments)
 
 
@@ -40,6 +42,30 @@ def open_stream(workload: Workload, config: Config) -> BatchStream:
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
     counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
     return BatchStream(open_loader(workload, config, counter), counter)
+
+
+class TimedSampler:
+    """A sampler, and the time that it takes to order each epoch."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.seconds: list[float] = []
+        """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
+
+    def __iter__(self) -> Iterator[Any]:
+        begin = time.perf_counter()
+        indices = iter(self._sampler)
+        first = list(itertools.islice(indices, 1))
+        self.seconds.append(time.perf_counter() - begin)
+        return itertools.chain(first, indices)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    @property
+    def set_epoch(self) -> Any:
+        """The sampler's own; raises ``AttributeError`` where it has none."""
+        return self._sampler.set_epoch
 
 
 class CountingCollate:
@@ -200,6 +226,12 @@ class BatchStream:
         if isinstance(self._loader.dataset, IterableDataset) or self._loader.batch_size is None:
             return None
         return _length(self._loader.sampler)
+
+    @property
+    def order_seconds(self) -> list[float]:
+        """Seconds that the sampler has taken to order each epoch; empty for an iterable dataset."""
+        samplers = (self._loader.batch_sampler, self._loader.sampler)
+        return next((each.seconds for each in samplers if isinstance(each, TimedSampler)), [])
 
     @property
     def ready(self) -> int:

@@ -60,6 +60,7 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
         storage = conditions_between(before, snapshot()).storage_share
         memory = sample_memory(stream.produced, known, stream.workers)
         batch_bytes, start = stream.batch_bytes, stream.start_seconds[0]
+        order = stream.order_seconds[0] if stream.order_seconds else 0.0
     finally:
         stream.close()
     return LoaderTrace(
@@ -71,9 +72,10 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
         transfer_seconds=_transfer_seconds(batch, device) if device.is_asynchronous else 0.0,
         cpu_seconds=max(0.0, used - own) / max(1, built),
         batch_bytes=batch_bytes,
-        start_seconds=max(0.0, start - median(builds)),
+        start_seconds=max(0.0, start - order - median(builds)),
         worker_memory_bytes=sum(memory.private.values()),
         storage_share=storage,
+        order_seconds=order,
         batch_tensors=len(list(tensors_in(batch))),
     )
 

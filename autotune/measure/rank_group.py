@@ -229,6 +229,7 @@ def _measurement(ranks: Sequence[Measurement]) -> Measurement:
         samples=round(passed * slowest.seconds),
         epoch_samples=sum(count for count in epoch_samples if count) if all(epoch_samples) else None,
         first_batch_seconds=max(measured.first_batch_seconds for measured in ranks),
+        order_seconds=max((each.order_seconds for each in ranks if each.order_seconds is not None), default=None),
         peak_memory_bytes=fullest.peak_memory_bytes,
         memory_limit_bytes=host_limit,
         peak_allocated_bytes=fullest.peak_allocated_bytes,

@@ -66,6 +66,7 @@ COLUMNS = {
     "device_idle_share": Column("", "share of the window in which the accelerator waited between steps"),
     "first_batch_seconds": Column("s", "from asking a new loader for an iterator to its first batch"),
     "restart_seconds": Column("s", "the same at the start of a later epoch"),
+    "order_seconds": Column("s", "what the sampler takes to order an epoch"),
     "persistence_gain": Column("", "what keeping the workers between epochs gains, as a share of the rate"),
     "memory": Column("", "the memory that limits the run: device or host"),
     "peak_memory_bytes": Column("bytes", "peak of that memory"),

@@ -137,12 +137,12 @@ class LoaderModel:
         return OWN_FILES + FILES_PER_WORKER * config.num_workers + tensors
 
     def start_seconds(self, config: Config) -> float:
-        """Return what the start of an epoch costs: the first batch, and workers where they do not live on."""
-        if not config.num_workers:
-            return 0.0
+        """Return what the start of an epoch costs: its order, the first batch, and workers that do not live on."""
         trace = self.trace(config.batch_size)
+        if not config.num_workers:
+            return trace.order_seconds
         starting = 0.0 if config.persistent_workers else config.num_workers * trace.start_seconds
-        return fmean(trace.build_seconds) + starting
+        return trace.order_seconds + fmean(trace.build_seconds) + starting
 
 
 def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int) -> LoaderTrace:
@@ -159,6 +159,7 @@ def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int
         cpu_seconds=build,
         batch_bytes=config.batch_size * sample_bytes,
         start_seconds=0.05,
+        order_seconds=measured.order_seconds or 0.0,
         worker_memory_bytes=0,
         storage_share=None,
     )

@@ -93,6 +93,7 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
     "a slow copy": (Cause.COPY, evidence(split(host_to_device=25.0), facts=ON_GPU)),
     "a slow loop": (Cause.LOOP, evidence(split(other=15.0))),
     "short epochs": (Cause.RESTARTS, evidence(split(), restart_seconds=2.0, **HALF_RATE)),
+    "a slow sampler": (Cause.SAMPLER, evidence(split(), order_seconds=0.6, epoch_samples=640, **HALF_RATE)),
     "the same samples from all": (Cause.SAME_SAMPLES, evidence(split(), unique_share=0.5, **HALF_RATE)),
     "a busy neighbour": (Cause.NEIGHBOURS, evidence(WAITS, conditions=CROWDED, **COMPUTING)),
 }

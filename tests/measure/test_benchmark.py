@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,6 +136,24 @@ def test_a_sampler_without_end_is_one_epoch_of_unknown_length(loader: dict[str, 
 def test_an_epoch_is_as_long_as_the_users_sampler(count: int) -> None:
     sampler = data.WeightedRandomSampler([1.0] * 10, count)
     assert measured(Squares(10), {"num_workers": 2}, sampler=sampler).epoch_samples == count
+
+
+class Sorting(data.SequentialSampler):
+    """Takes a while to order an epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        time.sleep(OPENING)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("length", [37, MANY], ids=["whole epochs", "part of one"])
+@WITHOUT_AND_WITH_WORKERS
+def test_each_epoch_has_the_time_that_the_sampler_takes_to_order_it(loader: dict[str, Any], length: int) -> None:
+    found = measured(Squares(length), loader, request=WHOLE, sampler=Sorting(range(length)))
+    assert found.order_seconds is not None
+    assert found.order_seconds >= OPENING
+    most = length / (length / found.steady_samples_per_second + OPENING)
+    assert found.samples_per_second <= most * (1 + 1e-9)
 
 
 def test_training_is_on_what_the_users_sampler_draws() -> None:

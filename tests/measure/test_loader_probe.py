@@ -176,6 +176,17 @@ def test_starting_a_worker_includes_opening_the_dataset_and_not_the_first_batch(
     assert opened.inline_seconds < 0.4
 
 
+class Sorting(SequentialSampler):
+    def __iter__(self) -> Iterator[int]:
+        time.sleep(0.4)
+        return super().__iter__()
+
+
+def test_ordering_an_epoch_is_told_from_starting_a_worker() -> None:
+    found = look(Squares(MANY), seconds=0.1, sampler=Sorting(range(MANY)))
+    assert found.order_seconds >= 0.4 > max(found.start_seconds, found.inline_seconds)
+
+
 def test_what_a_worker_holds_by_itself_is_told(sleeping: LoaderTrace) -> None:
     kept: list[bytes] = []
 
