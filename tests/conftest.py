@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep all temporary files together: a process that a test kills leaves its own."""
     if not hasattr(config, "workerinput"):  # those that run side by side take over the folder
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="t-")  # short, as sockets have short paths
+        os.chmod(tempfile.tempdir, 0o711)  # a database server is another user's
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
