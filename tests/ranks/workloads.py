@@ -97,11 +97,6 @@ def synchronising() -> Workload:
     return Workload(Nap(), Sleeping(), parallelize=slow_sync)
 
 
-def equal_with_slow_hook() -> Workload:
-    """The same without waiting for samples."""
-    return Workload(Nap(), Sleeping(seconds=0.0), parallelize=slow_sync)
-
-
 class Failing(Nap):
     """Fails in the second rank, in one of its steps, unless the file that ``FAILED`` names is there already."""
 
