@@ -116,15 +116,18 @@ def open_database(location: str, heartbeat: Heartbeat = HEARTBEAT, limits: Limit
 def read_database(location: str) -> RDBStorage:
     """Open the database behind a URL to read it, which makes nothing and leaves no connection open.
 
-    Raises ``StorageError`` where it has none of Optuna's tables, and whatever the driver does.
+    Raises ``StorageError`` where it has none of Optuna's tables, or others are making them, and whatever the driver
+    does.
     """
     url = _with_driver(make_url(location))
     try:
         return RDBStorage(_text(url), {**_engine_options(url, LIMITS), "poolclass": NullPool}, skip_table_creation=True)
     except StorageInternalError as error:
-        if _sqlstate(error) == NO_SUCH_TABLE:
-            raise StorageError("holds no study of autotune") from None
-        raise
+        if _sqlstate(error) != NO_SUCH_TABLE:
+            raise
+    except IntegrityError:  # a tuner and Optuna here have written the version of the tables at the same time
+        pass
+    raise StorageError("holds no study of autotune")
 
 
 def reason_of(error: BaseException, location: str) -> str:

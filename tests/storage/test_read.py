@@ -10,6 +10,7 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
 
 from autotune.encoding import to_json
 from autotune.errors import StorageError, UsageError
@@ -104,6 +105,15 @@ def test_what_is_not_there_is_said_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"a\.db: cannot be read: there is no such file"):
         read_study(f"sqlite:///{tmp_path / 'a.db'}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_whose_tables_are_being_made_holds_no_study_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def race(*_: object, **options: object) -> None:
+        raise IntegrityError("CREATE TABLE alembic_version", None, Exception("duplicate key"))
+
+    monkeypatch.setattr("autotune.storage.server.RDBStorage", race)
+    with pytest.raises(StorageError, match="holds no study of autotune"):
+        read_study("postgresql://localhost/studies")
 
 
 def test_what_is_no_study_is_said(path: Path) -> None:
