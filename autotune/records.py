@@ -325,6 +325,8 @@ class Request:
     """Whether a new process is required, as for confirmation."""
     part: Part = "training"
     """What to measure."""
+    seed: int | None = None
+    """Decides where in an epoch's order training begins, and the order itself where it is random; ``None`` for any."""
     least_rate: float | None = None
     """Samples per second below which the configuration is of no interest: once the interval lies below, the window
     ends."""

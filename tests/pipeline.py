@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,16 +44,27 @@ class SimulatedPipeline:
     samples: int = BATCH_SIZE
     epochs: int = 1
     epoch_batches: int | None = None
-    steps_left: int | None = None
+    """Batches in an epoch; ``None`` for one without end."""
+    restart: float = 0.0
+    """Seconds to start the workers of the next."""
     synchronized: list[float] = field(default_factory=list)
     """When the device was waited for."""
+    _began: float = 0.0
     _built: list[float] = field(default_factory=list)
     _given: list[float] = field(default_factory=list)
 
     def clock(self) -> float:
         return self.now
 
+    @property
+    def steps_left(self) -> int | None:
+        return None if self.epoch_batches is None else self.epoch_batches - len(self._given)
+
     def __next__(self) -> torch.Tensor:
+        if self.steps_left == 0:
+            self.now += self.restart
+            self._began, self._built, self._given = self.now, [], []
+            self.epochs += 1
         number = len(self._given)
         if self.num_workers:
             self._build_until(number)
@@ -66,7 +77,7 @@ class SimulatedPipeline:
     @property
     def ready(self) -> int:
         given = len(self._given)
-        self._build_until(given + self._in_flight - 1)
+        self._build_until(min(given + self._in_flight, self.epoch_batches or given + self._in_flight) - 1)
         return sum(built <= self.now for built in self._built[given:]) if self.num_workers else 0
 
     @property
@@ -76,8 +87,8 @@ class SimulatedPipeline:
     def _build_until(self, number: int) -> None:
         while self.num_workers and len(self._built) <= number:
             k = len(self._built)
-            asked = self._given[k - self._in_flight] if k >= self._in_flight else 0.0
-            free = self._built[k - self.num_workers] if k >= self.num_workers else 0.0
+            asked = self._given[k - self._in_flight] if k >= self._in_flight else self._began
+            free = self._built[k - self.num_workers] if k >= self.num_workers else self._began
             self._built.append(max(asked, free) + self.build(k))
 
     def step(self, batch: Any, samples: int | None = None) -> StepMarks:
@@ -103,11 +114,11 @@ class SimulatedPipeline:
 
     def summary(self, run: TimedRun, window: Window) -> WindowSummary:
         """Return what the project says of a window of this pipeline."""
-        return summarise(run.rows(window), window.ready, window.block, self.num_workers, whole_epochs=False)
+        return summarise(run.rows(window), window.ready, self.num_workers, whole_epochs=window.whole_epochs)
 
     def true_rate(self, steps: int = 4000) -> float:
         """Return the samples per second in the long run, from the recursion alone."""
-        same = SimulatedPipeline(self.num_workers, self.prefetch_factor, self.build, self.compute)
+        same = replace(self, now=0.0, epochs=1, synchronized=[], _began=0.0, _built=[], _given=[])
         begin = 0.0
         for number in range(steps):
             if number == steps // 4:

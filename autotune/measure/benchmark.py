@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -12,7 +13,7 @@ from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.measure.conditions import conditions_between, foreign_demand, snapshot
 from autotune.measure.device import Device
-from autotune.measure.loader import BatchStream, open_stream
+from autotune.measure.loader import BatchStream, begin_anywhere, open_stream
 from autotune.measure.process_memory import (
     MemoryGrowth,
     MemorySample,
@@ -39,7 +40,7 @@ def measure(
     workload: Workload, config: Config, warm: WarmStep, device: Device, request: Request, group: RankGroup = ALONE
 ) -> Measurement:
     """Time real training steps of one configuration, loader included; of several ranks each measures itself."""
-    stream = open_stream(workload, config)
+    stream = open_stream(workload, config, begin_anywhere(group.tell(_seed(request))))
     known = open_segments(os.getpid())
     warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
     run = (TimedRun if group.leads else FollowingRun)(config, warm.step, stream, device, request, group=group)
@@ -67,12 +68,17 @@ def measure(
         stream.close()
 
 
+def _seed(request: Request) -> int:
+    """Return the seed that a request gives, or any."""
+    return secrets.randbits(31) if request.seed is None else request.seed
+
+
 def _report(
     run: TimedRun, stream: BatchStream, window: Window, warm: WarmStep, conditions: Conditions, memory: MemorySample
 ) -> Measurement:
     config, device = run.config, run.device
     rows, workers = run.rows(window), config.num_workers
-    summary = summarise(rows, window.ready, window.block, workers, whole_epochs=window.whole_epochs)
+    summary = summarise(rows, window.ready, workers, whole_epochs=window.whole_epochs)
     samples = _epoch_samples(stream, window, summary)
     epoch = _epoch_cost(samples, run, stream, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate, get_worker_info
 
@@ -19,45 +21,76 @@ from autotune.measure.step import tensor_bytes, tensors_in
 from autotune.runner.descendants import note_workers
 from autotune.workload import Workload
 
+SKIPPING_SECONDS = 0.5
+"""How long indices are skipped at most, to begin at another place of the order."""
+SKIPPED_AT_ONCE = 10_000
+GOLDEN = 0.6180339887498949
+"""The golden ratio: multiples of it, without their whole part, spread evenly however many they are."""
 
-def open_loader(workload: Workload, config: Config, counter: CountingCollate) -> DataLoader[Any]:
-    """Build the loader exactly as a training script would, with counting around its collate function."""
+
+def begin_anywhere(seed: int) -> float:
+    """Seed the generators that samplers draw from; return the share of an epoch's order that is to be passed over.
+
+    The places of consecutive seeds cover the order evenly (van der Corput and Weyl; Niederreiter, Random Number
+    Generation and Quasi-Monte Carlo Methods, 3.1).
+    """
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    return seed * GOLDEN % 1.0
+
+
+def open_loader(workload: Workload, config: Config, counter: CountingCollate, place: float = 0.0) -> DataLoader[Any]:
+    """Build the loader as a training script would, with counting around its collate function.
+
+    Its first epoch begins at a place of the order, a share of it, and ends with the indices before that.
+    """
     arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
     if workload.batch_sampler is not None:
         left_out.add("drop_last")  # that is the sampler's to decide
-        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size))
+        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place)
     elif workload.sampler is not None:
-        arguments["sampler"] = TimedSampler(workload.sampler)
+        arguments["sampler"] = TimedSampler(workload.sampler, place, config.batch_size)
     elif not isinstance(workload.dataset, IterableDataset):  # as with shuffle=True
         shuffled = RandomSampler(workload.dataset, generator=options.get("generator"))  # type: ignore[arg-type]
-        arguments["sampler"] = TimedSampler(shuffled)
+        arguments["sampler"] = TimedSampler(shuffled, place, config.batch_size)
     arguments |= {name: value for name, value in options.items() if name not in left_out}
     return config.dataloader(workload.dataset, **arguments)
 
 
-def open_stream(workload: Workload, config: Config) -> BatchStream:
+def open_stream(workload: Workload, config: Config, place: float = 0.0) -> BatchStream:
     """Return batches without end from such a loader; its workers start with the first."""
     is_iterable = isinstance(workload.dataset, IterableDataset)
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
     counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
-    return BatchStream(open_loader(workload, config, counter), counter)
+    return BatchStream(open_loader(workload, config, counter, place), counter)
 
 
 class TimedSampler:
-    """A sampler, and the time that it takes to order each epoch."""
+    """A sampler whose first epoch begins at another place of its order, and the time that each order takes."""
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: Any, place: float = 0.0, unit: int = 1) -> None:
+        """Take the share of the order to pass over, in multiples of ``unit``; without a length nothing is."""
         self._sampler = sampler
+        self._passed = int(place * (_length(sampler) or 0)) // unit * unit
         self.seconds: list[float] = []
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
+        self.skipping_seconds = 0.0
+        """Seconds that passing over indices has taken, at the beginning of the epoch."""
 
     def __iter__(self) -> Iterator[Any]:
         begin = time.perf_counter()
         indices = iter(self._sampler)
         first = list(itertools.islice(indices, 1))
-        self.seconds.append(time.perf_counter() - begin)
-        return itertools.chain(first, indices)
+        ordered = time.perf_counter()
+        self.seconds.append(ordered - begin)
+        passed, left, self._passed = list[Any](), self._passed, 0
+        while left > 0 and time.perf_counter() - ordered < SKIPPING_SECONDS:
+            passed += [*first, *itertools.islice(indices, min(left, SKIPPED_AT_ONCE) - len(first))]
+            first, left = [], left - SKIPPED_AT_ONCE
+        self.skipping_seconds = time.perf_counter() - ordered
+        return itertools.chain(first, indices, passed)
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -203,7 +236,8 @@ class BatchStream:
             batch = next(self._iterator)
         except StopIteration:
             raise UserCodeError("the dataset yields no batch: an epoch ended before its first one") from None
-        self.start_seconds.append(time.perf_counter() - begin)
+        skipping = 0.0 if self._timed_sampler is None else self._timed_sampler.skipping_seconds
+        self.start_seconds.append(time.perf_counter() - begin - skipping)
         self.batch_bytes = self.batch_bytes or tensor_bytes(batch[0])
         self.epochs += 1
         self._position = 0
@@ -230,8 +264,12 @@ class BatchStream:
     @property
     def order_seconds(self) -> list[float]:
         """Seconds that the sampler has taken to order each epoch; empty for an iterable dataset."""
+        return [] if self._timed_sampler is None else self._timed_sampler.seconds
+
+    @property
+    def _timed_sampler(self) -> TimedSampler | None:
         samplers = (self._loader.batch_sampler, self._loader.sampler)
-        return next((each.seconds for each in samplers if isinstance(each, TimedSampler)), [])
+        return next((each for each in samplers if isinstance(each, TimedSampler)), None)
 
     @property
     def ready(self) -> int:

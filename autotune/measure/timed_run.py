@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from autotune.config import Config
@@ -18,37 +18,37 @@ from autotune.measure.loader import BatchStream
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import StepMarks
 from autotune.measure.window import (
-    MIN_BLOCKS,
-    MIN_STEPS,
+    LEAST_BURSTS,
+    STARVING_SHARE,
     StepRow,
-    block_steps,
+    cycles,
     is_balanced,
     is_stationary,
     relative_half_width,
+    stalls,
 )
 from autotune.records import Request
 
-Opening = tuple[bool, int]
-"""What the leader of several ranks says when a window opens: whether of whole epochs, and the steps in a block."""
+Opening = tuple[bool]
+"""The leader's word to the other ranks when a window opens: whether it consists of whole epochs."""
+MIN_STEPS = 5
+"""Fewest steps over which a loader is seen to have settled."""
 MIN_WINDOW_SECONDS = 1.0
 MIN_WINDOW_STEPS = 60
 """Fewest steps of a window that ends early: of what slows 1 step in 20, the chance to see none is then 5 %."""
-SHORT_EPOCH = 0.5
-"""Epochs up to this share of the longest window are measured whole, restarts included."""
 QUEUES = 2
 """Fewest queues of prefetched batches in it: the first was built before, and tells nothing of the workers now."""
-STARVING_SHARE = 0.02
-"""Share of a window spent waiting for data from which batches come in bursts that the window must not cut."""
+LONGEST = 3.0
+"""How many times the length that was asked for a window may last, for bursts or stalls enough to tell the rate."""
+LEAST_PARTS = 3
+"""Bursts of which even that window is made however long they take, and steps where no data is awaited."""
 EXTENSION = 1.5
 """How far a window may grow, in its own length, until as many batches are built as consumed."""
-LONGEST_EPOCH = 1.5
-"""Epochs up to this many times the longest window are measured whole where a window does not fit into one."""
 CHECK_GROWTH = 1.1
 """How far a window grows from one look at its interval to the next; each look costs a millisecond."""
-HOPELESS_BLOCKS = 5
-"""Fewest blocks after which a window may end because its rate is sure to lie below what is of interest."""
-SECONDS_AHEAD, LEAST_AHEAD = 0.3, 2
-"""How far the host may run ahead of an accelerator where steps are long."""
+LONG_STEP, LEAST_AHEAD = 0.04, 2
+"""Seconds of a step from which the host runs only so few steps ahead of an accelerator: it asks for work that the
+window is to wait for."""
 
 
 @dataclass(slots=True)
@@ -79,8 +79,6 @@ class Window:
     """Inventory at its start."""
     epochs: int
     """Epochs begun before it."""
-    block: int
-    """Steps in a block, the unit of its statistics."""
     whole_epochs: bool
     """Whether it consists of whole epochs."""
     mark: Mark
@@ -111,9 +109,8 @@ class TimedRun:
         self.device = device
         self.request = request
         self._clock = clock
-        self._block, self._ahead = MIN_STEPS, min(device.steps_ahead, LEAST_AHEAD)
         self._waited = 0.0
-        self._next_look = self._next_hopeless_look = self._next_pace = 0.0
+        self._next_look = self._next_hopeless_look = 0.0
         self._extended_until: float | None = None
         self.stopped_early = False
         """Whether the window ended because its rate was sure to lie below ``request.least_rate``."""
@@ -142,7 +139,7 @@ class TimedRun:
     def advance_for(self, seconds: float) -> None:
         """Train for so long, one burst at least."""
         limit = self._clock() + seconds
-        self._lead(self._burst)
+        self._lead(self._workers)
         while self._clock() < limit:
             self._lead(1)
         self._meet(len(self.log.marks))
@@ -153,23 +150,20 @@ class TimedRun:
         while not self._all_settled() and self._clock() <= limit:
             self._lead(1)
         self._note_ends(0)
-        self._pace()
 
     def fill(self) -> Window:
         """Open a window, of whole epochs where they are short, and run until its interval is narrow enough.
 
         The device is synchronised at both ends of the window and nowhere inside.
         """
-        window = self._open_at_epoch() if self._epoch_lasts(SHORT_EPOCH) else self._open(whole_epochs=False)
+        window = self._open_at_epoch() if self._epoch_lasts(self.request.seconds) else self._open(whole_epochs=False)
         while not self._is_over(window):
             if window.whole_epochs:
                 self._finish_epoch()
-                continue
-            epochs = self.batches.epochs
-            self._lead(1)
-            is_short = len(self.log.marks) - window.first < MIN_BLOCKS * window.block
-            if self.batches.epochs > epochs or (is_short and self._nears_epoch_end()):
-                window = self._reopen(window)
+            elif self._is_cut(window):
+                window = self._reopen()
+            else:
+                self._lead(1)
         self.last = len(self.log.marks)
         self._meet(self.last)
         self.device.synchronize()
@@ -227,6 +221,9 @@ class TimedRun:
         if self._is_hopeless(window):
             self.stopped_early = True
             return True
+        steps = len(self.log.marks) - window.first
+        if not window.whole_epochs and steps % self._burst(window):
+            return False
         if self._extended_until is None:
             if not self._is_long_enough(window):
                 return False
@@ -234,10 +231,7 @@ class TimedRun:
                 return True
             now = self._clock()
             self._extended_until = now + (EXTENSION - 1) * (now - window.clock)
-        steps = len(self.log.marks) - window.first
-        if steps % self._stride(window):
-            return False
-        is_late = self._clock() > self._extended_until or self._nears_epoch_end()
+        is_late = self._clock() > self._extended_until or self._nears_epoch_end(window)
         return is_late or is_balanced(window.ready, self._ready, steps)
 
     def _is_hopeless(self, window: Window) -> bool:
@@ -246,42 +240,64 @@ class TimedRun:
         Batches from before the window can only make it look faster.
         """
         least, log, first = self.request.least_rate, self.log, window.first
-        ended = len(log.ends) - first
-        is_due = ended >= max(HOPELESS_BLOCKS * window.block, self._next_hopeless_look) and ended % self._burst == 0
+        ended, burst = len(log.ends) - first, self._workers
+        is_due = ended >= max(LEAST_BURSTS * max(burst, MIN_STEPS), self._next_hopeless_look) and ended % burst == 0
         if least is None or not is_due:
             return False
         self._next_hopeless_look = CHECK_GROWTH * ended
-        start, ends = self.device.seconds(self._origin, window.mark), log.ends[first:]
-        rate = self._group.size * sum(log.samples[first : first + ended]) / (ends[-1] - start)
-        return rate * (1 + relative_half_width(ends, start, window.block, self.config.num_workers)) < least
+        start, ends, samples = self._ended(window)
+        rate = self._group.size * sum(samples) / (ends[-1] - start)
+        return rate * (1 + relative_half_width(ends, start, samples, burst)) < least
 
     def _is_long_enough(self, window: Window) -> bool:
-        steps, ended = len(self.log.marks) - window.first, len(self.log.ends) - window.first
-        if ended < 1:
+        start, ends, samples = self._ended(window)
+        if not ends:
             return False
-        start = self.device.seconds(self._origin, window.mark)
-        elapsed = self.log.ends[-1] - start
-        if elapsed >= self.request.seconds or (self._nears_epoch_end() and not window.whole_epochs):
-            return window.whole_epochs or steps % self._stride(window) == 0
+        steps, burst, elapsed = len(self.log.marks) - window.first, self._burst(window), ends[-1] - start
+        if elapsed >= self.request.seconds or (not window.whole_epochs and self._nears_epoch_end(window)):
+            return window.whole_epochs or self._has_whole_cycles(window, elapsed)
         if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
             return False
-        if ended < max(MIN_WINDOW_STEPS, MIN_BLOCKS * window.block, QUEUES * self.in_flight):
-            return False
-        if steps % window.block and not window.whole_epochs:
+        if len(ends) < max(MIN_WINDOW_STEPS, LEAST_BURSTS * burst, QUEUES * self.in_flight):
             return False
         self._next_look = CHECK_GROWTH * steps
-        ends = self.log.ends[window.first :]
-        return relative_half_width(ends, start, window.block, self.config.num_workers) <= self.request.target
+        return relative_half_width(ends, start, samples, burst) <= self.request.target
 
-    def _stride(self, window: Window) -> int:
-        """Return the number of which the window's steps must be a multiple: bursts only come where data is awaited."""
-        waited = self._waited - window.waited
-        return self._burst if waited > STARVING_SHARE * (self._clock() - window.clock) else 1
+    def _has_whole_cycles(self, window: Window, elapsed: float) -> bool:
+        """Return whether the rate does not depend on where the window ends, or more time would hardly help.
+
+        It takes several bursts and, where stalls matter, several of these, the last of them just over.
+        """
+        start, ends, _ = self._ended(window)
+        burst = self._burst(window)
+        bursts = len(ends) // burst
+        least = LEAST_BURSTS if self._is_starved(window) else LEAST_PARTS
+        if elapsed >= LONGEST * self.request.seconds:
+            return bursts >= LEAST_PARTS
+        if bursts < least or self._nears_epoch_end(window):
+            return bursts >= least
+        edges = [start, *ends[burst - 1 :: burst]]
+        found = stalls([later - earlier for earlier, later in pairwise(edges)])
+        return not found or (found[-1] == bursts - 1 and cycles(ends, start, burst).of_stalls)
+
+    def _ended(self, window: Window) -> tuple[float, list[float], list[int]]:
+        """Return when a window began, when those of its steps ended that are known to have, and their samples."""
+        ends = self.log.ends[window.first :]
+        start = self.device.seconds(self._origin, window.mark)
+        return start, ends, self.log.samples[window.first : window.first + len(ends)]
+
+    def _burst(self, window: Window) -> int:
+        """Return the steps of a burst: batches come in such only where data is awaited."""
+        return self._workers if self._is_starved(window) else 1
+
+    def _is_starved(self, window: Window) -> bool:
+        """Return whether training has waited for data in a window."""
+        return self._waited - window.waited > STARVING_SHARE * (self._clock() - window.clock)
 
     def _open(self, *, whole_epochs: bool) -> Window:
         self._next_look = self._next_hopeless_look = 0.0
         self._extended_until = None
-        self._meet((whole_epochs, self._block))
+        self._meet((whole_epochs,))
         return self._open_here(whole_epochs=whole_epochs)
 
     def _open_here(self, *, whole_epochs: bool) -> Window:
@@ -293,7 +309,6 @@ class TimedRun:
             first=len(self.log.marks),
             ready=self._ready + built_meanwhile,
             epochs=self.batches.epochs,
-            block=self._block,
             whole_epochs=whole_epochs,
             mark=self.device.mark(),
             clock=self._clock(),
@@ -306,14 +321,18 @@ class TimedRun:
             self._finish_epoch()
         return self._open(whole_epochs=True)
 
-    def _reopen(self, window: Window) -> Window:
-        """Open another window where the epoch has ended, or is about to end, before this one was long enough."""
-        if self._epoch_lasts(LONGEST_EPOCH):
+    def _reopen(self) -> Window:
+        """Open another window where the epoch did not hold one: of whole epochs, unless these are long."""
+        if self._epoch_lasts((1 + LONGEST) * self.request.seconds):
             return self._open_at_epoch()
-        if self.batches.epochs == window.epochs:
-            return window  # it ends where the epoch does
         self.settle()
         return self._open(whole_epochs=False)
+
+    def _is_cut(self, window: Window) -> bool:
+        """Return whether the epoch has ended in a window, or is about to end and is short."""
+        if self.batches.epochs > window.epochs or self.batches.steps_left == 0:
+            return True
+        return self._nears_epoch_end(window) and self._epoch_lasts((1 + LONGEST) * self.request.seconds)
 
     def _finish_epoch(self) -> None:
         """Run to the end of the current epoch, or through the next where one has just ended."""
@@ -326,51 +345,44 @@ class TimedRun:
         return self._group.all_ready
 
     def _is_settled(self) -> bool:
-        steps, turnover = len(self.log.ready), 2 * (self.in_flight + self.config.num_workers)
-        if steps >= self._next_pace:  # what it looks at grows with every step
-            self._next_pace = CHECK_GROWTH * steps
-            self._pace()
-        if steps < max(self._block, MIN_STEPS):
+        ready, turnover = self.log.ready, 2 * (self.in_flight + self.config.num_workers)
+        block = self._workers * -(-MIN_STEPS // self._workers)
+        if len(ready) < block:
             return False
-        return steps >= turnover + self._block or is_stationary(self.log.ready, self._block, self.config.num_workers)
+        return len(ready) >= turnover + block or is_stationary(ready, block, self.config.num_workers)
 
-    def _pace(self) -> None:
-        """Choose the length of a block, and how far the host may run ahead, for steps as long as they are."""
-        step = self._step_seconds()
-        self._block = block_steps(self.config.num_workers, step)
-        self._ahead = min(self.device.steps_ahead, max(LEAST_AHEAD, int(SECONDS_AHEAD / step)) if step else LEAST_AHEAD)
+    def _epoch_lasts(self, seconds: float) -> bool:
+        """Return whether an epoch is known to last so long at most, by the mean of all steps but the first."""
+        batches, ends = self.batches.epoch_batches, self.log.ends
+        if batches is None or len(ends) < 2:
+            return False
+        return batches * (ends[-1] - ends[0]) / (len(ends) - 1) <= seconds
 
-    def _epoch_lasts(self, windows: float) -> bool:
-        """Return whether an epoch is known to last so many of the longest windows at most."""
-        batches = self.batches.epoch_batches
-        return batches is not None and batches * self._step_seconds() <= windows * self.request.seconds
-
-    def _nears_epoch_end(self) -> bool:
-        """Return whether the workers are about to run out of work, which says nothing about their speed."""
+    def _nears_epoch_end(self, window: Window) -> bool:
+        """Return whether an epoch ends, or its workers run out of work, which says nothing of their speed."""
         left = self.batches.steps_left
-        return left is not None and left <= self.in_flight + self._block
+        return left is not None and left <= (self.in_flight + self._workers if self._is_starved(window) else 0)
 
     @property
     def _ready(self) -> float:
         """The inventory now, over the last burst: it jumps where the workers keep step."""
-        return fmean(self.log.ready[-self._burst :])
+        return fmean(self.log.ready[-self._workers :])
 
     @property
-    def _burst(self) -> int:
+    def _workers(self) -> int:
         return max(1, self.config.num_workers)
+
+    @property
+    def _ahead(self) -> int:
+        """Steps by which the host may be ahead of the device."""
+        ends, most = self.log.ends, self.device.steps_ahead
+        is_short = len(ends) > 1 and ends[-1] - ends[-2] < LONG_STEP
+        return most if is_short else min(most, LEAST_AHEAD)
 
     @property
     def in_flight(self) -> int:
         """Batches that the loader has asked its workers for ahead of time, at most."""
         return self.config.num_workers * (self.config.prefetch_factor or 0)
-
-    def _step_seconds(self) -> float:
-        """Return the usual length of a step so far: the median over bursts, because a stall tells nothing."""
-        ends, burst = self.log.ends, self._burst
-        bursts = [later - earlier for earlier, later in pairwise(ends[::burst])]
-        if bursts:
-            return median(bursts) / burst
-        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
 
 
 class FollowingRun(TimedRun):
@@ -383,9 +395,7 @@ class FollowingRun(TimedRun):
         """Go on to the end of the leader's window; the last one that was opened counts."""
         window: Window | None = None
         while not isinstance(word := self._follow(), int):
-            whole_epochs, block = word
-            self._pace()
-            window = replace(self._open_here(whole_epochs=whole_epochs), block=block)
+            window = self._open_here(whole_epochs=word[0])
         assert window is not None
         self.last = word
         self.device.synchronize()

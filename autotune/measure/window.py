@@ -9,23 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+from typing import NamedTuple
 
 from autotune.records import StepTime
 from autotune.stats import autocorrelated_half_width, half_width, mser_truncation, trend
 
-MIN_BLOCKS = 5
-"""Fewest blocks that may decide; t-intervals on 5 to 10 block means cover 92 to 95 % (autocorrelation up to 0.8)."""
+LEAST_BURSTS = 5
+"""Fewest bursts of steps of which the rate of a window is made, and from which their resemblance is estimated."""
+LEAST_CYCLES = 3
+"""Fewest cycles from stall to stall of which it is made where stalls matter."""
+MOST_PARTS = 40
+"""Most parts into which a window is divided for its interval: what varies slowly shows in longer ones."""
 MAX_BLOCKS = 10
-MIN_STEPS = 5
-"""Fewest steps in a block."""
-SLOW_STEP_SECONDS = 0.2
-"""Steps longer than this make a block of their own, so that a window of few steps still has blocks."""
+"""Most blocks into which it is divided to see whether it had settled."""
+STALL, STALL_SHARE = 3.0, 0.05
+"""A burst is a stall when it takes so many times the median. Stalls matter where one takes this share of a window: that
+much depends on whether the window ends before it or after it."""
 UNSETTLED = 0.02
 """Blocks that are faster or slower than others by less than this share have settled."""
 CERTAIN_TREND = 2.3
 """Standard deviations of a trend beyond which chance explains it in 2 of 100 windows."""
+STARVING_SHARE = 0.02
+"""Share of a window spent waiting for data from which batches come in bursts of the workers' number."""
 COUNTING_NOISE = 1
 """Batches by which the inventory at two like moments differs although nothing drains."""
 IMBALANCE = 0.005
@@ -85,14 +92,6 @@ class WindowSummary:
     """Whether the steps that were counted neither rise nor fall."""
 
 
-def block_steps(num_workers: int, step_seconds: float) -> int:
-    """Return the steps in a block: a multiple of the workers, because batches come in bursts of that many."""
-    burst = max(1, num_workers)
-    if step_seconds > SLOW_STEP_SECONDS:
-        return burst
-    return burst * -(-MIN_STEPS // burst)
-
-
 def is_stationary(ready: Sequence[int], block: int, num_workers: int) -> bool:
     """Return whether the inventory of ready batches stood still over the last two blocks.
 
@@ -113,43 +112,90 @@ def is_balanced(ready_before: float, ready_after: float, steps: int) -> bool:
     return abs(ready_after - ready_before) <= max(COUNTING_NOISE / 2, IMBALANCE * steps)
 
 
-def relative_half_width(ends: Sequence[float], start: float, block: int, num_workers: int) -> float:
-    """Return the relative half-width of the 95 % interval of the mean step time: the wider of two estimates.
+class Cycles(NamedTuple):
+    """A window's cycles: bursts of steps, or from the end of one stall to that of another."""
 
-    ``ends`` are the times at which the steps of the window ended. One estimate takes at most ten blocks for
-    independent, the other lets each burst of steps resemble the one before it.
+    first: int
+    """Steps before the first cycle."""
+    steps: tuple[int, ...]
+    """Steps of each."""
+    of_stalls: bool
+    """Whether they last from stall to stall; then what lies outside of them does not count."""
+
+    @property
+    def last(self) -> int:
+        """Steps by the end of the last cycle."""
+        return self.first + sum(self.steps)
+
+
+def cycles(ends: Sequence[float], start: float, burst: int) -> Cycles:
+    """Return the cycles of a window whose steps ended at ``ends`` and the first of which began at ``start``.
+
+    Batches come in bursts of so many steps. From stall to stall ``LEAST_CYCLES`` are needed.
     """
-    blocks = _lengths(ends, start, _merged(len(ends), block))
-    if len(blocks) < 2:
+    stalled = stalls(_lengths(ends, start, burst))
+    if len(stalled) > LEAST_CYCLES:
+        places = [burst * (place + 1) for place in stalled]
+        return Cycles(places[0], tuple(later - earlier for earlier, later in pairwise(places)), of_stalls=True)
+    size = _merged(len(ends), burst, MOST_PARTS)
+    return Cycles(0, (size,) * (len(ends) // size), of_stalls=False)
+
+
+def stalls(lengths: Sequence[float]) -> list[int]:
+    """Return the places of bursts that take far longer than most, where a single one of these matters."""
+    if not lengths:
+        return []
+    usual = median(lengths)
+    is_large = max(lengths) - usual > STALL_SHARE * sum(lengths)
+    return [place for place, length in enumerate(lengths) if length > STALL * usual] if is_large else []
+
+
+def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[int], burst: int) -> float:
+    """Return the half-width of the 95 % interval of the seconds per sample, as a share; infinite below two cycles.
+
+    Bursts may resemble the one before; cycles from stall to stall are independent. A cycle that holds more may last
+    longer: its deviation is that from the ratio of the sums (Cochran, Sampling Techniques, 6.3).
+    """
+    found = cycles(ends, start, burst)
+    if len(found.steps) < 2:
         return math.inf
-    bursts = _lengths(ends, start, max(1, num_workers))
-    of_bursts = autocorrelated_half_width(bursts) / fmean(bursts) if len(bursts) >= MIN_BLOCKS else 0.0
-    return max(half_width(blocks) / fmean(blocks), of_bursts)
+    edges = [found.first + done for done in accumulate(found.steps, initial=0)]
+    times = [ends[edge - 1] if edge else start for edge in edges]
+    seconds = [later - earlier for earlier, later in pairwise(times)]
+    counts = [sum(samples[earlier:later]) for earlier, later in pairwise(edges)]
+    mean, per_sample = fmean(seconds), sum(seconds) / sum(counts)
+    values = [mean + length - count * per_sample for length, count in zip(seconds, counts, strict=True)]
+    resembles = not found.of_stalls and len(values) >= LEAST_BURSTS
+    return (autocorrelated_half_width(values) if resembles else half_width(values)) / mean
 
 
-def summarise(
-    rows: Sequence[StepRow], ready_before: float, block: int, num_workers: int, *, whole_epochs: bool
-) -> WindowSummary:
+def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *, whole_epochs: bool) -> WindowSummary:
     """Summarise a window that starts at time 0 with ``ready_before`` batches in the inventory.
 
-    Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise leading blocks are
-    dropped until the steps are steady, and what counts is what was built in the window, see ``_early_share``.
+    Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise the window is cut to whole
+    cycles where it has stalls, or leading blocks are dropped until the steps are steady, and batches count that were
+    built in the window, see ``_early_share``.
     """
-    ends = [row.end for row in rows]
-    size = _merged(len(ends), block)
-    dropped, is_steady = (0, True) if whole_epochs else _settling_blocks(_lengths(ends, 0.0, size))
-    first = dropped * size
-    burst = max(1, num_workers)
-    start = rows[first - 1].end if first else 0.0
-    ready_start = fmean(row.ready for row in rows[max(0, first - burst) : first]) if first else ready_before
-    kept = rows[first:]
+    workers, ends = max(1, num_workers), [row.end for row in rows]
+    burst = workers if sum(row.there - row.begin for row in rows) > STARVING_SHARE * ends[-1] else 1
+    found, first, last, is_steady = cycles(ends, 0.0, burst), 0, len(rows), True
+    if found.of_stalls and not whole_epochs:
+        first, last = found.first, found.last
+    elif not whole_epochs:
+        size = _merged(len(ends), burst, MAX_BLOCKS)
+        dropped, is_steady = _settling_blocks(_lengths(ends, 0.0, size))
+        first = dropped * size
+    start = ends[first - 1] if first else 0.0
+    ready_start = fmean(row.ready for row in rows[max(0, first - workers) : first]) if first else ready_before
+    kept, seen = rows[first:last], 0 if found.of_stalls else first  # a stall at the front ends before the first cycle
     seconds, samples = kept[-1].end - start, sum(row.samples for row in kept)
     waiting = sum(row.there - row.begin for row in kept) / seconds
-    ready_end = fmean(row.ready for row in kept[-burst:])
+    ready_end = fmean(row.ready for row in kept[-workers:])
     early_share = 0.0 if whole_epochs else _early_share(ready_start - ready_end, len(kept), waiting)
+    width = relative_half_width(ends[seen:], start if seen else 0.0, [row.samples for row in rows[seen:]], burst)
     return WindowSummary(
         samples_per_second=samples * (1 - early_share) / seconds,
-        relative_half_width=relative_half_width(ends[first:], start, block, num_workers),
+        relative_half_width=width,
         steps=len(kept),
         samples=samples,
         seconds=seconds,
@@ -163,14 +209,14 @@ def summarise(
 
 
 def _early_share(early: float, steps: int, waiting: float) -> float:
-    """Return the share of a window's steps whose batches were built before it, at most 1.
+    """Return the share of a window's steps whose batches were built before it; of one step at least they were not.
 
     Where the inventory grew instead, and the loop waited for data at other times, the share is negative: the loop
     would have used those batches too, but no more than fit into the share of the window that it was ``waiting``.
     """
     if abs(early) <= COUNTING_NOISE or waiting >= 1:
         return 0.0
-    return min(1.0, max(early / steps, -waiting / (1 - waiting)))
+    return min(1 - 1 / steps, max(early / steps, -waiting / (1 - waiting)))
 
 
 def _split(rows: Sequence[StepRow], start: float) -> StepTime:
@@ -186,9 +232,9 @@ def _split(rows: Sequence[StepRow], start: float) -> StepTime:
     )
 
 
-def _merged(steps: int, block: int) -> int:
-    """Return the steps of a merged block: a multiple of ``block`` that gives at most ``MAX_BLOCKS`` blocks."""
-    return block * max(1, -(-(steps // block) // MAX_BLOCKS))
+def _merged(steps: int, burst: int, most: int) -> int:
+    """Return the steps of a part: a multiple of the burst that gives so many parts at most."""
+    return burst * max(1, -(-(steps // burst) // most))
 
 
 def _lengths(ends: Sequence[float], start: float, steps: int) -> list[float]:
@@ -204,14 +250,14 @@ def _settling_blocks(times: Sequence[float]) -> tuple[int, bool]:
     must differ from the rest by more than the rest differs within itself. The rest is unsteady where it rises or
     falls from block to block.
     """
-    if len(times) < MIN_BLOCKS:
+    if len(times) < LEAST_BURSTS:
         return 0, True
     dropped = mser_truncation(times, len(times) // 2)
     kept = times[dropped:]
     difference = abs(fmean(times[:dropped]) - fmean(kept)) if dropped else 0.0
     if difference <= max(max(kept) - min(kept), UNSETTLED * fmean(kept)):
         dropped = 0
-    rest = times[dropped:] if len(times) - dropped >= MIN_BLOCKS else times
+    rest = times[dropped:] if len(times) - dropped >= LEAST_BURSTS else times
     half = len(rest) // 2
     change = abs(fmean(rest[:half]) / fmean(rest[-half:]) - 1)
     return dropped, not (abs(trend(rest)) > CERTAIN_TREND and change > UNSETTLED)

@@ -1,23 +1,28 @@
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from autotune.config import Config
-from autotune.measure.loader import CountingCollate, open_loader
+from autotune.measure.loader import CountingCollate, begin_anywhere, open_loader
 from autotune.measure.step import tensors_in
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Squares
 
 
-def drawn(dataset: Any, **options: Any) -> list[float]:
-    """What the batches of the first epoch hold, in their order."""
-    loader = open_loader(Workload(nn.Linear(1, 1), dataset, **options), Config(batch_size=8), CountingCollate(None, 0))
-    values: list[float] = torch.cat([next(tensors_in(batch)) for batch, _ in loader]).flatten().tolist()
+def drawn(dataset: Any, place: float = 0.0, epochs: int = 1, **options: Any) -> list[float]:
+    """What the batches of the last of so many epochs hold, in their order."""
+    workload = Workload(nn.Linear(1, 1), dataset, **options)
+    loader = open_loader(workload, Config(batch_size=8), CountingCollate(None, 0), place)
+    for _ in range(epochs):
+        values: list[float] = torch.cat([next(tensors_in(batch)) for batch, _ in loader]).flatten().tolist()
     return values
 
 
@@ -47,3 +52,59 @@ def test_a_loader_has_all_that_the_configuration_says() -> None:
     loader = open_loader(Workload(nn.Linear(1, 1), Squares(20)), config, CountingCollate(None, 2))
     found = (loader.batch_size, loader.num_workers, loader.prefetch_factor, loader.persistent_workers)
     assert found == (8, 2, 3, True)
+
+
+def in_batches(size: int) -> BatchSampler:
+    return BatchSampler(SequentialSampler(range(100)), size, drop_last=False)
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampler": SequentialSampler(range(100))}, {"batch_sampler": in_batches}], ids=["sampler", "batches"]
+)
+@pytest.mark.parametrize(("place", "first"), [(0.0, 0), (0.3, 24), (0.99, 96)])
+def test_the_first_epoch_begins_at_its_place_with_a_whole_batch_and_leaves_nothing_out(
+    place: float, first: int, options: dict[str, Any]
+) -> None:
+    assert drawn(Squares(100), place, **options) == [*range(first, 100), *range(first)]
+    assert drawn(Squares(100), place, epochs=2, **options) == list(range(100))
+
+
+class WithoutEnd(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+def test_of_a_sampler_without_length_nothing_is_passed_over() -> None:
+    loader = open_loader(
+        Workload(nn.Linear(1, 1), Squares(100), sampler=WithoutEnd()),
+        Config(batch_size=8),
+        CountingCollate(None, 0),
+        0.5,
+    )
+    batch, _ = next(iter(loader))
+    assert next(tensors_in(batch)).flatten().tolist() == list(range(8))
+
+
+class Shuffled(Sampler[int]):
+    """Orders by Python's own generator, as many samplers do."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.sample(range(100), 100))
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": Shuffled()}], ids=["shuffled", "by a sampler"])
+def test_the_same_seed_gives_the_same_order_from_the_same_place_and_another_one_another(
+    options: dict[str, Any],
+) -> None:
+    same, again, other = (drawn(Squares(100), begin_anywhere(seed), **options) for seed in (7, 7, 8))
+    assert same == again != other
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**31])
+def test_the_places_of_some_seeds_in_a_row_are_spread_over_the_order(seed: int) -> None:
+    places = sorted(begin_anywhere(number) for number in range(seed, seed + 8))
+    gaps = [later - earlier for earlier, later in itertools.pairwise([*places, places[0] + 1])]
+    assert max(gaps) < 2 / 8

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from autotune.measure.window import (
     StepRow,
     WindowSummary,
-    block_steps,
+    cycles,
     is_balanced,
     is_stationary,
     relative_half_width,
+    stalls,
     summarise,
 )
-from autotune.stats import autocorrelated_half_width, half_width
 from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
 
 
@@ -53,13 +53,13 @@ def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
 def window(machine: SimulatedPipeline, blocks: int = 20) -> WindowSummary:
     """Settle, then measure so many blocks."""
     workers = machine.num_workers
-    block = block_steps(workers, max(machine.compute(0), machine.build(0) / max(1, workers)))
+    block = max(1, workers) * -(-5 // max(1, workers))
     rows = follow(machine, max(1, workers))
     while not is_stationary([r.ready for r in rows], block, workers):
         rows += follow(machine, block)
     first = len(rows)
     rows += follow(machine, blocks * block)
-    return summarise(from_step(rows, first), inventory(rows, first, workers), block, workers, whole_epochs=False)
+    return summarise(from_step(rows, first), inventory(rows, first, workers), workers, whole_epochs=False)
 
 
 def inventory(rows: list[StepRow], first: int, workers: int) -> float:
@@ -67,20 +67,8 @@ def inventory(rows: list[StepRow], first: int, workers: int) -> float:
     return fmean(row.ready for row in rows[first - max(1, workers) : first])
 
 
-def summed(
-    rows: list[StepRow], ready: int, block: int, workers: int = 0, *, whole_epochs: bool = False
-) -> WindowSummary:
-    return summarise(rows, ready, block, workers, whole_epochs=whole_epochs)
-
-
-@given(st.integers(0, 64), st.floats(1e-5, 0.2), st.floats(0.2, 100, exclude_min=True))
-def test_a_block_is_a_multiple_of_the_workers_and_at_least_five_steps_and_of_slow_steps_one_burst(
-    workers: int, seconds: float, slow: float
-) -> None:
-    block = block_steps(workers, seconds)
-    assert block % max(1, workers) == 0
-    assert 5 <= block < 5 + max(1, workers)
-    assert block_steps(workers, slow) == max(1, workers)
+def summed(rows: list[StepRow], ready: int, workers: int = 0, *, whole_epochs: bool = False) -> WindowSummary:
+    return summarise(rows, ready, workers, whole_epochs=whole_epochs)
 
 
 @pytest.mark.parametrize(
@@ -107,39 +95,82 @@ def ends_of(seconds: list[float]) -> list[float]:
     return [r.end for r in even_rows(seconds)]
 
 
+def width(seconds: list[float], burst: int = 1, samples: list[int] | None = None) -> float:
+    return relative_half_width(ends_of(seconds), 0.0, samples or [BATCH_SIZE] * len(seconds), burst)
+
+
 @pytest.mark.parametrize("seconds", [0.5, 0.1])  # one that a float holds, and one that it rounds
-def test_equal_blocks_have_no_width_and_one_alone_an_infinite_one(seconds: float) -> None:
-    ends = [seconds * index for index in range(1, 41)]
-    assert relative_half_width(ends, 0.0, 5, 0) == pytest.approx(0, abs=1e-9)
-    assert relative_half_width(ends[:5], 0.0, 5, 0) == math.inf
+def test_equal_bursts_have_no_width_and_one_alone_an_infinite_one(seconds: float) -> None:
+    assert width([seconds] * 40, 5) == pytest.approx(0, abs=1e-9)
+    assert width([seconds] * 9, 5) == math.inf
 
 
 @given(
-    st.lists(st.integers(1, 64), min_size=10, max_size=100), st.integers(-6, 6), st.integers(0, 100), st.integers(0, 8)
+    st.lists(st.integers(1, 64), min_size=10, max_size=100), st.integers(-6, 6), st.integers(0, 100), st.integers(1, 8)
 )
 def test_the_relative_width_knows_neither_unit_nor_start(
-    lengths: list[int], power: int, start: int, workers: int
+    lengths: list[int], power: int, start: int, burst: int
 ) -> None:
-    ends, block = ends_of([float(length) for length in lengths]), block_steps(workers, 0.0)
+    ends, samples = ends_of([float(length) for length in lengths]), [1] * len(lengths)
     shifted = [(start + end) * 2.0**power for end in ends]  # exactly: a rounded autocorrelation may round the width
-    again = relative_half_width(shifted, start * 2.0**power, block, workers)
-    assert again == pytest.approx(relative_half_width(ends, 0.0, block, workers), rel=1e-9, abs=1e-12)
+    again = relative_half_width(shifted, start * 2.0**power, samples, burst)
+    assert again == pytest.approx(relative_half_width(ends, 0.0, samples, burst), rel=1e-9, abs=1e-12)
 
 
-def test_many_blocks_are_merged_to_ten_at_most() -> None:
-    uneven = [1.0 if index // 5 % 2 else 3.0 for index in range(200)]  # neighbouring blocks differ, merged ones do not
-    assert relative_half_width(ends_of(uneven), 0.0, 5, 10) < 0.01
-    assert relative_half_width(ends_of(uneven[:50]), 0.0, 5, 10) > 0.2
+@given(st.lists(st.integers(1, 64), min_size=10, max_size=80), st.floats(1e-4, 1e-2))
+def test_batches_that_take_as_long_as_they_have_samples_have_no_width(samples: list[int], seconds: float) -> None:
+    assert width([seconds * count for count in samples], samples=samples) == pytest.approx(0, abs=1e-6)
 
 
-@given(st.lists(st.floats(0.01, 1), min_size=25, max_size=50), st.sampled_from([0, 1, 5]))
-def test_the_width_is_the_wider_of_blocks_and_bursts(seconds: list[float], workers: int) -> None:
-    width = relative_half_width(ends_of(seconds), 0.0, 5, workers)
-    blocks = [sum(seconds[first : first + 5]) for first in range(0, len(seconds) - 4, 5)]
-    burst = max(1, workers)
-    bursts = [sum(seconds[first : first + burst]) for first in range(0, len(seconds) - burst + 1, burst)]
-    of_blocks, of_bursts = half_width(blocks) / fmean(blocks), autocorrelated_half_width(bursts) / fmean(bursts)
-    assert width == pytest.approx(max(of_blocks, of_bursts), rel=1e-3, abs=1e-6)
+def test_many_bursts_are_merged_to_forty_at_most_so_that_slow_changes_show() -> None:
+    found = cycles(ends_of([0.01] * 1000), 0.0, 1)
+    assert len(found.steps) == 40
+    assert not found.of_stalls
+    slow = [0.010 + 0.002 * math.sin(index / 50) for index in range(1000)]
+    shuffled = random.Random(0).sample(slow, len(slow))
+    assert width(slow) > 2 * width(shuffled)
+
+
+# --- stalls ---
+
+CYCLE = [1.0, *[0.02] * 5]
+
+
+@pytest.mark.parametrize("before", range(6))
+@pytest.mark.parametrize("after", range(6))
+def test_a_window_is_cut_to_whole_cycles_from_stall_to_stall(before: int, after: int) -> None:
+    summary = summed(even_rows([0.02] * before + CYCLE * 5 + CYCLE[: 1 + after]), 0)
+    assert (summary.dropped_steps, summary.steps) == (before + 1, 30)
+    assert summary.samples_per_second == pytest.approx(6 * BATCH_SIZE / 1.1)
+    assert summary.relative_half_width == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("cycles", [2, 3])
+def test_few_stalls_make_no_cycles_and_a_wide_interval(cycles: int) -> None:
+    summary = summed(even_rows(CYCLE * cycles), 0)
+    assert summary.steps == 6 * cycles
+    assert summary.relative_half_width > 0.5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_interval_over_cycles_holds_where_stalls_come_at_random(seed: int) -> None:
+    generator = random.Random(seed)
+    held = 0
+    for _ in range(200):
+        lengths = [1.0 if generator.random() < 0.1 else 0.02 for _ in range(200)]
+        found = summed(even_rows(lengths), 0)
+        truth = BATCH_SIZE / (0.1 * 1.0 + 0.9 * 0.02)
+        held += abs(found.samples_per_second / truth - 1) <= found.relative_half_width
+    assert held >= 0.88 * 200
+
+
+@given(st.lists(st.floats(0.01, 0.1), max_size=50))
+def test_stalls_are_the_bursts_far_longer_than_most_where_one_alone_matters(lengths: list[float]) -> None:
+    usual = median(lengths) if lengths else 0.0
+    for place in stalls(lengths):
+        assert lengths[place] > 3 * usual
+    if len(lengths) > 40:
+        assert not stalls([*lengths, 3.1 * usual]) or max(lengths) - usual > 0.05 * sum(lengths)
 
 
 LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
@@ -185,7 +216,7 @@ def test_a_window_over_the_draining_queue_alone_is_still_right() -> None:
     rows = follow(machine, 84)
     assert rows[-1].ready > 0
     naive = BATCH_SIZE * 80 / (rows[-1].end - rows[3].end)
-    summary = summarise(from_step(rows, 4), inventory(rows, 4, 4), 8, 4, whole_epochs=False)
+    summary = summarise(from_step(rows, 4), inventory(rows, 4, 4), 4, whole_epochs=False)
     assert naive > 3 * machine.true_rate()
     assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=0.06)
 
@@ -201,7 +232,7 @@ def test_bursts_are_not_read_as_the_median() -> None:
 def test_a_difference_of_one_batch_is_counting_noise_and_not_corrected(
     ready_before: int, ready_after: int, share: float
 ) -> None:
-    summary = summed(even_rows([0.01] * 50, ready=ready_after), ready_before, 5, 1)
+    summary = summed(even_rows([0.01] * 50, ready=ready_after), ready_before, 1)
     assert summary.early_share == pytest.approx(share)
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE * 100 * (1 - share))
 
@@ -221,7 +252,7 @@ def test_a_window_is_balanced_up_to_half_a_percent_of_its_steps(
 
 def test_steps_that_have_not_settled_are_dropped_at_the_front() -> None:
     generator = random.Random(1)
-    summary = summed(even_rows([0.05] * 10 + [generator.gauss(0.01, 1e-4) for _ in range(90)]), 0, 5)
+    summary = summed(even_rows([0.05] * 10 + [generator.gauss(0.01, 1e-4) for _ in range(90)]), 0)
     assert summary.is_steady
     assert summary.dropped_steps + summary.steps == 100
     assert 50 <= summary.steps <= 90
@@ -246,12 +277,12 @@ def test_steps_that_have_not_settled_are_dropped_at_the_front() -> None:
 def test_steps_at_the_front_are_dropped_where_they_differ_enough_and_blocks_are_left(
     seconds: list[float], dropped: int
 ) -> None:
-    assert summed(even_rows(seconds), 0, 1).dropped_steps == dropped
+    assert summed(even_rows(seconds), 0).dropped_steps == dropped
 
 
 @pytest.mark.parametrize("blocks", [5, 6, 7, 10])
 def test_steps_that_never_settle_are_told(blocks: int) -> None:
-    assert not summed(even_rows([2.0**-index for index in range(blocks)]), 0, 1).is_steady
+    assert not summed(even_rows([2.0**-index for index in range(blocks)]), 0).is_steady
 
 
 @pytest.mark.parametrize(
@@ -267,16 +298,16 @@ def test_batches_built_and_not_yet_used_count_where_the_loop_was_starved(
     waiting: float, grown: int, factor: float
 ) -> None:
     rows = [row(k, k + waiting, k + 1, ready=round(grown * (k + 1) / 40)) for k in range(40)]
-    summary = summarise(rows, 0, 5, 0, whole_epochs=False)
+    summary = summarise(rows, 0, 0, whole_epochs=False)
     assert summary.samples_per_second == pytest.approx(factor * BATCH_SIZE)
 
 
 def test_whole_epochs_are_neither_trimmed_nor_corrected_and_a_short_last_batch_counts_what_it_holds() -> None:
-    summary = summed(even_rows([0.05] * 10 + [0.01] * 90), 50, 5, whole_epochs=True)
+    summary = summed(even_rows([0.05] * 10 + [0.01] * 90), 50, whole_epochs=True)
     assert summary.steps == 100
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE * 100 / 1.4)
     rows = [row(begin, begin, begin + 1, samples=samples) for begin, samples in enumerate((16, 16, 7))]
-    summary = summed(rows, 0, 1, whole_epochs=True)
+    summary = summed(rows, 0, whole_epochs=True)
     assert summary.samples == 39
     assert summary.samples_per_second == pytest.approx(13.0)
 
@@ -295,7 +326,7 @@ PHASES = st.lists(st.floats(0, 1), min_size=7, max_size=7)
 def test_the_shares_of_a_step_add_up_to_it(phases: list[list[float]], ready: int, whole_epochs: bool) -> None:
     clock = itertools.accumulate(length + 1e-3 for lengths in phases for length in lengths)
     rows = [StepRow(*itertools.islice(clock, 7), BATCH_SIZE, 0) for _ in phases]
-    summary = summed(rows, ready, 5, whole_epochs=whole_epochs)
+    summary = summed(rows, ready, whole_epochs=whole_epochs)
     assert summary.step_time.total == pytest.approx(summary.seconds / summary.steps, rel=1e-9)
     assert 0 <= summary.waiting_share <= 1
     assert 0 <= summary.samples_per_second <= summary.samples / summary.seconds * (1 + 1e-12)
