@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -183,6 +184,7 @@ def tune(
             max_trials=trials,
             explore=options,
             opening=opening,
+            seed=secrets.randbits(31),
         )
         return _result(Tuner(runner, plan, time, messages), storage)
 

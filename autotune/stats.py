@@ -134,12 +134,21 @@ def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95)
     return student_quantile(0.5 + confidence / 2, int(worth) - 1) * math.sqrt(variance / worth)
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return the t-interval of the mean, or ``None`` with fewer than two values."""
-    if len(values) < 2:
-        return None
-    centre, width = fmean(values), half_width(values, confidence)
-    return centre - width, centre + width
+def mean_rate(rates: Sequence[float], *, is_crowded: bool = False) -> tuple[float, float]:
+    """Return the rate over measurements at several places of an epoch, and the half-width of its 95 % interval.
+
+    The half-width is a share of the rate, infinite with one measurement. An epoch lasts as long as its parts together:
+    the rate is the harmonic mean. Where rates change with what others take, not with the place, as much time as was
+    measured gives their mean.
+    """
+    values = rates if is_crowded else [1 / rate for rate in rates]
+    mean = fmean(values)
+    return mean if is_crowded else 1 / mean, half_width(values) / mean
+
+
+def around(rate: float, width: float) -> Interval | None:
+    """Return the interval of a rate from a half-width that is a share of it; ``None`` where that is infinite."""
+    return (max(0.0, rate * (1 - width)), rate * (1 + width)) if math.isfinite(width) else None
 
 
 def ratio_interval(
@@ -246,17 +255,6 @@ def ratio_bounds(
     width = math.sqrt(max(0.0, centre**2 - scale * (1 - square * of_over / over**2)))
     ratio = over / under / scale
     return max(0.0, ratio * (centre - width)), ratio * (centre + width)
-
-
-def next_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return the interval for one further of some positive values, ``None`` below two of them.
-
-    It is wider than that of the mean, ``t s sqrt(1 + 1/n)``: readers take a promise for what they will see.
-    """
-    if len(values) < 2:
-        return None
-    centre, width = fmean(values), half_width(values, confidence) * math.sqrt(len(values) + 1)
-    return max(0.0, centre - width), centre + width
 
 
 def mser_truncation(values: Sequence[float], most: int | None = None) -> int:

@@ -12,11 +12,11 @@ from scipy.stats import t as student
 
 from autotune.stats import (
     adjusted,
+    around,
     autocorrelated_half_width,
     half_width,
-    mean_interval,
+    mean_rate,
     mser_truncation,
-    next_interval,
     ratio_interval,
     student_quantile,
     value_at,
@@ -31,15 +31,26 @@ def test_quantiles_are_those_of_scipy(probability: float, degrees: int) -> None:
 
 
 def test_one_value_has_no_interval() -> None:
-    assert mean_interval([1.0]) is None
+    assert around(*mean_rate([1.0])) is None
     assert half_width([1.0]) == math.inf
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
-def test_the_mean_lies_in_the_middle_of_its_interval(values: list[float]) -> None:
-    interval = mean_interval(values)
-    assert interval[0] <= interval[1]
-    assert fmean(interval) == pytest.approx(fmean(values), abs=1e-6)
+@given(st.lists(st.floats(1.0, 1e6), min_size=2, max_size=20), st.booleans())
+def test_a_rate_lies_inside_its_interval_and_among_those_it_is_made_of(rates: list[float], is_crowded: bool) -> None:
+    rate, width = mean_rate(rates, is_crowded=is_crowded)
+    low, high = around(rate, width) or (0.0, 0.0)
+    assert 0 <= low <= rate <= high
+    assert min(rates) * (1 - 1e-9) <= rate <= max(rates) * (1 + 1e-9)
+
+
+def test_the_rate_over_places_is_that_of_all_their_samples_and_over_times_that_of_all_their_time() -> None:
+    rates = [500.0, 250.0, 100.0]
+    assert mean_rate(rates)[0] == pytest.approx(3 / (1 / 500 + 1 / 250 + 1 / 100))  # as many samples at each place
+    assert mean_rate(rates, is_crowded=True)[0] == pytest.approx(850 / 3)  # as long at each time
+    spread = float(np.std([1 / rate for rate in rates], ddof=1))
+    assert mean_rate(rates)[1] == pytest.approx(
+        student.ppf(0.975, 2) * spread / math.sqrt(3) / np.mean([1 / rate for rate in rates])
+    )
 
 
 def resembling(seed: int, count: int, phi: float) -> list[float]:
@@ -159,15 +170,6 @@ def test_three_values_are_always_kept(values: list[float]) -> None:
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(-6, 6))
 def test_the_unit_does_not_matter(values: list[int], power: int) -> None:
     assert mser_truncation([value * 2.0**power for value in values]) == mser_truncation([float(v) for v in values])
-
-
-def test_the_interval_of_a_further_value_is_students_and_wider_than_that_of_the_mean() -> None:
-    values = [950.0, 1000.0, 1040.0, 1010.0]
-    spread = math.sqrt(sum((value - 1000) ** 2 for value in values) / 3)
-    width = student.ppf(0.975, 3) * spread * math.sqrt(1 + 1 / 4)
-    assert next_interval(values) == pytest.approx((1000 - width, 1000 + width))
-    assert next_interval(values[:1]) is None
-    assert (next_interval([1.0, 1000.0]) or (1.0, 1.0))[0] == 0.0
 
 
 # --- rates that follow a covariate ---

@@ -36,15 +36,18 @@ COPIES = 3
 POLL_SECONDS = 0.0005
 
 
-def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds: float, ranks: int = 1) -> LoaderTrace:
+def look_at_loader(
+    workload: Workload, batch_size: int, device: Device, seconds: float, ranks: int = 1, place: float = 0.0
+) -> LoaderTrace:
     """Trace the loader for about so many seconds: without workers, then with one that nothing holds up.
 
-    Of several ``ranks`` each does so at the same time, and takes its share of the shared memory.
+    Both begin at a ``place`` of the order, a share of it. Of several ``ranks`` each does so at the same time, and takes
+    its share of the shared memory.
     """
-    inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds)
+    inline, batch = _build_inline(workload, batch_size, INLINE_SHARE * seconds, place)
     prefetch = _prefetch(ranks * tensor_bytes(batch))
     config = Config(batch_size=batch_size, num_workers=1, prefetch_factor=prefetch, persistent_workers=True)
-    stream = open_stream(workload, config)
+    stream = open_stream(workload, config, place)
     known = open_segments(os.getpid())
     try:
         next(stream)
@@ -80,9 +83,9 @@ def look_at_loader(workload: Workload, batch_size: int, device: Device, seconds:
     )
 
 
-def _build_inline(workload: Workload, batch_size: int, seconds: float) -> tuple[float, Any]:
+def _build_inline(workload: Workload, batch_size: int, seconds: float, place: float) -> tuple[float, Any]:
     """Return the mean time of a batch without workers, and the last one; the first warms up and does not count."""
-    stream = open_stream(workload, Config(batch_size=batch_size))
+    stream = open_stream(workload, Config(batch_size=batch_size), place)
     times: list[float] = []
     limit = time.perf_counter() + seconds
     while True:

@@ -82,9 +82,11 @@ class Session:
         return looks.get(request.part, self._train)(config, request)
 
     def _look_at_loader(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.loader import begin_anywhere
         from autotune.measure.loader_probe import look_at_loader
 
-        trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds, self._group.size)
+        place, ranks = begin_anywhere(request.seed or 0), self._group.size
+        trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds, ranks, place)
         return Attempt(outcome=Outcome.OK, payload=trace)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from autotune.config import Config, load_config
@@ -17,7 +17,7 @@ from autotune.records import Attempt, Request, Runner, Trial
 from autotune.result import Control
 from autotune.runner.local import ProcessRunner
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for
-from autotune.stats import Interval, mean_interval
+from autotune.stats import Interval, around, mean_rate
 from autotune.workload import Workload, describe
 
 WINDOW_SECONDS = 3.0
@@ -103,11 +103,15 @@ def check(
         facts = runner.inspect(promise.baseline or promise.config)
         if promise.workload not in (None, facts.fingerprint):
             notes.append(f"{path}: model, dataset or training code are not those that the file was made for")
-        return compare(runner, promise, time, messages, tuple(notes))
+        return compare(runner, promise, time, messages, tuple(notes), seed=secrets.randbits(31))
 
 
-def compare(runner: Runner, promise: Promise, budget: Budget, messages: Messages, notes: tuple[str, ...] = ()) -> Check:
+def compare(
+    runner: Runner, promise: Promise, budget: Budget, messages: Messages, notes: tuple[str, ...] = (), seed: int = 0
+) -> Check:
     """Measure a promise's configurations for as long as the clock allows, or until the user interrupts it.
+
+    Where in an epoch each begins follows from ``seed``.
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
@@ -126,7 +130,7 @@ def compare(runner: Runner, promise: Promise, budget: Budget, messages: Messages
         attempts.append(attempt)
 
     if promise.baseline is None:
-        measured = _measured_alone(runner, promise.config, next_request, has_time, on_attempt)
+        measured = _measured_alone(runner, promise.config, next_request, has_time, on_attempt, seed)
         if not measured:
             raise NothingFeasibleError(_why_nothing(attempts))
         return _check_of_rate(promise, measured, notes)
@@ -137,6 +141,7 @@ def compare(runner: Runner, promise: Promise, budget: Budget, messages: Messages
         next_request,
         has_time=has_time,
         with_control=finalists_for(budget.left / PROCESS_SECONDS)[1],
+        seed=seed,
         on_attempt=on_attempt,
         on_interrupt=runner.close,
     )
@@ -161,10 +166,10 @@ def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]
 
 def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...]) -> Check:
     """Return what rates say of a promise without a baseline."""
-    rate = fmean(rates)
+    rate, width = mean_rate(rates)
     return Check(
         promise=promise,
-        verdict=_verdict_on_rate(promise, rate, mean_interval(rates)),
+        verdict=_verdict_on_rate(promise, rate, around(rate, width)),
         samples_per_second=rate,
         speedup=None,
         speedup_ci95=None,
@@ -185,12 +190,13 @@ def _measured_alone(
     next_request: Callable[[], Request],
     has_time: Callable[[float, int], bool],
     on_attempt: Callable[[Config, Attempt], None],
+    seed: int,
 ) -> list[float]:
     """Return the rates of one configuration in a few fresh processes."""
     rates: list[float] = []
     try:
         while len(rates) < RUNS_ALONE and has_time(1, len(rates)):
-            attempt = runner.measure(config, next_request())
+            attempt = runner.measure(config, replace(next_request(), seed=seed + len(rates)))
             on_attempt(config, attempt)
             if attempt.measurement is None:
                 return []  # what fails now and then is not to be trusted

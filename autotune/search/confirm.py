@@ -21,9 +21,9 @@ from autotune.stats import (
     Covariates,
     Interval,
     alpha_of,
+    around,
     chance_of_gain,
-    mean_interval,
-    next_interval,
+    mean_rate,
     ratio_interval,
     sequential_interval,
 )
@@ -47,6 +47,9 @@ demand of others."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
 """Measurements that there must be time for, for so many finalists. In simulations of thirty configurations five
 finalists were no better than three."""
+KNOWN, KNOWN_ROUNDS = 0.2, 8
+"""Half-width of a rate's interval, as a share, down to which rounds go on although the gain is proven, and how many
+these are at most: where the rate depends on the place of the epoch, so many places are spread over all of it."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
 LEAST_WITH_CONTROL = 36
@@ -99,11 +102,11 @@ class Standing:
     config: Config
     """The configuration."""
     rate: float
-    """Mean of its samples per second."""
+    """Samples per second over all of its measurements, see ``stats.mean_rate``."""
     rate_ci95: Interval | None
-    """95 % t-interval of that mean; ``None`` below three measurements."""
+    """95 % t-interval of it; ``None`` below three measurements."""
     next_run_95: Interval | None
-    """95 % interval for the rate of one further run; ``None`` below three measurements."""
+    """95 % interval for the rate of one further measurement; ``None`` below three."""
     typical: Measurement
     """The measurement with the median rate; its ceiling is the mean of all, no less than ``rate``."""
 
@@ -131,7 +134,7 @@ class Confirmation:
     def baseline(self) -> Standing:
         """The baseline, its controls included."""
         found = [each for one in self.rounds for each in (one.baseline, one.control) if each]
-        return _standing(self.baseline_config, found)
+        return _standing(self.baseline_config, found, is_crowded=self.is_crowded)
 
     @property
     def answer(self) -> int | None:
@@ -160,6 +163,8 @@ class Confirmation:
         pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
         if not pairs:
             return self.speedup(index) > CLAIM * self.speedup(other)
+        if not self.is_crowded:
+            pairs = [(1 / two, 1 / one) for one, two in pairs]
         rates, others = zip(*pairs, strict=True)
         is_more = fmean(rates) > CLAIM * fmean(others)
         return is_more and chance_of_gain(rates, others, usual_spread=SPREAD) >= TOLD_APART
@@ -177,16 +182,17 @@ class Confirmation:
 
     def standing(self, index: int) -> Standing:
         """Return what was found out about a finalist."""
-        return _standing(self.finalists[index], [one.finalists[index] for one in self.rounds])
+        found = [one.finalists[index] for one in self.rounds]
+        return _standing(self.finalists[index], found, is_crowded=self.is_crowded)
 
     def rounds_of(self, index: int) -> int:
         """Return the number of complete rounds of a finalist."""
         return sum(one.finalists[index] is not None for one in self.rounds)
 
     def speedup(self, index: int) -> float:
-        """Return the ratio of a finalist's mean rate to the baseline's, in its rounds."""
-        rates, others = self._pairs(index)
-        return fmean(rates) / fmean(others)
+        """Return how many times as fast as the baseline a finalist is, in its rounds."""
+        ours, others = self._pairs(index)
+        return fmean(ours) / fmean(others)
 
     def interval(self, index: int) -> Interval | None:
         """Return the interval of that ratio, which holds after every round; those of all finalists with 95 %.
@@ -200,9 +206,22 @@ class Confirmation:
         return chance_of_gain(*self._pairs(index))
 
     def _pairs(self, index: int) -> tuple[list[float], list[float]]:
-        """Return a finalist's rates and the baseline's, round by round."""
-        both = [(found, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
-        return [found.samples_per_second for found, _ in both], [rate for _, rate in both]
+        """Return the pairs, one a round, of whose means a finalist's speed-up is the ratio.
+
+        Each round begins at another place of the epoch, which lasts as long as its parts together: so they are the
+        seconds per sample of the baseline and the finalist. Where others take the CPUs, rates change with time and not
+        with the place: what is delivered in the same time counts, and pairs are the rates of both.
+        """
+        both = [(found.samples_per_second, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
+        if self.is_crowded:
+            return [rate for rate, _ in both], [other for _, other in both]
+        return [1 / other for _, other in both], [1 / rate for rate, _ in both]
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether others took the CPUs in the first rounds; decided there, before the first test."""
+        first = [each for one in self.rounds[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists) if each]
+        return sum(each.conditions.is_crowded for each in first) >= LEAST_CROWDED * len(first)
 
     def is_adjusted(self, index: int) -> bool:
         """Return whether that interval compares rates for the same demand of others."""
@@ -211,14 +230,12 @@ class Confirmation:
     def _demands(self, index: int) -> Covariates | None:
         """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where that does not matter.
 
-        Whether it does is decided before the first test, by what others did in the first rounds: they took the CPUs
-        in some of the measurements, and it is known what they wanted in all.
+        It does where others took the CPUs, and it is known from the first rounds on what they wanted.
         """
         both = [(found, one.baselines) for one in self.rounds if (found := one.finalists[index])]
         first = [each.conditions for found, baselines in both[:LEAST_ROUNDS] for each in (found, *baselines)]
-        is_crowded = sum(each.is_crowded for each in first) >= LEAST_CROWDED * len(first)
         is_known = all(each.foreign_demand is not None for each in first)
-        if not is_crowded or not is_known or self.planned[index] < LEAST_ADJUSTED:
+        if not self.is_crowded or not is_known or self.planned[index] < LEAST_ADJUSTED:
             return None
         return [_demand(found) for found, _ in both], [_demand(*baselines) for _, baselines in both]
 
@@ -288,10 +305,18 @@ class Confirmation:
         """Whether the rounds may end: the answer is proven, or there is hardly a gain, or all have failed."""
         if not set(self.running) <= set(self._sound):
             return False  # one of them has not been measured yet
-        if self.leader is None or self.is_proven(self.leader):
+        if self.leader is None:
             return True
+        if self.is_proven(self.leader):
+            return self._knows_rate(self.baseline) and self._knows_rate(self.standing(self.leader))
         is_small = all(self.speedup(index) < CLAIM for index in self._contenders)
         return is_small and self.most is not None and self.most <= NEGLIGIBLE
+
+    def _knows_rate(self, standing: Standing) -> bool:
+        """Return whether a rate is known well, or hardly better after more rounds."""
+        most = (1 + KNOWN) * standing.rate
+        is_narrow = standing.rate_ci95 is not None and standing.rate_ci95[1] <= most
+        return is_narrow or len(self.rounds) >= KNOWN_ROUNDS
 
 
 def finalists_for(measurements: float) -> tuple[int, bool]:
@@ -319,11 +344,12 @@ def confirm(
     """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
 
     ``finalists`` come cheapest first; those of them that are new share what is left of the chance of a false claim in
-    the order of ``entering``. ``next_request()`` says how to measure next. The order within a round is random, and
-    reversed in the next, so that what drifts cancels. Rounds count whatever others did meanwhile: their spread is the
-    uncertainty. What gives no number for a reason outside of it is measured in another round; a finalist that fails by
-    itself or does not fit the memory is out. What ``history`` has of complete rounds counts, too, of
-    what ``may_answer``; ``on_attempt`` hears of every attempt, and of its place in the study.
+    the order of ``entering``. ``next_request()`` says how to measure next. All of a round begin at the same place of
+    the epoch, in the same order of its samples, and each round at another place: ``seed`` decides, also of the order
+    within a round, which is reversed in the next, so that what drifts cancels. Rounds count whatever others did
+    meanwhile: their spread is the uncertainty. What gives no number for a reason outside of it is measured in another
+    round; a finalist that fails by itself or does not fit the memory is out. What ``history`` has of complete rounds
+    counts, too, of what ``may_answer``; ``on_attempt`` hears of every attempt, and of its place in the study.
 
     Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
     ``on_interrupt`` is given.
@@ -476,7 +502,8 @@ class _Rounds:
         is_whole = True
         for part in order:
             config = self.record.finalists[part] if part >= 0 else self.record.baseline
-            attempt = self.runner.measure(config, self.next_request())
+            request = replace(self.next_request(), seed=self.seed + 1 + self._tried)
+            attempt = self.runner.measure(config, request)
             entry = self.record.entries[config] if part >= 0 else None
             planned = self.record.planned.get(config) if part >= 0 else None
             self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry, planned))
@@ -523,16 +550,16 @@ def _demand(*measurements: Measurement) -> float | None:
     return fmean(known) if len(known) == len(demands) else None
 
 
-def _standing(config: Config, measurements: Sequence[Measurement | None]) -> Standing:
+def _standing(config: Config, measurements: Sequence[Measurement | None], *, is_crowded: bool) -> Standing:
     found = sorted((each for each in measurements if each), key=lambda each: each.samples_per_second)
     rates = [each.samples_per_second for each in found]
-    rate, interval = fmean(rates), mean_interval(rates)
+    rate, width = mean_rate(rates, is_crowded=is_crowded)
     ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
     says_something = len(found) >= LEAST_ROUNDS
     return Standing(
         config=config,
         rate=rate,
-        rate_ci95=(max(0.0, interval[0]), interval[1]) if interval and says_something else None,
-        next_run_95=next_interval(rates) if says_something else None,
+        rate_ci95=around(rate, width) if says_something else None,
+        next_run_95=around(rate, width * math.sqrt(len(found) + 1)) if says_something else None,
         typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
     )

@@ -72,6 +72,8 @@ class Search:
     """Waits for others that share the study, so many seconds."""
     opening: float | None = None
     """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+    seed: int = 0
+    """Decides where in an epoch all its trials begin, so that like is compared with like."""
     is_confirmed: bool = False
     """Whether a confirmation has ended: what was set aside for it is free."""
     _looks_end: float | None = field(default=None, init=False)
@@ -173,7 +175,7 @@ class Search:
             return False
         self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
-        request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part)
+        request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part, seed=self.seed)
         attempt = self.runner.measure(config, request)
         probe = self.study.looked(part, config, attempt)
         self.report(Progress(phase="probe", looked=probe))
@@ -218,10 +220,11 @@ class Search:
 
     def _request(self) -> Request:
         if not self.study.trials:
-            return Request(seconds=self.longest_window, time_limit=max(60.0, self.budget.left))
+            return Request(seconds=self.longest_window, time_limit=max(60.0, self.budget.left), seed=self.seed)
         best = self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        return Request(seconds=self.longest_window, time_limit=min(self._stuck, self._time_limit), least_rate=low)
+        limit = min(self._stuck, self._time_limit)
+        return Request(seconds=self.longest_window, time_limit=limit, least_rate=low, seed=self.seed)
 
     @property
     def _stuck(self) -> float:

@@ -53,6 +53,8 @@ class TunePlan:
     """More of the step to try."""
     opening: float | None = None
     """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+    seed: int = 0
+    """Decides where in an epoch measurements begin."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,7 @@ class Tuner:
             max_trials=plan.max_trials,
             reserved=EXPLORE_SHARE * self.budget.seconds if plan.explore else 0.0,
             opening=plan.opening,
+            seed=plan.seed,
         )
 
     def _find(self, search: Search, keeper: Keeper) -> tuple[Stop, Confirmation | None, Explorer | None]:
@@ -210,6 +213,7 @@ class Tuner:
             next_request,
             has_time=time.allows,
             with_control=finalists_for(time.left / search.fresh_cost)[1],
+            seed=self.plan.seed + len({trial.round for trial in self.confirmations}),
             history=search.study.history,
             entering=entering,
             fits=self._fits,

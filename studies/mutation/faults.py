@@ -163,14 +163,14 @@ FAULTS = (
     ),
     Fault(
         "autotune/measure/window.py",
-        "start = rows[first - 1].end if first else 0.0",
-        "start = rows[first].end if first else 0.0",
+        "start = ends[first - 1] if first else 0.0",
+        "start = ends[first] if first else 0.0",
         ("tests/measure/test_window.py",),
     ),
     Fault(
         "autotune/measure/window.py",
-        "return block * max(1, -(-(steps // block) // MAX_BLOCKS))",
-        "return block * max(1, steps // block // MAX_BLOCKS)",
+        "return burst * max(1, -(-(steps // burst) // most))",
+        "return burst * max(1, steps // burst // most)",
         ("tests/measure/test_window.py",),
     ),
     Fault(

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -445,3 +447,66 @@ def test_what_others_want_is_taken_out_of_the_rates() -> None:
     for one in found:
         low, high = there(one.interval(0))
         assert low < one.speedup(0) < high
+
+
+# --- places of the epoch ---
+
+
+@dataclass
+class Sorted:
+    """Samples in the order of their cost, which is twenty times as high at the end; a step costs 5 ms.
+
+    Workers share the building and hide the step; each measurement sees the place where it begins.
+    """
+
+    noise: float = 0.0
+    crowded: bool = False
+    requests: list[tuple[Config, int]] = field(default_factory=list)
+    generator: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def seconds(self, config: Config, place: float) -> float:
+        """Seconds per sample."""
+        build = 1e-3 * (1 + 19 * place)
+        if not config.num_workers:
+            return build + 0.005 / config.batch_size
+        return max(build / config.num_workers, 0.005)  # workers wait for the step where samples are cheap
+
+    def truth(self, config: Config) -> float:
+        return 1 / fmean(self.seconds(config, (number + 0.5) / 1000) for number in range(1000))
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        assert request.seed is not None
+        self.requests.append((config, request.seed))
+        seconds = self.seconds(config, request.seed * 0.6180339887498949 % 1.0)
+        rate = math.exp(self.generator.gauss(0, self.noise)) / seconds
+        conditions = examples.conditions(is_crowded=self.crowded)
+        return Attempt(outcome=Outcome.OK, payload=examples.measurement(samples_per_second=rate, conditions=conditions))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 17, 2**30, 2**31 - 1])
+def test_a_rate_is_that_of_an_epoch_although_each_measurement_sees_a_part_of_it(seed: int) -> None:
+    runner = Sorted(noise=0.01)
+    found = confirmed(runner, ALWAYS, seed=seed)
+    for standing, config in ((found.baseline, BASELINE), (found.standing(0), CHEAP)):
+        assert standing.rate == pytest.approx(runner.truth(config), rel=0.15)
+        low, high = there(standing.rate_ci95)
+        assert low <= runner.truth(config) <= high
+    truth = runner.truth(CHEAP) / runner.truth(BASELINE)
+    assert found.speedup(0) == pytest.approx(truth, rel=0.15)
+    interval = there(found.interval(0))
+    assert interval[0] <= truth <= interval[1]
+    assert found.is_proven(0)
+
+
+def test_all_of_a_round_begin_at_one_place_and_rounds_at_others() -> None:
+    runner = Sorted()
+    confirmed(runner, rounds_only(4), finalists=(CHEAP, MIDDLE), with_control=True, seed=5)
+    seeds = [seed for _, seed in runner.requests]
+    rounds = [set(group) for _, group in itertools.groupby(seeds)]
+    assert all(len(each) == 1 for each in rounds)
+    assert len(set(seeds)) == len(rounds) >= 2
+
+
+def test_where_others_take_the_cpus_rates_count_as_what_was_delivered_in_the_same_time() -> None:
+    found = confirmed(Sorted(crowded=True), rounds_only(4))
+    assert found.baseline.rate == pytest.approx(fmean(one.baseline_rate for one in found.rounds))

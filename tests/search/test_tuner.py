@@ -96,8 +96,8 @@ def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, basel
     before = [t.rate for t in confirmed if t.config == examples.BASELINE]
     assert (len(after), len(before)) == (result.rounds, baselines * result.rounds)
     assert result.verdict is Verdict.FASTER
-    assert result.samples_per_second == pytest.approx(statistics.fmean(after))
-    assert result.baseline_samples_per_second == pytest.approx(statistics.fmean(before))
+    assert result.samples_per_second == pytest.approx(statistics.harmonic_mean(after))
+    assert result.baseline_samples_per_second == pytest.approx(statistics.harmonic_mean(before))
     assert result.samples_per_second not in [t.rate for t in searched(result)]
     assert result.measurement.samples_per_second == sorted(after)[len(after) // 2]
     low, high = there(result.speedup_ci95)
