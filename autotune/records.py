@@ -236,6 +236,9 @@ class Measurement:
     """What the machine was doing meanwhile."""
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
+    beginning_samples: int | None = None
+    """Samples at the beginning of an iterable dataset of which alone the rate is known, since no end of an epoch was
+    seen; ``None`` where whole epochs were measured, or training began anywhere in the order."""
     unique_share: float = 1.0
     """Share of the batches that are not another worker's; below 1 where an iterable dataset is not divided."""
     stopped_early: bool = False

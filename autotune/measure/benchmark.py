@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from torch.utils.data import IterableDataset
+
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.measure.conditions import conditions_between, foreign_demand, snapshot
@@ -88,6 +90,8 @@ def _report(
     queued = stream.batch_bytes * max(run.log.ready) if workers else 0
     in_flight = max(memory.in_flight, queued)  # the queue may have been longer before the end
     host_bytes = peak_host_bytes(memory) + in_flight - memory.in_flight
+    is_partial = isinstance(stream.dataset, IterableDataset) and not window.whole_epochs
+    beginning = round(summary.samples * stream.consumed / summary.steps) if is_partial else None
     return Measurement(
         samples_per_second=rate,
         ci95=(rate * (1 - width), rate * (1 + width)) if math.isfinite(width) else None,
@@ -115,9 +119,14 @@ def _report(
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
+        beginning_samples=beginning,
         unique_share=stream.unique_share,
         stopped_early=run.stopped_early,
-        notes=(*window_notes(summary), *loader_notes(stream, run.config, run.in_flight), *machine_notes(conditions)),
+        notes=(
+            *window_notes(summary, beginning, samples),
+            *loader_notes(stream, run.config, run.in_flight),
+            *machine_notes(conditions),
+        ),
     )
 
 
@@ -183,8 +192,11 @@ def _epoch_cost(
     return EpochCost(samples=samples, rate=rate, start=start, restart=restart)
 
 
-def window_notes(summary: WindowSummary) -> Iterator[str]:
-    """Yield what there is to say of the steps."""
+def window_notes(summary: WindowSummary, beginning: int | None = None, epoch: int | None = None) -> Iterator[str]:
+    """Yield what there is to say of the steps, and of the samples of an epoch whose beginning alone was seen."""
+    if beginning is not None:
+        share = f"{min(1.0, beginning / epoch):.0%} of an epoch" if epoch else "and no end of an epoch"
+        yield f"an iterable dataset begins anew each time: its first {beginning:,} samples were seen, {share}"
     if summary.early_share > UNCREDITED:
         yield (
             f"{summary.early_share:.0%} of the batches had been built before the window and are not counted: "

@@ -250,6 +250,11 @@ class BatchStream:
         return batch
 
     @property
+    def dataset(self) -> Any:
+        """The dataset that the loader reads."""
+        return self._loader.dataset
+
+    @property
     def steps_left(self) -> int | None:
         """Batches left in the current epoch, ``None`` while the length of an epoch is not known."""
         return None if self.epoch_batches is None else self.epoch_batches - self._position

@@ -191,7 +191,9 @@ def verdict_details(result: Result) -> str:
     """Return what stands behind the verdict's title."""
     if result.verdict is Verdict.FASTER:
         how = f"confirmed in {counted(result.rounds, 'round')} of fresh processes"
-        return f"{_interval_text(result.speedup_ci95)}, {how}."
+        seen = result.baseline_measurement.beginning_samples
+        where = f", for the first {seen:,} samples of an epoch" if seen is not None else ""
+        return f"{_interval_text(result.speedup_ci95)}, {how}{where}."
     if result.verdict is Verdict.UNDECIDED:
         missing = f" What would decide it: {'; '.join(result.missing)}." if result.missing else ""
         return f"{_estimate_text(result)}.{missing}"

@@ -17,11 +17,14 @@ from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
 from autotune.result import Control, Finalist, Landscape, Result, TriedOption, Verdict, verdict_text
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
 from autotune.search.space import without_loader
+from autotune.stats import LEAST_ROUNDS
 
 ODDS = 20 / 21
 """Probability of a gain from which what was not proven is the answer all the same: odds of 20 to 1."""
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
+UNEVEN = 1.25
+"""Ratio of the highest rate to the lowest from which it is said that rates depend on the place in the epoch."""
 HEAVY = 0.5
 """Share of the confirming measurements from which a machine counts as disturbed."""
 
@@ -66,7 +69,8 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
     ``trials`` are those of the search, the baseline first.
     """
     facts, host = course.facts, course.host
-    verdict, chosen, most_gain = _decide(confirmation, course.remaining)
+    is_like_epoch = confirmation is None or _is_near(trials[0], confirmation.baseline)
+    verdict, chosen, most_gain = _decide(confirmation, course.remaining if is_like_epoch else None)
     before = confirmation.baseline if confirmation else _standing(trials[0])
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
@@ -118,6 +122,13 @@ def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple
         return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
     is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM
     return Verdict.UNDECIDED, index if is_likely else None, None
+
+
+def _is_near(searched: Trial, baseline: Standing) -> bool:
+    """Return whether the place of the epoch where the search has measured is like the others, where rounds began."""
+    assert searched.rate is not None
+    low, high = baseline.rate / NEGLIGIBLE, baseline.rate * NEGLIGIBLE
+    return low <= searched.rate <= high
 
 
 def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
@@ -235,6 +246,8 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
             f"{failed.outcome}: {failed.attempt.message}" if failed else "it took too long, or more memory than it may"
         )
         yield f"nothing could be compared with what you have in fresh processes ({why})"
+    if confirmation and (places := _places_text(confirmation)):
+        yield places
     if confirmation and confirmation.control and confirmation.control.is_off:
         yield _off_text(confirmation.control)
     size, old_size = answer.config.batch_size, before.config.batch_size
@@ -255,6 +268,19 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
         yield from answer.typical.notes
     yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
     yield from (f"{why}: left out" for why in course.distrusted)
+
+
+def _places_text(confirmation: Confirmation) -> str | None:
+    """Return how much the baseline's rate depends on the place in the epoch, where it does."""
+    found = [one.baseline for one in confirmation.rounds]
+    rates = [each.samples_per_second for each in found]
+    is_placed = not confirmation.is_crowded and all(each.beginning_samples is None for each in found)
+    if len(rates) < LEAST_ROUNDS or not is_placed or max(rates) < UNEVEN * min(rates):
+        return None
+    return (
+        f"what you have made {min(rates):,.0f} to {max(rates):,.0f} samples/s, by where in the epoch it began: "
+        "the rates are those of a whole epoch, as these places give them"
+    )
 
 
 def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterator[str]:

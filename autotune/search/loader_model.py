@@ -35,6 +35,8 @@ LEAST_BURSTS = 8
 """Batches over which the rate is taken, and bursts of the most workers."""
 NOTHING = 1e-9
 """Seconds that stand for none where a time is divided by."""
+MISSED = 1.5
+"""Ratio of what training waited for a batch to what a look found from which the look has missed something."""
 LEAST_DEVIATION = 0.2
 """A batch is not built faster than this share of the mean, however the spread is scaled."""
 
@@ -162,6 +164,26 @@ def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int
         order_seconds=measured.order_seconds or 0.0,
         worker_memory_bytes=0,
         storage_share=None,
+    )
+
+
+def as_slow_as(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -> tuple[LoaderTrace, ...]:
+    """Return traces with builds as long as training without workers ``waited`` for a batch, where that is much longer.
+
+    A short look may miss the stalls of a loader, or begin with one, which does not count.
+    """
+    looked_at = _trace_at(traces, batch_size)
+    inline = waited / max(looked_at.inline_seconds, NOTHING)
+    worker = max(1.0, waited / max(fmean(looked_at.build_seconds), NOTHING))
+    if inline < MISSED:
+        return tuple(traces)
+    return tuple(
+        replace(
+            trace,
+            inline_seconds=inline * trace.inline_seconds,
+            build_seconds=tuple(worker * build for build in trace.build_seconds),
+        )
+        for trace in traces
     )
 
 

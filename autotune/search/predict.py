@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from autotune.config import Config, StepKey
 from autotune.records import Outcome
 from autotune.search.feasibility import Fitting
-from autotune.search.loader_model import NOTHING, LoaderModel, trace_from_baseline
+from autotune.search.loader_model import NOTHING, LoaderModel, as_slow_as, trace_from_baseline
 from autotune.search.observations import Observations
 from autotune.search.step_model import ComputeModel, Estimate, StepPoint
 
@@ -145,7 +145,10 @@ def _loader_model(observations: Observations) -> LoaderModel:
     guessed = trace_from_baseline(baseline.config, baseline.measurement, observations.facts.sample_bytes)
     asking = min((look.host_seconds for _, look in observations.looks), default=0.0)
     host_seconds = None if observations.on_cpu else asking
-    return LoaderModel(observations.traces or (guessed,), host_seconds)
+    traces = observations.traces
+    if traces and not baseline.config.num_workers:  # an accelerator waits for a batch and for being asked
+        traces = as_slow_as(traces, baseline.config.batch_size, guessed.inline_seconds - (host_seconds or 0.0))
+    return LoaderModel(traces or (guessed,), host_seconds)
 
 
 def _capacity(config: Config, steps: _Steps, loader: LoaderModel, observations: Observations) -> float:

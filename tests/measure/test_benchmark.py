@@ -211,6 +211,9 @@ def test_samples_that_no_other_worker_yields_count_in_full_and_an_unknown_end_is
     assert found.samples_per_second == found.steady_samples_per_second
     assert not notes_with("samples are counted", found)
     assert not notes_with("no data", found)
+    assert found.beginning_samples is not None
+    assert found.samples <= found.beginning_samples < MANY
+    assert notes_with("and no end of an epoch", found)
     assert (found.epoch_samples, found.persistence_gain, found.epoch_host_memory_bytes) == (None, None, None)
 
 
@@ -223,6 +226,7 @@ def test_samples_that_both_workers_yield_count_once() -> None:
 @LOADERS
 def test_an_iterable_epoch_that_ends_is_measured_whole(loader: dict[str, Any]) -> None:
     found = measured(Divided(61), loader, request=WHOLE, training_step=(training := Training()))
+    assert found.beginning_samples is None
     assert found.samples == training.samples(found.steps)
     assert (found.samples % 61, found.epoch_samples) == (0, 61)
     assert found.samples_per_second == pytest.approx(found.samples / found.seconds)

@@ -111,6 +111,10 @@ def test_the_verdict_counts_the_confirmed_rounds_and_no_gain_has_its_limit_and_w
         "2.31 times faster: 95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes."
     )
     assert "confirmed in 2 rounds" in verdict_sentence(examples.faster_result(rounds=2))
+    stream = replace(examples.faster_result().baseline_measurement, beginning_samples=9600)
+    assert verdict_sentence(examples.faster_result(baseline_measurement=stream)).endswith(
+        "in 3 rounds of fresh processes, for the first 9,600 samples of an epoch."
+    )
     assert verdict_sentence(examples.no_gain_result()) == (
         f"No gain above 3 %: keep what you have. {config_text(examples.ANSWER)} gave 1.00 times your rate in 8 rounds "
         "(95 % interval 0.98 to 1.03)."

@@ -158,6 +158,18 @@ def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -
     assert rate(config, observations) == pytest.approx(32 / seconds)
 
 
+@pytest.mark.parametrize(("found", "build"), [(0.016, 0.18), (0.15, 0.06)], ids=["missed stalls", "saw as much"])
+def test_what_training_waited_for_corrects_a_look_that_missed_the_stalls(found: float, build: float) -> None:
+    measured = examples.measurement()
+    measured = replace(measured, step_time=replace(measured.step_time, data_wait=0.18))
+    baseline = examples.trial(measurement=measured)
+    probes = (look_at_loader(inline_seconds=found, build_seconds=(0.06,) * 4, cpu_seconds=0.0),)
+    observations = known(host=machine(64), trials=(baseline,), probes=probes)
+    step = 32 / float(predict([Config()], observations).ceilings[0])
+    assert rate(Config(), observations) == pytest.approx(32 / (max(found, 0.18 if found < 0.1 else 0.0) + step))
+    assert rate(workers(1), observations) == pytest.approx(32 / max(build, step), rel=0.02)
+
+
 def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None:
     observations = known(host=machine(2), probes=(look_at_loader(), look_at_step()))
     step = math.sqrt(STEP * 0.010)  # the trial's and the look's
