@@ -11,6 +11,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.host import Host
 from autotune.limits import Budget
+from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
 from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
@@ -50,6 +51,10 @@ def half_a_gibibyte(config: Config) -> int:
     return 2**29
 
 
+def alike_everywhere(config: Config, place: float) -> float:
+    return 1.0
+
+
 @dataclass(kw_only=True)
 class SimulatedMachine:
     """A ``Runner`` whose rates follow from ``cost``; time passes on its own clock only."""
@@ -66,6 +71,10 @@ class SimulatedMachine:
     """Amplitude of the logarithm of a wave in the machine's speed that is so many measurements long: ``WAVE``."""
     persistence_gain: float | None = None
     """What keeping the workers alive gains, as each measurement says it."""
+    by_place: Callable[[Config, float], float] = alike_everywhere
+    """How many times as long a sample takes in a part of the epoch, by the place where a measurement begins."""
+    beginning_samples: int | None = None
+    """What each measurement says to have seen of an iterable dataset."""
     seed: int = 0
     seconds: float = 2.0
     """What a measurement costs."""
@@ -110,7 +119,8 @@ class SimulatedMachine:
         outcome = (self.fails_fresh(config) if request.fresh else None) or self.fails(config) or Outcome.OK
         if outcome not in (Outcome.OK, Outcome.SUSPECT):
             return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=self.seconds)
-        measured = self._measurement(config, is_disturbed=outcome is Outcome.SUSPECT)
+        place = (request.seed or 0) * GOLDEN % 1.0
+        measured = self._measurement(config, place, is_disturbed=outcome is Outcome.SUSPECT)
         return Attempt(outcome=outcome, payload=measured, seconds=self.seconds)
 
     def _look(self, config: Config, request: Request) -> Attempt:
@@ -137,9 +147,9 @@ class SimulatedMachine:
         )
         return Attempt(outcome=Outcome.OK, payload=loader, seconds=self.seconds / 4)
 
-    def _measurement(self, config: Config, *, is_disturbed: bool) -> Measurement:
+    def _measurement(self, config: Config, place: float, *, is_disturbed: bool) -> Measurement:
         drift = self.drift * math.sin(self._phase + 2 * math.pi * len(self.calls) / WAVE)
-        factor = math.exp(drift + self._generator.gauss(0, self.noise))
+        factor = math.exp(drift + self._generator.gauss(0, self.noise)) / self.by_place(config, place)
         cost, rate = self.cost(config), self.rate(config) * factor
         split = StepTime(
             data_wait=cost.wait,
@@ -158,6 +168,7 @@ class SimulatedMachine:
             peak_memory_bytes=self.peak(config),
             host_memory_bytes=self.peak(config),
             persistence_gain=self.persistence_gain if config.num_workers else None,
+            beginning_samples=self.beginning_samples,
             conditions=examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed)),
         )
 

@@ -123,7 +123,7 @@ def _report(
         unique_share=stream.unique_share,
         stopped_early=run.stopped_early,
         notes=(
-            *window_notes(summary, beginning, samples),
+            *window_notes(summary),
             *loader_notes(stream, run.config, run.in_flight),
             *machine_notes(conditions),
         ),
@@ -192,11 +192,8 @@ def _epoch_cost(
     return EpochCost(samples=samples, rate=rate, start=start, restart=restart)
 
 
-def window_notes(summary: WindowSummary, beginning: int | None = None, epoch: int | None = None) -> Iterator[str]:
-    """Yield what there is to say of the steps, and of the samples of an epoch whose beginning alone was seen."""
-    if beginning is not None:
-        share = f"{min(1.0, beginning / epoch):.0%} of an epoch" if epoch else "and no end of an epoch"
-        yield f"an iterable dataset begins anew each time: its first {beginning:,} samples were seen, {share}"
+def window_notes(summary: WindowSummary) -> Iterator[str]:
+    """Yield what there is to say of the steps."""
     if summary.early_share > UNCREDITED:
         yield (
             f"{summary.early_share:.0%} of the batches had been built before the window and are not counted: "

@@ -264,6 +264,10 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
             f"each step of the optimizer keeps its {whole} samples, but the model's batch normalisation now takes its "
             f"statistics from {size} at a time, before from {old_size}"
         )
+    if (seen := answer.typical.beginning_samples) is not None:
+        of = answer.typical.epoch_samples
+        share = f"{min(1.0, seen / of):.0%} of an epoch" if of else "and no end of an epoch"
+        yield f"an iterable dataset begins anew each time: its first {seen:,} samples were seen, {share}"
     if confirmation:
         yield from answer.typical.notes
     yield from _advice_on_data_parallel(answer.config, course.facts, course.host)

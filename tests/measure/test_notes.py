@@ -38,10 +38,6 @@ def of_window(**changes: Any) -> Iterator[str]:
     return window_notes(replace(SUMMARY, **changes))
 
 
-def of_stream(**changes: Any) -> Iterator[str]:
-    return window_notes(SUMMARY, **changes)
-
-
 def of_loader(**changes: Any) -> Iterator[str]:
     return loader_notes(Loader(**changes), Config(num_workers=2), 4)
 
@@ -56,8 +52,6 @@ def of_machine(**changes: Any) -> Iterator[str]:
         (of_window, {"early_share": 0.2}, "20% of the batches had been built before the window"),
         (of_window, {"early_share": -0.08}, "8% more batches are counted than were used"),
         (of_window, {"is_steady": False}, "never settled"),
-        (of_stream, {"beginning": 9600}, "its first 9,600 samples were seen, and no end of an epoch"),
-        (of_stream, {"beginning": 9600, "epoch": 96_000}, "its first 9,600 samples were seen, 10% of an epoch"),
         (of_loader, {"epoch_batches": 4}, "an epoch ends after 4"),
         (of_loader, {"idle_workers": 1}, "1 of 2 loader workers got no data"),
         (of_loader, {"freezes_epoch": True}, "set_epoch does not reach workers"),

@@ -475,3 +475,36 @@ def test_the_file_holds_every_documented_key(cost: Callable[[Config], StepCost])
         of_workers = set() if document["dataloader"]["num_workers"] else {"prefetch_factor", "persistent_workers"}
         assert keys - of_workers <= set(document[section])
     assert "samples_per_second" in document["measured"]["baseline"]
+
+
+# --- places of the epoch ---
+
+
+def dearer_later(config: Config, place: float) -> float:
+    """Samples in the order of their length: the last take ten times as long as the first."""
+    return 1 + 9 * place
+
+
+def test_rates_are_those_of_an_epoch_and_it_is_said_that_they_depend_on_the_place() -> None:
+    machine = SimulatedMachine(cost=loader_bound, noise=0.01, by_place=dearer_later)
+    result = tuned(machine, budget=300.0)
+    assert result.verdict is Verdict.FASTER
+    assert result.baseline_samples_per_second == pytest.approx(machine.rate(examples.BASELINE) / 5.5, rel=0.25)
+    low, high = there(result.baseline_ci95)
+    assert low <= machine.rate(examples.BASELINE) / 5.5 <= high
+    assert [note for note in result.notes if "by where in the epoch it began" in note]
+
+
+@pytest.mark.parametrize(("by_place", "expected"), [(None, Verdict.NO_GAIN), (dearer_later, Verdict.UNDECIDED)])
+def test_no_gain_is_only_claimed_where_the_search_has_seen_what_an_epoch_is_like(
+    by_place: Any, expected: Verdict
+) -> None:
+    options = {"by_place": by_place} if by_place else {}
+    machine = SimulatedMachine(cost=lambda config: replace(equal_everywhere(config), wait=1e-6), noise=0.002, **options)
+    result = tuned(machine, budget=600.0)
+    assert result.verdict is expected
+
+
+def test_of_an_iterable_dataset_it_is_said_what_was_seen() -> None:
+    result = tuned(SimulatedMachine(cost=loader_bound, beginning_samples=9600))
+    assert [note for note in result.notes if "its first 9,600 samples were seen" in note]
