@@ -72,12 +72,13 @@ def best_config(
     max_grad_norm: float | None = None,
     parallelize: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
     loader_options: Mapping[str, Any] | None = None,
+    epoch_batches: int | float | None = None,
     **options: Unpack[TuneOptions],
 ) -> Config:
     """Return the fastest configuration that was proven, or is likely, for this model and dataset on this machine.
 
     Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
-    arguments up to ``loader_options`` are those of ``Workload``, ``options`` those of ``tune``. Where a gain is
+    arguments up to ``epoch_batches`` are those of ``Workload``, ``options`` those of ``tune``. Where a gain is
     neither proven nor likely by odds of 20 to 1, the baseline is returned; ``.measured`` holds verdict and evidence.
     Raises ``AutotuneError``.
     """
@@ -94,6 +95,7 @@ def best_config(
         max_grad_norm=max_grad_norm,
         parallelize=parallelize,
         loader_options=loader_options,
+        epoch_batches=epoch_batches,
     )
     return tune(workload, **options).config
 

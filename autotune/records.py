@@ -307,6 +307,8 @@ class WorkloadFacts:
     """The accelerator's UUID, the same under every number; ``None`` for a CPU, and where it has none."""
     data_parallel_devices: int | None = None
     """Devices among which ``nn.DataParallel`` divides a batch, 0 on a CPU; ``None`` for any other model."""
+    epoch_samples: int | None = None
+    """Samples that an epoch iterates over; ``None`` for a sampler without end, and for an iterable dataset."""
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     obtainable_host_bytes: int | None = None

@@ -63,6 +63,9 @@ class Workload:
     ``fully_shard``; by default ``DistributedDataParallel`` does. Not called with one process."""
     loader_options: Mapping[str, Any] | None = None
     """More arguments of every DataLoader, such as ``worker_init_fn`` or ``drop_last``; none that a knob sets."""
+    epoch_batches: int | float | None = None
+    """Batches after which training ends an epoch, before the loader does: a number, or a share of the loader's, as of
+    Lightning's ``limit_train_batches``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +184,10 @@ def _checked(workload: object, origin: str, dataset_origin: str | None = None) -
         raise UsageError(f"{origin}: the model is {type(workload.model).__name__}, not a torch.nn.Module")
     _require_dataset(workload.dataset, dataset_origin or origin)
     _require_free(workload.loader_options or {}, origin)
+    limit = workload.epoch_batches
+    is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1
+    if limit is not None and not is_count and not (isinstance(limit, float) and 0 < limit <= 1):
+        raise UsageError(f"{origin}: epoch_batches is {limit!r}; allowed: whole numbers from 1, or a share up to 1.0")
     return workload
 
 

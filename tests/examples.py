@@ -229,6 +229,7 @@ def facts(**changes: Any) -> WorkloadFacts:
     """A small map-style workload on a CPU."""
     example = WorkloadFacts(
         dataset_length=4096,
+        epoch_samples=4096,
         iterable=False,
         sets_epoch=False,
         has_batch_norm=False,

@@ -169,6 +169,7 @@ class SimulatedMachine:
             host_memory_bytes=self.peak(config),
             persistence_gain=self.persistence_gain if config.num_workers else None,
             beginning_samples=self.beginning_samples,
+            epoch_samples=None,
             conditions=examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed)),
         )
 

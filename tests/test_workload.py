@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -294,6 +295,13 @@ def test_an_optimizer_arrives_bound_to_the_model_that_arrives() -> None:
         (lambda: Workload(nn.Linear(1, 1), Squares(0)), "the workload: the dataset is empty (its length is 0)"),
         (lambda: Workload(nn.Linear(1, 1), DataLoader(Squares())), "the workload: the dataset is DataLoader; allowed"),
         (lambda: Workload(3, Squares()), "the workload: the model is int, not a torch.nn.Module"),  # type: ignore[arg-type]
+        *(
+            (
+                partial(Workload, nn.Linear(1, 1), Squares(8), epoch_batches=limit),
+                f"epoch_batches is {limit!r}; allowed",
+            )
+            for limit in (0, -1, True, 0.0, 1.5, "10")
+        ),
         (lambda: "a model", "the workload is str, not an autotune.Workload"),
     ],
 )

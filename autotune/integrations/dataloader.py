@@ -51,6 +51,7 @@ def tune_existing(
     optimizer: Callable[[Any], torch.optim.Optimizer] | torch.optim.Optimizer,
     training_step: Callable[[torch.nn.Module, Any], torch.Tensor] | None,
     max_grad_norm: float | None = None,
+    epoch_batches: int | float | None = None,
 ) -> Result:
     """Tune a model on an existing loader's data, with what the loader and ``settings`` say as the baseline.
 
@@ -69,7 +70,12 @@ def tune_existing(
     if device.type == "cpu":
         present["pin_memory"] = False  # torch itself ignores it there
     workload = Workload(
-        model, **loader.data, optimizer=optimizer, training_step=training_step, max_grad_norm=max_grad_norm
+        model,
+        **loader.data,
+        optimizer=optimizer,
+        training_step=training_step,
+        max_grad_norm=max_grad_norm,
+        epoch_batches=epoch_batches,
     )
     baseline = Config(**present, intra_op_threads=torch.get_num_threads(), **settings)
     defaults: dict[str, Any] = {"device": str(device), "baseline": baseline}

@@ -94,6 +94,7 @@ def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options:
         optimizer=steps.optimizer,
         training_step=steps.training_step,
         max_grad_norm=trainer.gradient_clip_val if is_norm else None,
+        epoch_batches=_epoch_batches(trainer),
     )
 
 
@@ -150,8 +151,16 @@ def _unmeasured(trainer: Any, module: Any, hooks: Mapping[str, Any], base: type)
             yield f"the callback {type(callback).__name__}"
     if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
         yield "clipping gradients by value"
-    if trainer.limit_train_batches != 1.0:
-        yield "limit_train_batches"
+
+
+def _epoch_batches(trainer: Any) -> int | float | None:
+    """Return the batches after which the trainer ends an epoch; ``None`` where the loader does."""
+    limit: int | float = trainer.limit_train_batches
+    if not limit:
+        raise UsageError(
+            "the trainer's limit_train_batches is 0: it trains on nothing; allowed: 1 and more, or a share"
+        )
+    return None if limit == 1.0 and isinstance(limit, float) else limit
 
 
 def _package(kind: type) -> str:

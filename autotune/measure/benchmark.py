@@ -215,6 +215,11 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
             f"the loader asks for {in_flight} batches ahead and an epoch ends after {loader.epoch_batches}: "
             "no steady state is reached"
         )
+    if loader.misstated_batches is not None:
+        yield (
+            f"the loader says that an epoch has {loader.misstated_batches:,} batches, and one had "
+            f"{loader.epoch_batches:,}: that counts"
+        )
     if loader.idle_workers:
         yield f"{loader.idle_workers} of {config.num_workers} loader workers got no data: fewer do the same"
     if loader.freezes_epoch:

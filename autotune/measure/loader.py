@@ -64,7 +64,7 @@ def open_stream(workload: Workload, config: Config, place: float = 0.0) -> Batch
     is_iterable = isinstance(workload.dataset, IterableDataset)
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
     counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
-    return BatchStream(open_loader(workload, config, counter, place), counter)
+    return BatchStream(open_loader(workload, config, counter, place), counter, workload.epoch_batches)
 
 
 class TimedSampler:
@@ -73,7 +73,7 @@ class TimedSampler:
     def __init__(self, sampler: Any, place: float = 0.0, unit: int = 1) -> None:
         """Take the share of the order to pass over, in multiples of ``unit``; without a length nothing is."""
         self._sampler = sampler
-        self._passed = int(place * (_length(sampler) or 0)) // unit * unit
+        self._passed = int(place * (length_of(sampler) or 0)) // unit * unit
         self.seconds: list[float] = []
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
         self.skipping_seconds = 0.0
@@ -166,12 +166,20 @@ def unique_share(digests: Iterable[tuple[int, int]]) -> float:
     return len(set(firsts)) / len(firsts) if firsts else 1.0
 
 
-def _length(sized: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
     """Return a length, ``None`` for a sampler without end."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
+
+
+def _batches_of(loader: DataLoader[Any]) -> int | None:
+    """Return the batches of an epoch, as a loader says; one of an iterable dataset that is asked warns later."""
+    if not isinstance(loader.dataset, IterableDataset):
+        return length_of(loader)
+    samples = length_of(loader.dataset)
+    return None if samples is None else -(-samples // (loader.batch_size or 1))
 
 
 def _digest(batch: Any) -> int:
@@ -189,9 +197,17 @@ class BatchStream:
     Raises ``UserCodeError`` when an epoch yields no batch.
     """
 
-    def __init__(self, loader: DataLoader[Any], counter: CountingCollate) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], counter: CountingCollate, epoch_batches: int | float | None = None
+    ) -> None:
+        """Take a loader, and the batches after which an epoch ends: a number, or a share of the loader's."""
         self._loader = loader
         self._counter = counter
+        self._said = _batches_of(loader)
+        self._most = epoch_batches if isinstance(epoch_batches, int) else None
+        if isinstance(epoch_batches, float) and self._said is not None:
+            self._most = max(1, int(self._said * epoch_batches))
+        self._dropped = 0
         self._iterator: Iterator[Any] | None = None
         self._position = 0
         self._noted: frozenset[int] = frozenset()
@@ -209,18 +225,23 @@ class BatchStream:
         """What other ranks know of the first batches of their workers."""
         self.start_seconds: list[float] = []
         """Seconds to the first batch of each epoch, from asking for an iterator or from the end of the epoch before."""
-        if not isinstance(loader.dataset, IterableDataset):
-            self.epoch_batches = _length(loader)
+        self.misstated_batches: int | None = None
+        """What the loader said that an epoch has, where it had another number."""
+        if not isinstance(loader.dataset, IterableDataset) or self._most:
+            lengths = [self._said, self._most]
+            self.epoch_batches = min((length for length in lengths if length is not None), default=None)
 
     def __next__(self) -> Any:
         """Return the next batch, of the next epoch where this one has ended."""
         begin = time.perf_counter()  # ending an epoch, and its workers, is part of starting the next
-        if self._iterator is not None:
+        if self._iterator is not None and self._position != self._most:
             try:
                 return self._count(next(self._iterator))
             except StopIteration:
-                self._iterator = None
                 self.epoch_batches = self._position
+                if self._said not in (None, self._position):
+                    self.misstated_batches = self._said
+        self._iterator = None
         return self._start_epoch(begin)
 
     def _start_epoch(self, begin: float) -> Any:
@@ -228,6 +249,7 @@ class BatchStream:
         if set_epoch:
             set_epoch(self.epochs)  # as training has to, for another order in each
         self._iterator = iter(self._loader)
+        self._dropped = self._counter.produced - self.consumed  # where training ends an epoch before the loader
         workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
         if workers != self._noted:  # so that nothing of theirs is left should they fail
             note_workers(workers)
@@ -264,7 +286,8 @@ class BatchStream:
         """Samples in an epoch of a map-style dataset, where its sampler says."""
         if isinstance(self._loader.dataset, IterableDataset) or self._loader.batch_size is None:
             return None
-        return _length(self._loader.sampler)
+        samples = length_of(self._loader.sampler)
+        return samples if self._most is None or samples is None else min(samples, self._most * self._loader.batch_size)
 
     @property
     def order_seconds(self) -> list[float]:
@@ -279,7 +302,7 @@ class BatchStream:
     @property
     def ready(self) -> int:
         """Batches built and not yet handed out."""
-        return self._counter.produced - self.consumed
+        return self._counter.produced - self.consumed - self._dropped
 
     @property
     def produced(self) -> int:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from autotune.records import StepTime
 from autotune.stats import autocorrelated_half_width, half_width, mser_truncation, trend
 
-LEAST_BURSTS = 5
+LEAST_BURSTS, LEAST_SERIES = 5, 10
 """Fewest bursts of steps of which the rate of a window is made, and from which their resemblance is estimated."""
 LEAST_CYCLES = 3
 """Fewest cycles from stall to stall of which it is made where stalls matter."""
@@ -153,7 +153,8 @@ def stalls(lengths: Sequence[float]) -> list[int]:
 def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[int], burst: int) -> float:
     """Return the half-width of the 95 % interval of the seconds per sample, as a share; infinite below two cycles.
 
-    Bursts may resemble the one before; cycles from stall to stall are independent. A cycle that holds more may last
+    Bursts may resemble the one before, and tell no less together than their range; cycles from stall to stall are
+    independent. A cycle that holds more may last
     longer: its deviation is that from the ratio of the sums (Cochran, Sampling Techniques, 6.3).
     """
     found = cycles(ends, start, burst)
@@ -165,8 +166,9 @@ def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[i
     counts = [sum(samples[earlier:later]) for earlier, later in pairwise(edges)]
     mean, per_sample = fmean(seconds), sum(seconds) / sum(counts)
     values = [mean + length - count * per_sample for length, count in zip(seconds, counts, strict=True)]
-    resembles = not found.of_stalls and len(values) >= LEAST_BURSTS
-    return (autocorrelated_half_width(values) if resembles else half_width(values)) / mean
+    resembles = not found.of_stalls and len(values) >= LEAST_SERIES
+    width = autocorrelated_half_width(values) if resembles else half_width(values)
+    return min(width, max(half_width(values), max(values) - min(values))) / mean
 
 
 def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *, whole_epochs: bool) -> WindowSummary:

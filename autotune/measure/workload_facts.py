@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, default_collate
 from autotune.errors import UserCodeError
 from autotune.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
+from autotune.measure.loader import length_of
 from autotune.measure.step import loss_reduction, tensor_bytes
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload, differing_settings
@@ -57,6 +58,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
     collate = workload.collate_fn or default_collate
     return WorkloadFacts(
         dataset_length=length,
+        epoch_samples=_epoch_samples(workload),
         iterable=isinstance(dataset, IterableDataset),
         sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
@@ -77,6 +79,13 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
         obtainable_host_bytes=MemoryMeter().available() // ranks + psutil.Process().memory_info().rss,
     )
+
+
+def _epoch_samples(workload: Workload) -> int | None:
+    """Return the samples that an epoch iterates over; the dataset's where batches are made by a sampler of theirs."""
+    if isinstance(workload.dataset, IterableDataset):
+        return None
+    return length_of(workload.dataset if workload.sampler is None else workload.sampler)
 
 
 def _first_sample(workload: Workload) -> Any:
@@ -120,6 +129,8 @@ def _parts(workload: Workload) -> Iterator[Any]:
     yield from (workload.sampler, workload.batch_sampler)
     if workload.parallelize is not None:
         yield workload.parallelize
+    if workload.epoch_batches is not None:
+        yield workload.epoch_batches
     if workload.max_grad_norm is not None or workload.loader_options:
         yield (workload.max_grad_norm, sorted((workload.loader_options or {}).items()))
     if settings := differing_settings():

@@ -74,7 +74,8 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
         lambda config: _capacity(config, steps, loader, observations),
     )
     meet = np.minimum if observations.on_cpu else _crowded
-    samples = observations.facts.dataset_length
+    baseline = observations.trials[0].measurement
+    samples = baseline.epoch_samples if baseline else None
     fed, unhindered = np.split(loader.rates([*configs, *configs], np.append(seconds, np.zeros_like(seconds))), 2)
     alone = batch * fed  # what the CPUs can bring holds at the start of an epoch too
     has_workers = np.array([config.num_workers > 0 for config in configs])

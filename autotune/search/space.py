@@ -117,7 +117,7 @@ def build_space(
     ``global_batch_size``. Raises ``UsageError`` naming the flag.
     """
     defaults = _defaults(facts, cpus, baseline)
-    share = replace(facts, dataset_length=facts.dataset_length and facts.dataset_length // baseline.ranks)
+    share = replace(facts, epoch_samples=facts.epoch_samples and facts.epoch_samples // baseline.ranks)
     allowed = {knob: parse_knob(knob, given.get(knob), share) or defaults[knob] for knob in KNOBS}
     if global_batch_size:
         whole = global_batch_size // baseline.ranks
@@ -156,7 +156,7 @@ def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
 
 def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tuple[Any, ...]]:
     on_cpu = facts.device == "cpu"
-    samples = facts.dataset_length and facts.dataset_length // baseline.ranks
+    samples = facts.epoch_samples and facts.epoch_samples // baseline.ranks
     most = min(MAX_BATCH_SIZE, samples // 2 if samples else MAX_BATCH_SIZE)
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
@@ -242,8 +242,8 @@ def _refuse_impossible(knob: str, flag: str, values: list[Any], facts: WorkloadF
                 )
     if knob == "pin_memory" and True in values and facts.device == "cpu":
         raise UsageError(f"{flag} true: pinning needs an accelerator; training runs on the CPU here")
-    if knob == "batch_size" and facts.dataset_length and max(values) > facts.dataset_length:
-        raise UsageError(f"{flag} {max(values)}: the dataset has only {facts.dataset_length} samples")
+    if knob == "batch_size" and facts.epoch_samples and max(values) > facts.epoch_samples:
+        raise UsageError(f"{flag} {max(values)}: an epoch has only {facts.epoch_samples} samples")
 
 
 def as_baseline(
@@ -309,10 +309,10 @@ def _config_of(given: Mapping[str, Any] | None) -> Config:
 
 
 def fitted(baseline: Config, facts: WorkloadFacts, global_batch_size: int | None) -> Config:
-    """Return the baseline with a batch that the dataset can fill."""
-    if facts.dataset_length is not None and facts.dataset_length < baseline.ranks:
-        raise UsageError(f"--ranks {baseline.ranks}: the dataset has only {facts.dataset_length} samples")
-    most = (facts.dataset_length or 0) // baseline.ranks
+    """Return the baseline with a batch that an epoch can fill."""
+    if facts.epoch_samples is not None and facts.epoch_samples < baseline.ranks:
+        raise UsageError(f"--ranks {baseline.ranks}: an epoch has only {facts.epoch_samples} samples")
+    most = (facts.epoch_samples or 0) // baseline.ranks
     if not most or baseline.batch_size <= most:
         return baseline
     if not global_batch_size:

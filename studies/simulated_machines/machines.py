@@ -186,6 +186,7 @@ class Machine:
         on_cpu = world.device == "cpu"
         return WorkloadFacts(
             dataset_length=world.samples,
+            epoch_samples=world.samples,
             iterable=False,
             sets_epoch=False,
             parameters=10**7,

@@ -57,7 +57,8 @@ class Data(lightning.LightningDataModule):
 
 def tune() -> None:
     module, loader = Classifier(), Data()
-    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, logger=False, gradient_clip_val=1.0, **QUIET)
+    given: dict[str, Any] = {"accelerator": "cpu", "max_epochs": 1, "logger": False, "limit_train_batches": 150}
+    trainer = lightning.Trainer(gradient_clip_val=1.0, **given, **QUIET)
 
     def look() -> str:
         state = (trainer.global_step, trainer.current_epoch, trainer.state.status, trainer.train_dataloader)
@@ -65,7 +66,7 @@ def tune() -> None:
 
     same, result = unchanged(look, lambda: autotune.lightning.tune(trainer, module, loader, **KNOBS))
     result.config.save("autotune.yaml")
-    say(same=same, workers=result.config.num_workers)
+    say(same=same, workers=result.config.num_workers, epoch=result.baseline_measurement.epoch_samples)
 
 
 class Kept(Logger):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, RandomSampler, Sampler, Subset
 
 from autotune import Workload
-from autotune.measure.workload_facts import fingerprint
+from autotune.config import Config
+from autotune.measure.device import CpuDevice
+from autotune.measure.workload_facts import fingerprint, inspect
+from autotune.search.space import build_space
 from autotune.workload import describe, load
-from tests.datasets import Squares
+from tests.datasets import CountingUp, Squares
 from tests.processes import printed
 
 SOURCE = textwrap.dedent(
@@ -238,3 +242,28 @@ def test_what_a_dataset_keeps_to_itself_may_be_another_in_every_run() -> None:
 
 def test_how_a_model_is_made_parallel_is_part_of_the_workload() -> None:
     assert of(Squares(8), parallelize=None) != of(Squares(8), parallelize=nn.DataParallel)
+
+
+class WithoutEnd(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return itertools.cycle(range(8))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "samples"),
+    [
+        (Squares(48), {}, 48),
+        (Squares(48), {"sampler": WithoutEnd()}, None),
+        (Squares(48), {"sampler": RandomSampler(range(48), replacement=True, num_samples=5000)}, 5000),
+        (Squares(48), {"batch_sampler": lambda size: [[0, 1]]}, 48),
+        (CountingUp(48), {}, None),
+    ],
+    ids=["shuffled", "without end", "longer than the dataset", "in batches", "iterable"],
+)
+def test_an_epoch_has_the_samples_that_are_iterated_over(
+    dataset: Any, options: dict[str, Any], samples: int | None
+) -> None:
+    facts = inspect(Workload(nn.Linear(1, 1), dataset, **options), CpuDevice())
+    assert facts.epoch_samples == samples
+    most = max(build_space(facts, 2, Config(batch_size=32), {}).allowed["batch_size"])
+    assert most == {48: 32, 5000: 1024, None: 1024}[samples]

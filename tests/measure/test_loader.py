@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from autotune.config import Config
-from autotune.measure.loader import CountingCollate, begin_anywhere, open_loader
+from autotune.measure.loader import CountingCollate, begin_anywhere, open_loader, open_stream
 from autotune.measure.step import tensors_in
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Squares
+from tests.datasets import CountingUp, Divided, Squares
 
 
 def drawn(dataset: Any, place: float = 0.0, epochs: int = 1, **options: Any) -> list[float]:
@@ -108,3 +108,48 @@ def test_the_places_of_some_seeds_in_a_row_are_spread_over_the_order(seed: int) 
     places = sorted(begin_anywhere(number) for number in range(seed, seed + 8))
     gaps = [later - earlier for earlier, later in itertools.pairwise([*places, places[0] + 1])]
     assert max(gaps) < 2 / 8
+
+
+# --- epochs that end before the loader does ---
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["workers", "kept workers"])
+@pytest.mark.parametrize(
+    ("dataset", "limit"),
+    [(Squares(800), 10), (Squares(800), 0.1), (Divided(800), 10)],
+    ids=["count", "share", "stream"],
+)
+def test_an_epoch_ends_where_training_ends_it_and_begins_anew(dataset: Any, limit: float, keeps: bool) -> None:
+    config = Config(batch_size=8, num_workers=2, prefetch_factor=2, persistent_workers=keeps)
+    stream = open_stream(Workload(nn.Linear(1, 1), dataset, epoch_batches=limit), config)
+    try:
+        for number in range(35):
+            next(stream)
+            assert stream.epochs == 1 + number // 10
+            assert -1 <= stream.ready <= 5  # two workers, two batches each, and one that a kept worker had begun
+        assert (stream.epoch_batches, stream.steps_left) == (10, 5)
+        assert stream.epoch_samples == (80 if isinstance(dataset, Squares) else None)
+        assert len(set(stream.workers)) == 2
+    finally:
+        stream.close()
+
+
+def test_a_limit_beyond_the_loader_changes_nothing() -> None:
+    stream = open_stream(Workload(nn.Linear(1, 1), Squares(80), epoch_batches=100), Config(batch_size=8))
+    for _ in range(25):
+        next(stream)
+    assert (stream.epochs, stream.epoch_batches, stream.epoch_samples) == (3, 10, 80)
+
+
+class Misstated(Divided):
+    """Says a length, which is wrong."""
+
+    def __len__(self) -> int:
+        return 40
+
+
+def test_a_length_that_is_wrong_is_noticed() -> None:
+    stream = open_stream(Workload(nn.Linear(1, 1), Misstated(80)), Config(batch_size=8))
+    for _ in range(11):
+        next(stream)
+    assert (stream.misstated_batches, stream.epoch_batches) == (5, 10)

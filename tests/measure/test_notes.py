@@ -29,6 +29,7 @@ SUMMARY = WindowSummary(
 @dataclass
 class Loader:
     epoch_batches: int | None = 1000
+    misstated_batches: int | None = None
     idle_workers: int = 0
     unique_share: float = 1.0
     freezes_epoch: bool = False
@@ -52,6 +53,7 @@ def of_machine(**changes: Any) -> Iterator[str]:
         (of_window, {"early_share": 0.2}, "20% of the batches had been built before the window"),
         (of_window, {"early_share": -0.08}, "8% more batches are counted than were used"),
         (of_window, {"is_steady": False}, "never settled"),
+        (of_loader, {"misstated_batches": 5}, "says that an epoch has 5 batches, and one had 1,000"),
         (of_loader, {"epoch_batches": 4}, "an epoch ends after 4"),
         (of_loader, {"idle_workers": 1}, "1 of 2 loader workers got no data"),
         (of_loader, {"freezes_epoch": True}, "set_epoch does not reach workers"),

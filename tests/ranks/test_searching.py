@@ -79,9 +79,9 @@ def test_a_baseline_brings_its_ranks() -> None:
 
 def test_a_dataset_that_the_ranks_cannot_share_is_refused() -> None:
     baseline = Config(batch_size=32, ranks=4)
-    assert fitted(baseline, gpu_facts(dataset_length=40), None).batch_size == 10
-    with pytest.raises(UsageError, match="--ranks 4: the dataset has only 3 samples"):
-        fitted(baseline, gpu_facts(dataset_length=3), None)
+    assert fitted(baseline, gpu_facts(epoch_samples=40), None).batch_size == 10
+    with pytest.raises(UsageError, match="--ranks 4: an epoch has only 3 samples"):
+        fitted(baseline, gpu_facts(epoch_samples=3), None)
 
 
 def test_a_rank_has_its_share_of_the_host() -> None:

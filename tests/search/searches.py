@@ -37,7 +37,7 @@ def searches() -> dict[str, dict[str, Any]]:
     )
     found["little shared memory"] = searched("loader-bound GPU", 4, shm=200 * 2**20)
     found["little memory"] = searched("compute-bound GPU", 5, memory_limit=MemoryLimit(headroom=0.3, most=8 * GIB))
-    found["a stream"] = searched("CPU training", 6, dataset_length=None, iterable=True)
+    found["a stream"] = searched("CPU training", 6, epoch_samples=None, iterable=True)
     found["an epoch that is set"] = searched("CPU training", 7, sets_epoch=True)
     found["a baseline of the user's"] = searched(
         "tiny model", 8, baseline=Config(batch_size=100, num_workers=3, prefetch_factor=4, amp="bf16")

@@ -29,7 +29,7 @@ from tests.simulated import (
     loader_bound,
 )
 
-CPU, GPU = examples.facts(dataset_length=None), gpu_facts(dataset_length=None)
+CPU, GPU = examples.facts(epoch_samples=None), gpu_facts(epoch_samples=None)
 DEVICES = pytest.mark.parametrize("facts", [CPU, GPU], ids=["cpu", "gpu"])
 
 

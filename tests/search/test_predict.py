@@ -22,7 +22,7 @@ from tests.simulated import gpu_facts, host, space_of
 Floats = NDArray[np.float64]
 
 MIB, GIB = 2**20, 2**30
-ENDLESS = examples.facts(dataset_length=None)
+ENDLESS = examples.facts(epoch_samples=None)
 STEP = 32 / 2960.0
 """Seconds of the example's baseline step alone."""
 
@@ -33,23 +33,28 @@ def machine(cpus: int = 8, **changes: Any) -> Host:
     return replace(host(cpus), **changes)
 
 
+def baseline_of(epoch_samples: int | None) -> Trial:
+    """The baseline's trial, in epochs of so many samples."""
+    return examples.trial(measurement=examples.measurement(epoch_samples=epoch_samples))
+
+
 def known(**changes: Any) -> Observations:
     """The baseline on a CPU, in an epoch without end; every precision was compared with fp32."""
     changes["probes"] = (*examples.compared("bf16", "fp16"), *changes.get("probes", ()))
     limit = MemoryLimit(headroom=0.1)
     return replace(
-        Observations(facts=ENDLESS, host=machine(), memory_limit=limit, trials=(examples.trial(),)), **changes
+        Observations(facts=ENDLESS, host=machine(), memory_limit=limit, trials=(baseline_of(None),)), **changes
     )
 
 
 def known_of_gpu(**changes: Any) -> Observations:
     """The same on an accelerator."""
-    example = {"facts": gpu_facts(dataset_length=None), "trials": (gpu_baseline(),), "host": machine(64)}
+    example = {"facts": gpu_facts(epoch_samples=None), "trials": (gpu_baseline(),), "host": machine(64)}
     return known(**(example | changes))
 
 
 def gpu_baseline(config: Config = examples.BASELINE, **changes: Any) -> Trial:
-    return examples.trial(config=config, measurement=examples.device_measurement(**changes))
+    return examples.trial(config=config, measurement=examples.device_measurement(**{"epoch_samples": None, **changes}))
 
 
 def look(part: Part, config: Config, payload: Any, outcome: Outcome = Outcome.OK) -> Probe:
@@ -113,7 +118,7 @@ TRACES = st.fixed_dictionaries(
 
 
 @settings(max_examples=40)
-@given(st.sampled_from([(ENDLESS, known), (gpu_facts(dataset_length=None), known_of_gpu)]), TRACES)
+@given(st.sampled_from([(ENDLESS, known), (gpu_facts(epoch_samples=None), known_of_gpu)]), TRACES)
 def test_no_rate_exceeds_the_ceiling_whatever_the_loader_costs(device: Any, trace: dict[str, Any]) -> None:
     facts, known_of = device
     space = space_of(facts, batch_size="32,256", num_workers="0,1,5", amp="off")
@@ -160,7 +165,7 @@ def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -
 
 @pytest.mark.parametrize(("found", "build"), [(0.016, 0.18), (0.15, 0.06)], ids=["missed stalls", "saw as much"])
 def test_what_training_waited_for_corrects_a_look_that_missed_the_stalls(found: float, build: float) -> None:
-    measured = examples.measurement()
+    measured = examples.measurement(epoch_samples=None)
     measured = replace(measured, step_time=replace(measured.step_time, data_wait=0.18))
     baseline = examples.trial(measurement=measured)
     probes = (look_at_loader(inline_seconds=found, build_seconds=(0.06,) * 4, cpu_seconds=0.0),)
@@ -190,8 +195,8 @@ def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None
 def test_the_shorter_the_epoch_the_more_new_workers_cost(samples: int) -> None:
     probes = (look_at_loader(start_seconds=0.5),)
     configs = [workers(4), workers(4, persistent_workers=True)]
-    facts = (gpu_facts(dataset_length=length) for length in (samples, 2 * samples))
-    short, long = (predict(configs, known_of_gpu(facts=each, probes=probes)).rates for each in facts)
+    baselines = (gpu_baseline(epoch_samples=length) for length in (samples, 2 * samples))
+    short, long = (predict(configs, known_of_gpu(trials=(each,), probes=probes)).rates for each in baselines)
     assert short[0] < short[1]
     assert long[0] < long[1]
     assert (short < long).all()

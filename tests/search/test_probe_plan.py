@@ -154,8 +154,8 @@ class Answerer:
         raise AssertionError("it does not end")
 
 
-on_cpu = partial(Answerer, facts=examples.facts(dataset_length=None))
-on_gpu = partial(Answerer, facts=gpu_facts(dataset_length=None))
+on_cpu = partial(Answerer, facts=examples.facts(epoch_samples=None))
+on_gpu = partial(Answerer, facts=gpu_facts(epoch_samples=None))
 
 
 def steps(probes: Sequence[Probe]) -> list[Config]:

@@ -83,15 +83,15 @@ def test_a_bad_text_or_value_is_refused_with_the_flag(knob: str, value: Any) -> 
 )
 def test_what_this_machine_or_dataset_cannot_do_is_refused(given: dict[str, str], flag: str) -> None:
     with pytest.raises(UsageError, match=flag):
-        space_of(examples.facts(dataset_length=4096), **given)
+        space_of(examples.facts(epoch_samples=4096), **given)
 
 
 def test_nothing_is_tried_by_itself_that_cannot_be_done_and_all_is_taken_where_it_can() -> None:
-    allowed = space_of(examples.facts(dataset_length=100), cpus=2).allowed
+    allowed = space_of(examples.facts(epoch_samples=100), cpus=2).allowed
     assert (allowed["amp"], allowed["pin_memory"]) == (("off", "bf16"), (False,))
     assert max(allowed["batch_size"]) <= 50
     assert max(allowed["num_workers"]) == 4
-    able = space_of(gpu_facts(dataset_length=None), amp="fp16", pin_memory="true", batch_size="32..4097").allowed
+    able = space_of(gpu_facts(epoch_samples=None), amp="fp16", pin_memory="true", batch_size="32..4097").allowed
     assert (able["amp"], able["pin_memory"], able["batch_size"][-1]) == (("fp16",), (True,), 4097)
 
 
@@ -137,7 +137,7 @@ def test_every_configuration_keeps_to_the_bounds_and_every_value_within_them_occ
     ("batch_size", "samples"), [(2048, None), (2048, 100_000), (600, 1000), (1000, 1000), (48, None)]
 )
 def test_the_baselines_batch_size_is_in_the_space_however_large(batch_size: int, samples: int | None) -> None:
-    space = build_space(gpu_facts(dataset_length=samples), 8, Config(batch_size=batch_size), {})
+    space = build_space(gpu_facts(epoch_samples=samples), 8, Config(batch_size=batch_size), {})
     assert batch_size in space.allowed["batch_size"]
     assert len(space.allowed["batch_size"]) > 1
     assert Config(batch_size=batch_size) in space.configs
@@ -196,7 +196,7 @@ def test_a_dataset_whose_epoch_is_set_from_outside_gets_new_workers_each_epoch()
 @pytest.mark.parametrize(("whole", "batch_size"), [(256, 32), (96, 24), (7, 7)])
 def test_every_configuration_keeps_the_samples_of_a_step(whole: int, batch_size: int) -> None:
     baseline = Config(batch_size=batch_size, accumulation_steps=whole // batch_size)
-    space = build_space(gpu_facts(dataset_length=None), 4, baseline, {}, whole)
+    space = build_space(gpu_facts(epoch_samples=None), 4, baseline, {}, whole)
     assert {config.batch_size * config.accumulation_steps for config in space.configs} == {whole}
     assert baseline.batch_size in (sizes := space.allowed["batch_size"])
     assert all(whole % size == 0 for size in sizes)
