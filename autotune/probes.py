@@ -11,10 +11,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProbe:
-    """A training step on a batch that is already on the device: what no loader can beat."""
+    """A training step on batches that are already on the device: what no loader can beat."""
 
     samples_per_second: float
-    """The ceiling of this batch size, precision and number of threads."""
+    """The ceiling of this batch size, precision and number of threads: all samples over all seconds."""
     first_step_seconds: float
     """What the first step took: with compilation, where the model is compiled."""
     host_seconds: float
@@ -29,6 +29,8 @@ class ComputeProbe:
     """How much of that memory this machine gives."""
     host_memory_bytes: int
     """Peak host memory of the training process alone."""
+    spread: float = 0.0
+    """Standard error of the ceiling's logarithm because batches differ; 0 where they take the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,9 @@ def _report(
         samples_per_second=rate,
         ci95=(rate * (1 - width), rate * (1 + width)) if math.isfinite(width) else None,
         steady_samples_per_second=epoch.rate if epoch else summary.samples_per_second,
-        ceiling_samples_per_second=warm.compute.samples_per_second,
+        ceiling_samples_per_second=max(
+            warm.compute.samples_per_second, epoch.rate if epoch else summary.samples_per_second
+        ),
         settling_steps=window.first + summary.dropped_steps,
         steps=summary.steps,
         samples=summary.samples,

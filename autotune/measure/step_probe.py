@@ -1,13 +1,15 @@
-"""The step alone: warm it on a resident batch, and say what it costs there."""
+"""The step alone: warm it on resident batches, and say what it costs there."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from statistics import fmean
-from typing import Any
+from statistics import fmean, variance
+from typing import Any, NamedTuple
 
 from torch.utils.data import DistributedSampler, IterableDataset, default_collate
 
@@ -19,11 +21,19 @@ from autotune.measure.process_memory import MemorySample, open_segments, peak_ho
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import TrainingStep, move, tensor_bytes
 from autotune.probes import ComputeProbe
-from autotune.stats import mser_truncation
+from autotune.stats import mser_truncation, student_quantile
 from autotune.workload import Workload
 
+RESIDENT = 8
+"""Batches that are kept on the device at most: where batches differ, one alone says little of the others."""
+READ_SECONDS = 0.3
+"""How long they are read; the first one takes what it takes."""
+RESIDENT_SHARE = 1 / 256
+"""Share of the memory that they may take, unless a single one takes more: training itself holds one."""
+ROUND_SECONDS = 2.0
+"""How long each of them is trained on once before steps count; those whose turn has not come by then are dropped."""
 WARM_SECONDS = 0.6
-"""How long the model runs on a resident batch before the loader exists, once it has made ten steps."""
+"""How long the model runs on resident batches before the loader exists, once it has made ten steps."""
 WARM_STEPS = 10
 WARM_CAP_SECONDS = 4.0
 """How long it runs at most, where steps are slow; three steps are always made."""
@@ -46,35 +56,47 @@ class WarmStep:
     step: TrainingStep
     """The step, compiled, tuned and with optimizer state."""
     compute: ComputeProbe
-    """What it costs on a batch that is already on the device."""
+    """What it costs on batches that are already on the device."""
     disturbances: tuple[str, ...]
     """Why that is not to be trusted; empty where it is."""
 
 
+class _Resident(NamedTuple):
+    """A batch on the device."""
+
+    batch: Any
+    """What the model is trained on."""
+    samples: int
+    """How many samples it holds."""
+
+
 def open_step(workload: Workload, config: Config, device: Device, group: RankGroup = ALONE) -> WarmStep:
-    """Build the training step, warm it on one resident batch, and measure the ceiling there, all ranks together."""
+    """Build the training step, warm it on resident batches, and measure the ceiling there, all ranks together."""
     step = TrainingStep(workload, config, device, group)
-    stream = open_stream(workload, Config(batch_size=config.batch_size))
-    batch = move(next(stream), device.torch_device, non_blocking=False)
-    first_end, first_step_seconds = _take_first_step(step, batch, stream.samples, device)
-    ends: list[Mark] = [first_end]
+    found = _resident_batches(workload, config, device)
+    first_end, first_step_seconds = _take_first_step(step, *found[0], device)
+    count = min(group.gather(len(found)))
+    ends, begin = [first_end], time.perf_counter()
+    for _ in group.together(lambda: len(ends) >= count or time.perf_counter() - begin > ROUND_SECONDS):
+        ends.append(step(*found[len(ends) % count])[-1])
+        device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
+    found, ends = found[: min(count, len(ends))], ends[-1:]
     before, begin, host_seconds = snapshot(job=group.job), time.perf_counter(), 0.0
     for _ in group.together(lambda: _is_warm(len(ends), time.perf_counter() - begin)):
         called = time.perf_counter()
-        ends.append(step(batch, stream.samples)[-1])
+        ends.append(step(*found[(len(ends) - 1) % len(found)])[-1])
         host_seconds += time.perf_counter() - called
         device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
     device.synchronize()
     conditions = conditions_between(before, after := snapshot(job=group.job))
-    times = [device.seconds(a, b) for a, b in pairwise(ends)]
-    settled = times[min(mser_truncation(times), len(times) // 2) :]
-    _take_the_largest(workload, config, step, device, batch, group)
+    rate, spread = ceiling([device.seconds(a, b) for a, b in pairwise(ends)], [each.samples for each in found])
+    _take_the_largest(workload, config, step, device, found[0].batch, group)
     if "compile" in config.options:
         _take_the_last(workload, config, step, device)
     peaks, held = device.peaks(), sum(open_segments(os.getpid()).values())  # there are no workers now
     host = peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held))
     compute = ComputeProbe(
-        samples_per_second=stream.samples / fmean(settled),
+        samples_per_second=rate,
         first_step_seconds=first_step_seconds,
         host_seconds=host_seconds / (len(ends) - 1),
         cpu_seconds=(after.own - before.own) / (len(ends) - 1) / group.size,
@@ -82,8 +104,49 @@ def open_step(workload: Workload, config: Config, device: Device, group: RankGro
         memory="device" if peaks else "host",
         memory_limit_bytes=device.memory_limit,
         host_memory_bytes=host,
+        spread=spread,
     )
     return WarmStep(step, compute, conditions.disturbances)
+
+
+def _resident_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
+    """Return the first batches of an epoch, moved to the device: at least one, and as many as are read in a moment."""
+    stream = open_stream(workload, Config(batch_size=config.batch_size))
+    found: list[_Resident] = []
+    begin, size, most = time.perf_counter(), 0, RESIDENT_SHARE * device.memory_limit
+    while not found or (len(found) < RESIDENT and time.perf_counter() - begin < READ_SECONDS):
+        batch = next(stream)
+        size += tensor_bytes(batch)
+        if found and (size > most or stream.samples < LEAST_REST <= config.batch_size):
+            break
+        found.append(_Resident(move(batch, device.torch_device, non_blocking=False), stream.samples))
+    return found
+
+
+def ceiling(times: Sequence[float], samples: Sequence[int]) -> tuple[float, float]:
+    """Return samples per second over batches that take turns, and the standard error of its logarithm between them.
+
+    ``times`` are the seconds of steps, ``samples`` those in each batch, in turn from the first. Steps count once they
+    have settled, in whole rounds where there is one. The error is that of a ratio of sums (Cochran, Sampling
+    Techniques, 1977, 6.4), less what the steps of one batch differ by. It is widened as Student's t is, so that two of
+    it are a 95 % interval however few the batches.
+    """
+    count = len(samples)
+    least = [min(times[turn::count], default=0.0) for turn in range(count)]
+    unsettled = mser_truncation([seconds / least[step % count] for step, seconds in enumerate(times)])
+    settled = len(times) - min(unsettled, len(times) // 2)
+    first = len(times) - (settled - settled % count or settled)
+    turns = [range(first + (turn - first) % count, len(times), count) for turn in range(count)]
+    made = {turn: [times[step] for step in steps] for turn, steps in enumerate(turns) if steps}
+    seconds = sum(map(sum, made.values()))
+    rate = sum(samples[turn] * len(taken) for turn, taken in made.items()) / seconds
+    if len(made) < 2:
+        return rate, 0.0
+    over = [fmean(taken) - samples[turn] / rate for turn, taken in made.items()]
+    noise = fmean(variance(taken) / len(taken) if len(taken) > 1 else 0.0 for taken in made.values())
+    between = max(0.0, sum(each**2 for each in over) / (len(made) - 1) - noise)
+    mean = fmean(map(fmean, made.values()))
+    return rate, student_quantile(0.975, len(made) - 1) / 2 * math.sqrt(between / len(made)) / mean
 
 
 def _take_first_step(step: TrainingStep, batch: Any, samples: int, device: Device) -> tuple[Mark, float]:

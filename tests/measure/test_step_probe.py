@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, Dataset, SequentialSampler, SubsetRan
 from autotune.config import Config
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import tensors_in
-from autotune.measure.step_probe import LARGEST_STEPS, WarmStep, open_step
+from autotune.measure.step_probe import LARGEST_STEPS, RESIDENT, WarmStep, ceiling, open_step
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Ragged, Squares
 from tests.measure.doing import Doing, spin
@@ -72,8 +72,9 @@ def in_order(batch_size: int) -> BatchSampler:
 
 
 def opened_at_once(*given: Any, **options: Any) -> WarmStep:
-    """The same after ten steps, which are enough where how fast the model is does not matter."""
+    """The same after ten steps on one batch, which are enough where how fast the model is does not matter."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.measure.step_probe.RESIDENT", 1)
         patch.setattr("autotune.measure.step_probe.WARM_SECONDS", 0.0)
         return opened(*given, **options)
 
@@ -99,6 +100,66 @@ def test_a_batch_that_the_dataset_cannot_fill_counts_what_it_holds() -> None:
     assert compute.samples_per_second <= 10 / STEP_SECONDS
 
 
+class Sleeping(Training):
+    """A step of 4 ms, and 1 ms for each ten of the largest index in the batch."""
+
+    @staticmethod
+    def seconds(batch: Any) -> float:
+        return 0.004 + float(batch[0].max()) / 10_000
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        self.batches.append(batch)
+        time.sleep(self.seconds(batch))
+        return training(model, batch)
+
+
+@pytest.mark.timed
+def test_where_batches_differ_the_ceiling_is_that_of_all_their_samples_in_the_time_of_all() -> None:
+    """Batches of 8, 8 and 4 samples take 4.7, 5.5 and 5.9 ms, and so on: no single one tells what an epoch takes."""
+    steps: list[Sleeping] = []
+
+    def is_right(warm: WarmStep) -> bool:
+        kept = steps[-1].batches[:RESIDENT]
+        assert [len(batch[0]) for batch in kept] == [8] * (RESIDENT - 1) + [4]
+        truth = sum(len(batch[0]) for batch in kept) / sum(map(Sleeping.seconds, kept))
+        return 0.9 * truth <= warm.compute.samples_per_second <= truth and 0.05 < warm.compute.spread < 0.4
+
+    def open_sleeping() -> WarmStep:
+        steps.append(Sleeping())
+        return opened(Squares(60), 8, steps[-1], sampler=SequentialSampler(range(60)))
+
+    assert is_right(undisturbed(open_sleeping, is_right))
+
+
+def test_batches_that_take_the_same_time_have_no_spread_and_those_that_differ_the_error_of_their_mean() -> None:
+    assert ceiling([2.0, 1.0, 1.0, 1.0, 1.0, 1.0], [8]) == (8.0, 0.0)
+    assert ceiling([1.0] * 9, [8] * 4) == (8.0, 0.0)
+    rate, spread = ceiling([1.0, 3.0] * 10, [8, 8])
+    assert (rate, spread) == (4.0, pytest.approx(12.706 / 2 / 2, rel=1e-3))  # of two batches, Student's t is wide
+    assert ceiling([1.0, 0.5] * 10, [8, 4]) == (8.0, pytest.approx(0.0))
+    few = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+    assert ceiling(few, [8] * 8)[1] < spread / 4
+
+
+def test_noise_within_a_batch_is_no_difference_between_batches() -> None:
+    assert ceiling([1.0, 1.1, 0.9, 1.0, 0.95, 1.05, 1.1, 0.9] * 6, [8] * 3)[1] < 0.01
+
+
+def test_the_first_steps_do_not_count_where_batches_take_turns() -> None:
+    assert ceiling([5.0, 4.0, 2.0, 4.0, *[1.0, 2.0] * 8], [8, 8])[0] == pytest.approx(16 / 3)
+
+
+def test_of_batches_that_fill_the_memory_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.measure.step_probe.RESIDENT_SHARE", 0.0)
+    opened(Squares(100), 8, step := Training(STEP_SECONDS))
+    assert not step.others
+
+
+def test_a_last_batch_of_one_sample_is_not_trained_on() -> None:
+    opened(Squares(17), 8, step := Training())
+    assert {len(batch[0]) for batch in step.batches} == {8}
+
+
 class Compiled(Training):
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
         time.sleep(0.0 if self.batches else 0.3)
@@ -120,7 +181,8 @@ def test_the_cpu_time_of_a_step_is_what_it_computes_and_not_what_it_waits() -> N
 
 
 def test_slow_steps_are_made_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.measure.step_probe.WARM_CAP_SECONDS", 0.0)
+    for limit in ("ROUND_SECONDS", "WARM_CAP_SECONDS"):
+        monkeypatch.setattr(f"autotune.measure.step_probe.{limit}", 0.0)
     opened(Squares(100), 8, step := Training(STEP_SECONDS))
     assert len(step.batches) == 3
 

@@ -85,9 +85,9 @@ def test_the_first_rank_that_went_wrong_decides() -> None:
 
 
 def test_looks_are_put_together_too() -> None:
-    probes = [examples.compute_probe(samples_per_second=rate, host_seconds=rate / 1e6) for rate in (1000.0, 900.0)]
-    found = as_one(list(map(attempt, probes))).compute
+    numbers = [{"samples_per_second": rate, "host_seconds": rate / 1e6, "spread": rate / 1e4} for rate in (1e3, 900.0)]
+    found = as_one([attempt(examples.compute_probe(**each)) for each in numbers]).compute
     assert found is not None
-    assert (found.samples_per_second, found.host_seconds) == (1900.0, 0.001)
+    assert (found.samples_per_second, found.host_seconds, found.spread) == (1900.0, 0.001, 0.1)
     traces = [examples.loader_trace(build_seconds=(seconds,)) for seconds in (0.1, 0.3, 0.2)]
     assert as_one(list(map(attempt, traces))).loader == traces[1]
