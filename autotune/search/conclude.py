@@ -46,7 +46,7 @@ class Course:
     seconds: float
     """What it took."""
     highest_limit: float
-    """What the fastest step would give if no loader were ever late, in samples per second."""
+    """What no step exceeds if no loader is ever late, in samples per second."""
     remaining: float | None
     """What all that was not tried may win, as a share; ``None`` unless the search ended because that is little."""
     wanted: str

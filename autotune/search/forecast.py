@@ -19,7 +19,7 @@ from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds
 from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import Observations
-from autotune.search.predict import Prediction, predict
+from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import KNOBS, Space, without_loader
 
 HOPE = 0.7
@@ -125,12 +125,23 @@ class Forecast:
     @property
     def remaining(self) -> float:
         """What anything that was not tried may win over the best at most, as a share."""
-        return max(0.0, min(self.upside, math.expm1(math.log(self.highest_limit) - self.best_log)))
+        if not self.is_open.any():
+            return 0.0
+        is_known = self.prediction.most <= self.prediction.ceilings
+        deviations = np.where(is_known, HOPE, BOUND_ERRORS) * self._expected.errors
+        most = np.minimum(self._expected.means + deviations, np.log(self.prediction.most))
+        highest = min(float(most[self.is_open].max()), math.log(self.highest_limit))
+        return max(0.0, math.expm1(highest - self.best_log))
 
     @property
     def highest_ceiling(self) -> float:
         """The highest expected rate of a step alone among what fits, samples per second."""
         return float(self._fitting(self.prediction.ceilings).max())
+
+    @property
+    def most(self) -> float:
+        """The samples per second that no step alone exceeds among what fits, those never measured included."""
+        return max(float(self._fitting(self.prediction.most).max()), float(np.exp(self.best_log)))
 
     def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
         """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
@@ -167,7 +178,7 @@ class Forecast:
 
     @property
     def highest_limit(self) -> float:
-        """The highest expected rate among what fits if no loader were ever late, samples per second."""
+        """The samples per second that nothing which fits exceeds if no loader is ever late."""
         return max(float(self._fitting(self.prediction.limits).max()), float(np.exp(self.best_log)))
 
     def _fitting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:

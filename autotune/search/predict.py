@@ -18,7 +18,7 @@ from autotune.records import Outcome
 from autotune.search.feasibility import Fitting
 from autotune.search.loader_model import NOTHING, LoaderModel, as_slow_as, trace_from_baseline
 from autotune.search.observations import Observations
-from autotune.search.step_model import ComputeModel, Estimate, StepPoint
+from autotune.search.step_model import MEASURED, ComputeModel, Estimate, StepPoint
 
 Floats = NDArray[np.float64]
 
@@ -42,9 +42,11 @@ class Prediction:
     """Expected samples per second of the step alone."""
     ceiling_errors: Floats
     """Standard deviation of their logarithm."""
+    most: Floats
+    """Samples per second that the step alone gives at most: what was measured, else with room for what is not known."""
     limits: Floats
-    """Expected samples per second where the loader is never late: the step alone, or the CPUs that both share. Without
-    workers every batch is waited for."""
+    """The same where the loader is never late: the step alone, or the CPUs that both share. Without workers every batch
+    is waited for."""
     bounds: Floats
     """Samples per second that no loader could exceed, with room for what is not known of the step."""
     step_errors: Floats
@@ -82,12 +84,14 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
     ready = meet(unhindered, capacity)
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
     fitting = Fitting(observations, loader)
+    room = np.exp(BOUND_ERRORS * np.sqrt(np.maximum(errors**2 - MEASURED**2, 0.0)))  # 1 where it was measured
     distrust = {amp: observations.distrust(amp) for amp in {config.amp for config in configs}}
     return Prediction(
         rates=meet(_over_epochs(configs, alone, loader, samples), batch * capacity),
         ceilings=batch / seconds,
         ceiling_errors=errors,
-        limits=np.where(has_workers, batch * np.minimum(1 / seconds, capacity), alone),
+        most=batch / seconds * room,
+        limits=np.where(has_workers, batch * np.minimum(room / seconds, capacity), alone * room),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
         loader_errors=shares * (TRACED if observations.traces else GUESSED),
@@ -121,22 +125,34 @@ class _Steps:
 
 
 def _step_points(observations: Observations) -> list[StepPoint]:
-    """Return every measured step time; a disturbed one only where its step has no other."""
+    """Return every measured step time; a disturbed one only where its step has no other.
+
+    None is longer than in the fastest measurement of training, disturbed or not: nothing makes that too fast.
+    """
+    key = observations.step_key
+    measured = [(trial.config, trial.measurement, trial.outcome) for trial in observations.trials if trial.measurement]
+    fastest: dict[StepKey, float] = defaultdict(float)
+    for config, measurement, _ in measured:
+        fastest[key(config)] = max(fastest[key(config)], measurement.steady_samples_per_second)
+    spreads = {key(config): look.spread for config, look in observations.looks}
+    usual = max(spreads.values(), default=0.0)
     found = [
         (probe.config, step.samples_per_second, probe.attempt.outcome)
         for probe in observations.probes
         if (step := probe.attempt.compute)
     ]
-    found += [
-        (trial.config, trial.measurement.ceiling_samples_per_second, trial.outcome)
-        for trial in observations.trials
-        if trial.measurement
-    ]
-    sound = {observations.step_key(config) for config, _, outcome in found if outcome is Outcome.OK}
+    found += [(config, measurement.ceiling_samples_per_second, outcome) for config, measurement, outcome in measured]
+    sound = {key(config) for config, _, outcome in found if outcome is Outcome.OK}
     return [
-        StepPoint(config.batch_size, config.amp, observations.threads(config), config.samples_per_step / rate)
+        StepPoint(
+            config.batch_size,
+            config.amp,
+            observations.threads(config),
+            config.samples_per_step / max(rate, fastest[key(config)]),
+            spreads.get(key(config), usual),
+        )
         for config, rate, outcome in found
-        if outcome is Outcome.OK or observations.step_key(config) not in sound
+        if outcome is Outcome.OK or key(config) not in sound
     ]
 
 

@@ -30,6 +30,9 @@ BORROWED = 0.06
 """What it adds to take the shape of the curve from another precision or number of threads."""
 COMPOSED = 0.12
 """What it adds to compose precision and threads from measurements of each alone."""
+LARGER = math.log(2) / 2
+"""What each doubling beyond a single measured batch size adds to it. A larger batch takes no less time, so two of these
+errors reach the highest rate that is possible."""
 UNKNOWN = 0.35
 """What is added to it for a precision or a number of threads that was never measured."""
 LARGEST_STEP = 4
@@ -44,6 +47,8 @@ class StepPoint(NamedTuple):
     amp: str
     threads: int
     seconds: float
+    spread: float = 0.0
+    """Standard error of its logarithm because batches differ."""
 
 
 class Estimate(NamedTuple):
@@ -73,7 +78,7 @@ class ComputeModel:
         group = (amp, threads)
         own = self._curves.get(group, {})
         if batch_size in own:
-            return Estimate(own[batch_size], MEASURED)
+            return own[batch_size]
         if len(own) >= 2:
             return _along(own, batch_size)
         shape = _along(self._curves[self._reference], batch_size)
@@ -101,41 +106,53 @@ class ComputeModel:
     def _measured_offset(self, group: Group) -> float:
         reference = self._curves[self._reference]
         points = self._curves[group].items()
-        return fmean(math.log(seconds / _along(reference, batch).seconds) for batch, seconds in points)
+        return fmean(math.log(known.seconds / _along(reference, batch).seconds) for batch, known in points)
 
 
-def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, float]]:
-    """Return for each precision and number of threads the geometric mean of the times at each batch size, in order."""
-    logs: dict[Group, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for batch_size, amp, threads, seconds in points:
-        logs[amp, threads][batch_size].append(math.log(seconds))
+def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, Estimate]]:
+    """Return for each precision and number of threads the times at each batch size, in order.
+
+    Each is a geometric mean, and has the largest spread: batches in a fixed order are the same ones every time.
+    """
+    found: dict[Group, dict[int, list[StepPoint]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        found[point.amp, point.threads][point.batch_size].append(point)
     return {
-        group: {batch: math.exp(fmean(values)) for batch, values in sorted(curve.items())}
-        for group, curve in logs.items()
+        group: {
+            batch: Estimate(
+                math.exp(fmean(math.log(point.seconds) for point in alike)),
+                math.hypot(MEASURED, max(point.spread for point in alike)),
+            )
+            for batch, alike in sorted(curve.items())
+        }
+        for group, curve in found.items()
     }
 
 
-def _along(curve: Mapping[int, float], batch_size: int) -> Estimate:
+def _along(curve: Mapping[int, Estimate], batch_size: int) -> Estimate:
     """Read a curve at a batch size: on a line through two neighbours, or beyond its ends through the last two."""
     if batch_size in curve:
-        return Estimate(curve[batch_size], MEASURED)
+        return curve[batch_size]
     batches = list(curve)
     if len(batches) == 1:
-        doublings = abs(math.log2(batch_size / batches[0]))
-        return Estimate(curve[batches[0]] * batch_size / batches[0], MEASURED + 2 * BEYOND * doublings)
+        only = batches[0]
+        doubling = LARGER if batch_size > only else 2 * BEYOND
+        error = doubling * abs(math.log2(batch_size / only))
+        return Estimate(curve[only].seconds * batch_size / only, curve[only].error + error)
     index = min(max(bisect_left(batches, batch_size), 1), len(batches) - 1)
     low, high = batches[index - 1], batches[index]
-    slope = max(0.0, (curve[high] - curve[low]) / (high - low))
+    fast, slow = curve[low].seconds, curve[high].seconds
+    slope = max(0.0, (slow - fast) / (high - low))
     nearest = min((low, high), key=lambda batch: abs(math.log(batch / batch_size)))
     doublings = abs(math.log2(batch_size / nearest))
     if low < batch_size < high:
-        seconds, error = curve[low] + slope * (batch_size - low), BETWEEN * doublings
+        seconds, error = fast + slope * (batch_size - low), BETWEEN * doublings
     elif batch_size > high:  # no better per sample than the last one measured, unless it was still falling
-        seconds, error = curve[high] + slope * (batch_size - high), BEYOND * doublings
+        seconds, error = slow + slope * (batch_size - high), BEYOND * doublings
     else:  # never below a step in proportion to the samples
-        seconds = max(curve[low] - slope * (low - batch_size), curve[low] * batch_size / low)
+        seconds = max(fast - slope * (low - batch_size), fast * batch_size / low)
         error = BEYOND * doublings
-    return Estimate(seconds, MEASURED + error)
+    return Estimate(seconds, curve[nearest].error + error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,12 @@ def reason_to_stop(forecast: Forecast) -> str | None:
     """Return why nothing is left to gain, or ``None``."""
     if at_ceiling(forecast):
         share = f"{1 - CEILING_SHARE:.0%}"
-        most = max(forecast.highest_ceiling, math.exp(forecast.best_log))
-        return f"within {share} of the ceiling: no loader can give more than {most:,.0f} samples/s"
+        if math.exp(forecast.best_log) >= CEILING_SHARE * forecast.most:
+            return f"within {share} of the ceiling: no loader can give more than {forecast.most:,.0f} samples/s"
+        return (
+            f"within {share} of the expected ceiling; steps of which too little is known may give up to "
+            f"{forecast.most:,.0f} samples/s"
+        )
     if not forecast.is_open.any():
         return "every configuration within the bounds that could win was measured"
     if forecast.upside < GAIN:
@@ -53,5 +57,5 @@ def reason_to_stop(forecast: Forecast) -> str | None:
 
 
 def at_ceiling(forecast: Forecast) -> bool:
-    """Return whether the steps alone would hardly be faster than the best so far."""
+    """Return whether the steps alone are hardly expected to be faster than the best so far."""
     return math.exp(forecast.best_log) >= CEILING_SHARE * forecast.highest_ceiling

@@ -266,6 +266,7 @@ def forecast_with(
             rates=np.array(rates),
             ceilings=ceilings,
             ceiling_errors=np.full(count, MEASURED),
+            most=ceilings,
             limits=ceilings,
             bounds=ceilings * 1.2,
             step_errors=zeros,

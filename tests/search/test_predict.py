@@ -88,7 +88,7 @@ def error_shares(prediction: Prediction, of_loader: float = TRACED) -> tuple[Flo
     return prediction.step_errors / prediction.ceiling_errors, prediction.loader_errors / of_loader
 
 
-ARRAYS = ("rates", "ceilings", "ceiling_errors", "limits", "bounds", "step_errors", "loader_errors")
+ARRAYS = ("rates", "ceilings", "ceiling_errors", "most", "limits", "bounds", "step_errors", "loader_errors")
 
 
 def assert_consistent(prediction: Prediction, count: int, of_loader: float = TRACED) -> None:
@@ -98,7 +98,9 @@ def assert_consistent(prediction: Prediction, count: int, of_loader: float = TRA
         assert np.isfinite(values).all()
     assert (prediction.rates > 0).all()
     assert (prediction.rates <= prediction.limits * (1 + 1e-9)).all()
-    assert (prediction.limits <= prediction.ceilings * (1 + 1e-9)).all()
+    assert (prediction.limits <= prediction.most * (1 + 1e-9)).all()
+    assert (prediction.ceilings <= prediction.most).all()
+    assert (prediction.most <= prediction.bounds * (1 + 1e-9)).all()
     assert (prediction.ceiling_errors > 0).all()
     assert prediction.bounds == pytest.approx(prediction.ceilings * np.exp(BOUND_ERRORS * prediction.ceiling_errors))
     steps, loaders = error_shares(prediction, of_loader)

@@ -75,3 +75,11 @@ def test_hopes_end_at_the_ceiling_of_each_configuration() -> None:
     for ceiling, stops in ((101.0, True), (103.0, False)):
         found = forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, ceiling, 50.0])
         assert (reason_to_stop(found) is not None) == stops
+
+
+def test_where_too_little_is_known_of_the_steps_no_ceiling_is_claimed() -> None:
+    found = forecast_of(98.0, [99.0], ceilings=100.0)
+    unsure = replace(found, prediction=replace(found.prediction, most=np.array([100.0, 150.0])))
+    assert reason_to_stop(unsure) == (
+        "within 3% of the expected ceiling; steps of which too little is known may give up to 150 samples/s"
+    )

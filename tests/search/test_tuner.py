@@ -200,9 +200,11 @@ def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     assert result.stop_reason.startswith("within 3% of the ceiling")
     assert len(searched(result)) <= 6
     assert result.remaining_gain == pytest.approx(0.0, abs=0.01)
-    bounded = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2")
+    bounded = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2", batch_size="32,128")
     assert bounded.config.num_workers == 2
     assert bounded.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
+    unseen = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2")
+    assert unseen.remaining_gain > 5.0  # batches of 512 were never tried
 
 
 def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
