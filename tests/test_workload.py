@@ -298,7 +298,7 @@ def test_an_optimizer_arrives_bound_to_the_model_that_arrives() -> None:
         *(
             (
                 partial(Workload, nn.Linear(1, 1), Squares(8), epoch_batches=limit),
-                f"epoch_batches is {limit!r}; allowed",
+                f"the workload: epoch_batches is {limit!r}; allowed",
             )
             for limit in (0, -1, True, 0.0, 1.5, "10")
         ),
