@@ -40,10 +40,13 @@ def begin_anywhere(seed: int) -> float:
     return seed * GOLDEN % 1.0
 
 
-def open_loader(workload: Workload, config: Config, counter: CountingCollate, place: float = 0.0) -> DataLoader[Any]:
+def open_loader(
+    workload: Workload, config: Config, counter: CountingCollate, place: float | None = 0.0
+) -> DataLoader[Any]:
     """Build the loader as a training script would, with counting around its collate function.
 
-    Its first epoch begins at a place of the order, a share of it, and ends with the indices before that.
+    Its first epoch begins at a place of the order, a share of it, and ends with the indices before that; where it is
+    ``None``, each batch comes from another part of the order.
     """
     arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
@@ -59,7 +62,7 @@ def open_loader(workload: Workload, config: Config, counter: CountingCollate, pl
     return config.dataloader(workload.dataset, **arguments)
 
 
-def open_stream(workload: Workload, config: Config, place: float = 0.0) -> BatchStream:
+def open_stream(workload: Workload, config: Config, place: float | None = 0.0) -> BatchStream:
     """Return batches without end from such a loader; its workers start with the first."""
     is_iterable = isinstance(workload.dataset, IterableDataset)
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
@@ -70,10 +73,12 @@ def open_stream(workload: Workload, config: Config, place: float = 0.0) -> Batch
 class TimedSampler:
     """A sampler whose first epoch begins at another place of its order, and the time that each order takes."""
 
-    def __init__(self, sampler: Any, place: float = 0.0, unit: int = 1) -> None:
-        """Take the share of the order to pass over, in multiples of ``unit``; without a length nothing is."""
-        self._sampler = sampler
-        self._passed = int(place * (length_of(sampler) or 0)) // unit * unit
+    def __init__(self, sampler: Any, place: float | None = 0.0, unit: int = 1) -> None:
+        """Take the share of the order to pass over, in multiples of ``unit``, or ``None`` for units from all over it.
+
+        Without a length the order stays as it is.
+        """
+        self._sampler, self._place, self._unit = sampler, place, unit
         self.seconds: list[float] = []
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
         self.skipping_seconds = 0.0
@@ -85,10 +90,15 @@ class TimedSampler:
         first = list(itertools.islice(indices, 1))
         ordered = time.perf_counter()
         self.seconds.append(ordered - begin)
-        passed, left, self._passed = list[Any](), self._passed, 0
+        length, place, unit = length_of(self._sampler) or 0, self._place, self._unit
+        left = length if place is None else int(place * length) // unit * unit
+        passed, self._place = list[Any](), 0.0
         while left > 0 and time.perf_counter() - ordered < SKIPPING_SECONDS:
             passed += [*first, *itertools.islice(indices, min(left, SKIPPED_AT_ONCE) - len(first))]
             first, left = [], left - SKIPPED_AT_ONCE
+        if place is None:
+            starts = sorted(range(0, len(passed), unit), key=lambda start: start // unit * GOLDEN % 1.0)
+            first, passed = [index for start in starts for index in passed[start : start + unit]] or first, []
         self.skipping_seconds = time.perf_counter() - ordered
         return itertools.chain(first, indices, passed)
 

@@ -110,8 +110,8 @@ def open_step(workload: Workload, config: Config, device: Device, group: RankGro
 
 
 def _resident_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
-    """Return the first batches of an epoch, moved to the device: at least one, and as many as are read in a moment."""
-    stream = open_stream(workload, Config(batch_size=config.batch_size))
+    """Return batches from all over an epoch, moved to the device: one, and as many as are read in a moment."""
+    stream = open_stream(workload, Config(batch_size=config.batch_size), place=None)
     found: list[_Resident] = []
     begin, size, most = time.perf_counter(), 0, RESIDENT_SHARE * device.memory_limit
     while not found or (len(found) < RESIDENT and time.perf_counter() - begin < READ_SECONDS):

@@ -17,7 +17,7 @@ from autotune.workload import Workload
 from tests.datasets import CountingUp, Divided, Squares
 
 
-def drawn(dataset: Any, place: float = 0.0, epochs: int = 1, **options: Any) -> list[float]:
+def drawn(dataset: Any, place: float | None = 0.0, epochs: int = 1, **options: Any) -> list[float]:
     """What the batches of the last of so many epochs hold, in their order."""
     workload = Workload(nn.Linear(1, 1), dataset, **options)
     loader = open_loader(workload, Config(batch_size=8), CountingCollate(None, 0), place)
@@ -67,6 +67,20 @@ def test_the_first_epoch_begins_at_its_place_with_a_whole_batch_and_leaves_nothi
 ) -> None:
     assert drawn(Squares(100), place, **options) == [*range(first, 100), *range(first)]
     assert drawn(Squares(100), place, epochs=2, **options) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampler": SequentialSampler(range(100))}, {"batch_sampler": in_batches}], ids=["sampler", "batches"]
+)
+def test_without_a_place_each_batch_comes_from_another_part_of_the_order(options: dict[str, Any]) -> None:
+    found = drawn(Squares(100), None, **options)
+    assert sorted(found) == list(range(100))
+    assert drawn(Squares(100), None, epochs=2, **options) == list(range(100))
+    starts = sorted(found[: 4 * 8 : 8])
+    assert all(
+        found[start : start + 8] == list(range(int(found[start]), int(found[start]) + 8)) for start in (0, 8, 16)
+    )
+    assert max(later - earlier for earlier, later in itertools.pairwise([*starts, 100])) <= 40
 
 
 class WithoutEnd(Sampler[int]):

@@ -72,8 +72,8 @@ class PaddedText(SimulatedMachine):
         rate, spread = self._alone(config)
         return replace(attempt, payload=replace(attempt.compute, samples_per_second=rate, spread=spread))
 
-    def _measurement(self, config: Config, *, is_disturbed: bool) -> Measurement:
-        found = super()._measurement(config, is_disturbed=is_disturbed)
+    def _measurement(self, config: Config, place: float, *, is_disturbed: bool) -> Measurement:
+        found = super()._measurement(config, place, is_disturbed=is_disturbed)
         many = fmean(step_seconds(config.batch_size, self._generator) for _ in range(WINDOW))
         rate = config.batch_size / (many + cost(config).wait)
         top = max(rate, self._alone(config)[0])
