@@ -188,7 +188,7 @@ class Measurement:
     steady_samples_per_second: float
     """Rate inside an epoch, without restarts."""
     ceiling_samples_per_second: float
-    """Rate of the same step on a batch that is already on the device: no loader can be faster."""
+    """Rate of the same step on batches that are already on the device, or the steady one where that is higher."""
     steps: int
     """Steps in the measured window."""
     settling_steps: int
