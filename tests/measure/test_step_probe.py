@@ -101,11 +101,11 @@ def test_a_batch_that_the_dataset_cannot_fill_counts_what_it_holds() -> None:
 
 
 class Sleeping(Training):
-    """A step of 4 ms, and 1 ms for each ten of the largest index in the batch."""
+    """A step of 20 ms, and 1 ms more for each of the largest index in the batch."""
 
     @staticmethod
     def seconds(batch: Any) -> float:
-        return 0.004 + float(batch[0].max()) / 10_000
+        return 0.020 + float(batch[0].max()) / 1000
 
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
         self.batches.append(batch)
@@ -113,22 +113,15 @@ class Sleeping(Training):
         return training(model, batch)
 
 
-@pytest.mark.timed
 def test_where_batches_differ_the_ceiling_is_that_of_all_their_samples_in_the_time_of_all() -> None:
-    """Batches of 8, 8 and 4 samples take 4.7, 5.5 and 5.9 ms, and so on: no single one tells what an epoch takes."""
-    steps: list[Sleeping] = []
-
-    def is_right(warm: WarmStep) -> bool:
-        kept = steps[-1].batches[:RESIDENT]
-        assert [len(batch[0]) for batch in kept] == [8] * (RESIDENT - 1) + [4]
-        truth = sum(len(batch[0]) for batch in kept) / sum(map(Sleeping.seconds, kept))
-        return 0.9 * truth <= warm.compute.samples_per_second <= truth and 0.05 < warm.compute.spread < 0.4
-
-    def open_sleeping() -> WarmStep:
-        steps.append(Sleeping())
-        return opened(Squares(60), 8, steps[-1], sampler=SequentialSampler(range(60)))
-
-    assert is_right(undisturbed(open_sleeping, is_right))
+    """A batch takes 27 to 79 ms: no single one tells what an epoch takes."""
+    step = Sleeping()
+    warm = opened(Squares(60), 8, step, sampler=SequentialSampler(range(60)))
+    kept = step.batches[:RESIDENT]
+    assert sorted(len(batch[0]) for batch in kept) == [4] + [8] * (RESIDENT - 1)
+    truth = sum(len(batch[0]) for batch in kept) / sum(map(Sleeping.seconds, kept))
+    assert 0.8 * truth <= warm.compute.samples_per_second <= truth
+    assert 0.05 < warm.compute.spread < 0.4
 
 
 def test_batches_that_take_the_same_time_have_no_spread_and_those_that_differ_the_error_of_their_mean() -> None:
