@@ -251,15 +251,17 @@ class BatchStream:
                 self.epoch_batches = self._position
                 if self._said not in (None, self._position):
                     self.misstated_batches = self._said
-        self._iterator = None
         return self._start_epoch(begin)
 
     def _start_epoch(self, begin: float) -> Any:
         set_epoch = getattr(self._loader.sampler, "set_epoch", None)
         if set_epoch:
             set_epoch(self.epochs)  # as training has to, for another order in each
-        self._iterator = iter(self._loader)
-        self._dropped = self._counter.produced - self.consumed  # where training ends an epoch before the loader
+        built = self._counter.produced
+        self._iterator = iter(self._loader)  # as trainers do: workers of an epoch that was cut short end after that
+        if self._loader.persistent_workers:
+            built = self._counter.produced  # they have built all that they were asked for
+        self._dropped = built - self.consumed
         workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
         if workers != self._noted:  # so that nothing of theirs is left should they fail
             note_workers(workers)

@@ -30,7 +30,7 @@ READ_SECONDS = 0.3
 """How long they are read; the first one takes what it takes."""
 RESIDENT_SHARE = 1 / 256
 """Share of the memory that they may take, unless a single one takes more: training itself holds one."""
-ROUND_SECONDS = 2.0
+ROUND_SECONDS = 0.5
 """How long each of them is trained on once before steps count; those whose turn has not come by then are dropped."""
 WARM_SECONDS = 0.6
 """How long the model runs on resident batches before the loader exists, once it has made ten steps."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from autotune.config import Config
@@ -19,6 +19,7 @@ from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import StepMarks
 from autotune.measure.window import (
     LEAST_BURSTS,
+    STALL,
     STARVING_SHARE,
     StepRow,
     cycles,
@@ -110,7 +111,7 @@ class TimedRun:
         self.request = request
         self._clock = clock
         self._waited = 0.0
-        self._next_look = self._next_hopeless_look = 0.0
+        self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until: float | None = None
         self.stopped_early = False
         """Whether the window ended because its rate was sure to lie below ``request.least_rate``."""
@@ -245,46 +246,51 @@ class TimedRun:
         if least is None or not is_due:
             return False
         self._next_hopeless_look = CHECK_GROWTH * ended
-        start, ends, samples = self._ended(window)
+        ends, start, samples = self._ended(window)
         rate = self._group.size * sum(samples) / (ends[-1] - start)
         return rate * (1 + relative_half_width(ends, start, samples, burst)) < least
 
     def _is_long_enough(self, window: Window) -> bool:
-        start, ends, samples = self._ended(window)
-        if not ends:
+        ends, ended = self.log.ends, len(self.log.ends) - window.first
+        if ended < 1:
             return False
-        steps, burst, elapsed = len(self.log.marks) - window.first, self._burst(window), ends[-1] - start
+        steps, burst = len(self.log.marks) - window.first, self._burst(window)
+        elapsed = ends[-1] - self.device.seconds(self._origin, window.mark)
         if elapsed >= self.request.seconds or (not window.whole_epochs and self._nears_epoch_end(window)):
             return window.whole_epochs or self._has_whole_cycles(window, elapsed)
         if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
             return False
-        if len(ends) < max(MIN_WINDOW_STEPS, LEAST_BURSTS * burst, QUEUES * self.in_flight):
+        if ended < max(MIN_WINDOW_STEPS, LEAST_BURSTS * burst, QUEUES * self.in_flight):
             return False
         self._next_look = CHECK_GROWTH * steps
-        return relative_half_width(ends, start, samples, burst) <= self.request.target
+        return relative_half_width(*self._ended(window), burst) <= self.request.target
 
     def _has_whole_cycles(self, window: Window, elapsed: float) -> bool:
         """Return whether the rate does not depend on where the window ends, or more time would hardly help.
 
         It takes several bursts and, where stalls matter, several of these, the last of them just over.
         """
-        start, ends, _ = self._ended(window)
-        burst = self._burst(window)
-        bursts = len(ends) // burst
+        burst, all_ends = self._burst(window), self.log.ends
+        bursts = (len(all_ends) - window.first) // burst
         least = LEAST_BURSTS if self._is_starved(window) else LEAST_PARTS
         if elapsed >= LONGEST * self.request.seconds:
             return bursts >= LEAST_PARTS
         if bursts < least or self._nears_epoch_end(window):
             return bursts >= least
-        edges = [start, *ends[burst - 1 :: burst]]
-        found = stalls([later - earlier for earlier, later in pairwise(edges)])
+        is_stall = all_ends[-1] - all_ends[-1 - burst] > self._stall
+        if not is_stall and burst * bursts < self._next_look:
+            return False
+        ends, start, _ = self._ended(window)
+        lengths = [later - earlier for earlier, later in pairwise([start, *ends[burst - 1 :: burst]])]
+        found = stalls(lengths)
+        self._stall, self._next_look = STALL * median(lengths), CHECK_GROWTH * burst * bursts
         return not found or (found[-1] == bursts - 1 and cycles(ends, start, burst).of_stalls)
 
-    def _ended(self, window: Window) -> tuple[float, list[float], list[int]]:
-        """Return when a window began, when those of its steps ended that are known to have, and their samples."""
+    def _ended(self, window: Window) -> tuple[list[float], float, list[int]]:
+        """Return when those steps of a window ended that are known to have, when it began, and their samples."""
         ends = self.log.ends[window.first :]
         start = self.device.seconds(self._origin, window.mark)
-        return start, ends, self.log.samples[window.first : window.first + len(ends)]
+        return ends, start, self.log.samples[window.first : window.first + len(ends)]
 
     def _burst(self, window: Window) -> int:
         """Return the steps of a burst: batches come in such only where data is awaited."""
@@ -295,7 +301,7 @@ class TimedRun:
         return self._waited - window.waited > STARVING_SHARE * (self._clock() - window.clock)
 
     def _open(self, *, whole_epochs: bool) -> Window:
-        self._next_look = self._next_hopeless_look = 0.0
+        self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until = None
         self._meet((whole_epochs,))
         return self._open_here(whole_epochs=whole_epochs)

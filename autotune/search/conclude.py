@@ -17,7 +17,6 @@ from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
 from autotune.result import Control, Finalist, Landscape, Result, TriedOption, Verdict, verdict_text
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
 from autotune.search.space import without_loader
-from autotune.stats import LEAST_ROUNDS
 
 ODDS = 20 / 21
 """Probability of a gain from which what was not proven is the answer all the same: odds of 20 to 1."""
@@ -279,7 +278,7 @@ def _places_text(confirmation: Confirmation) -> str | None:
     found = [one.baseline for one in confirmation.rounds]
     rates = [each.samples_per_second for each in found]
     is_placed = not confirmation.is_crowded and all(each.beginning_samples is None for each in found)
-    if len(rates) < LEAST_ROUNDS or not is_placed or max(rates) < UNEVEN * min(rates):
+    if not is_placed or max(rates) < UNEVEN * min(rates):
         return None
     return (
         f"what you have made {min(rates):,.0f} to {max(rates):,.0f} samples/s, by where in the epoch it began: "

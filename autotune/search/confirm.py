@@ -104,7 +104,7 @@ class Standing:
     rate: float
     """Samples per second over all of its measurements, see ``stats.mean_rate``."""
     rate_ci95: Interval | None
-    """95 % t-interval of it; ``None`` below three measurements."""
+    """95 % t-interval of it; with one measurement that of its own window."""
     next_run_95: Interval | None
     """95 % interval for the rate of one further measurement; ``None`` below three."""
     typical: Measurement
@@ -555,11 +555,10 @@ def _standing(config: Config, measurements: Sequence[Measurement | None], *, is_
     rates = [each.samples_per_second for each in found]
     rate, width = mean_rate(rates, is_crowded=is_crowded)
     ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
-    says_something = len(found) >= LEAST_ROUNDS
     return Standing(
         config=config,
         rate=rate,
-        rate_ci95=around(rate, width) if says_something else None,
-        next_run_95=around(rate, width * math.sqrt(len(found) + 1)) if says_something else None,
+        rate_ci95=around(rate, width) or found[0].ci95,
+        next_run_95=around(rate, width * math.sqrt(len(found) + 1)) if len(found) >= LEAST_ROUNDS else None,
         typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
     )
