@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from autotune.measure.step_probe import WarmStep
 from autotune.measure.timed_run import FollowingRun, TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Conditions, Measurement, Request
+from autotune.stats import around
 from autotune.workload import Workload
 
 RELEVANT_GROWTH = 0.02
@@ -94,7 +94,7 @@ def _report(
     beginning = round(summary.samples * stream.consumed / summary.steps) if is_partial else None
     return Measurement(
         samples_per_second=rate,
-        ci95=(rate * (1 - width), rate * (1 + width)) if math.isfinite(width) else None,
+        ci95=around(rate, width),
         steady_samples_per_second=epoch.rate if epoch else summary.samples_per_second,
         ceiling_samples_per_second=max(
             warm.compute.samples_per_second, epoch.rate if epoch else summary.samples_per_second

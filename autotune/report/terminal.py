@@ -202,8 +202,7 @@ def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: floa
 def measured_table(config: Config, measurement: Measurement) -> Table:
     """Return the table of one configuration: settings, rate, memory and step time."""
     table = _settings_table({"your configuration": config})
-    limits = " ({} to {})".format(*map(rate_text, measurement.ci95)) if measurement.ci95 else ""
-    table.add_row("samples/s (95 %)", f"{rate_text(measurement.samples_per_second)}{limits}")
+    table.add_row("samples/s (95 %)", _rate(measurement.samples_per_second, measurement.ci95))
     table.add_row("on a batch that is there", rate_text(measurement.ceiling_samples_per_second))
     _add_measured(table, [measurement])
     return table
@@ -213,13 +212,18 @@ def before_after(result: Result) -> Table:
     """Return the table of settings, rate, memory and step time; one column where nothing changes."""
     columns = compared(result)
     table = _settings_table({heading: config for heading, (config, _) in columns.items()})
-    rate = Text(rate_text(result.samples_per_second), style="bold")
-    if result.ci95:
-        rate.append(" ({} to {})".format(*map(rate_text, result.ci95)), style="not bold")
-    before = () if result.config == result.baseline else (rate_text(result.baseline_samples_per_second),)
-    table.add_row("samples/s (95 %)", *before, rate)
+    rates = [_rate(result.baseline_samples_per_second, result.baseline_ci95)] if len(columns) > 1 else []
+    table.add_row("samples/s (95 %)", *rates, _rate(result.samples_per_second, result.ci95, style="bold"))
     _add_measured(table, [measurement for _, measurement in columns.values()])
     return table
+
+
+def _rate(rate: float, interval: tuple[float, float] | None, style: str = "") -> Text:
+    """Return a rate with its interval."""
+    text = Text(rate_text(rate), style=style)
+    if interval:
+        text.append(" ({} to {})".format(*map(rate_text, interval)), style="not bold")
+    return text
 
 
 def _settings_table(columns: Mapping[str, Config]) -> Table:

@@ -31,6 +31,7 @@ def measure_naively(pipeline: Pipeline, config: Config) -> NaiveRates:
     """Train for some steps in a plain loop and report."""
     model, step = nn.Linear(1, 1), SleepingStep(pipeline)
     optimizer = SleepingSGD(model.parameters(), step)
+    step.begin_loader()
     ends: list[float] = []
     for batch in config.dataloader(SleepingDataset(pipeline), shuffle=True):
         step(model, batch).backward()

@@ -96,23 +96,24 @@ class SleepingDataset(Dataset[Tensor]):
 class SleepingStep:
     """A training step whose optimizer sleeps until the step is as long as it should be.
 
-    Notes the first index of every batch. ``warm_batches`` are those that the model is warmed up on before the loader
-    exists.
+    Notes the first index of every batch; ``begin_loader`` is called once the model has been warmed up on others.
     """
 
-    def __init__(self, pipeline: Pipeline, warm_batches: int = 0) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.calls = 0
         self.seen: list[int] = []
-        self._stalls_at = warm_batches + 3
-        self._last: Tensor | None = None
+        self._stalls_at: int | None = None
         self._end = 0.0
+
+    def begin_loader(self) -> None:
+        """Forget the batches so far."""
+        self.seen.clear()
+        self._stalls_at = 3
 
     def __call__(self, model: nn.Module, batch: Tensor) -> Tensor:
         begin = time.perf_counter()
-        if batch is not self._last:  # warming up repeats one batch
-            self._last = batch
-            self.seen.append(int(batch[0, 0]))
+        self.seen.append(int(batch[0, 0]))
         self._end = begin + self.pipeline.step + self._extra()
         loss: Tensor = model(batch).mean()
         return loss

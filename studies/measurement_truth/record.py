@@ -112,11 +112,13 @@ def compare(repetition: int, pipeline: Pipeline, num_workers: int, prefetch_fact
     if num_workers:
         config = Config(batch_size=BATCH_SIZE, num_workers=num_workers, prefetch_factor=prefetch_factor)
     naive = measure_naively(pipeline, config)
-    step, device = SleepingStep(pipeline, warm_batches=1), CpuDevice()
+    step, device = SleepingStep(pipeline), CpuDevice()
     subject = workload(pipeline, step)
     request = Request(seconds=LONGEST.get(pipeline.delay, 5.0))
-    found = measure(subject, config, open_step(subject, config, device), device, request)
-    first = 1 + found.settling_steps  # after the batch that the model was warmed up on
+    warm = open_step(subject, config, device)
+    step.begin_loader()
+    found = measure(subject, config, warm, device, request)
+    first = found.settling_steps
     low, high = found.ci95 or (0.0, 0.0)
 
     def truth(batches: Iterable[int]) -> float:
