@@ -48,7 +48,7 @@ def workload(name: str) -> tuple[str, str]:
         ((*workload("small"), "--pin-memory", "true"), 2, "--pin-memory true: pinning needs an accelerator"),
         ((*workload("small"), "--pin-memory", "maybe"), 2, "--pin-memory maybe: allowed: "),
         ((*workload("small"), "--amp", "fp8"), 2, "--amp fp8: allowed: off, bf16, fp16"),
-        ((*workload("small"), "--batch-size", "512"), 2, "--batch-size 512: the dataset has only 256 samples"),
+        ((*workload("small"), "--batch-size", "512"), 2, "--batch-size 512: an epoch has only 256 samples"),
         ((*workload("small"), "--no-such-flag"), 2, "unrecognized arguments: --no-such-flag"),
         ((*workload("small"), "--device", "cuda:99"), 2, "--device cuda:99: "),
         ((*workload("small"), "--output", "no/such/folder/x.yaml"), 5, "cannot be written: No such file or directory"),
