@@ -6,7 +6,12 @@ All are frozen and made of plain values, so that they travel as JSON.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
+
+KEPT, SLOW_BUILD = 0.5, 0.001
+"""Share of the time of building a batch that building it again may take where nothing is kept, and seconds from which
+a batch is slow enough to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +46,6 @@ class LoaderTrace:
     """Samples in a batch."""
     build_seconds: tuple[float, ...]
     """How long one worker took for each batch, one after the other."""
-    inline_seconds: float
-    """Mean time of a batch without workers."""
     receive_seconds: float
     """What the training process spends on taking a batch that is ready."""
     pin_seconds: float
@@ -63,6 +66,20 @@ class LoaderTrace:
     """What the sampler takes to order an epoch, with and without workers."""
     batch_tensors: int = 1
     """Tensors in a batch: each is an open file while it is on its way from a worker."""
+    inline_seconds: float | None = None
+    """Mean time of a batch without workers, where it is known: training without them tells."""
+    again_seconds: float | None = None
+    """Mean time of building the same batch once more in the same worker; ``None`` where that was not tried."""
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether the dataset, or the system for it, keeps what was read, so that later epochs are faster."""
+        return self.again_seconds is not None and is_kept(fmean(self.build_seconds), self.again_seconds)
+
+
+def is_kept(first: float, again: float) -> bool:
+    """Return whether building a batch again is so much faster that its samples must have been kept."""
+    return first > SLOW_BUILD and again < KEPT * first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -239,6 +239,10 @@ class Measurement:
     beginning_samples: int | None = None
     """Samples at the beginning of an iterable dataset of which alone the rate is known, since no end of an epoch was
     seen; ``None`` where whole epochs were measured, or training began anywhere in the order."""
+    batch_bytes: int = 0
+    """Bytes of the tensors in a batch; 0 where that is not known, as in studies of before."""
+    batch_tensors: int = 1
+    """Tensors in a batch."""
     unique_share: float = 1.0
     """Share of the batches that are not another worker's; below 1 where an iterable dataset is not divided."""
     stopped_early: bool = False
@@ -299,8 +303,6 @@ class WorkloadFacts:
     fingerprint: str
     """Hash over model structure, dataset type and length, and the code of both, of the loss and of the training step:
     tells one workload from another."""
-    sample_bytes: int
-    """Bytes of one collated sample."""
     versions: Mapping[str, str]
     """Versions of Python, torch and the device driver."""
     device_uuid: str | None = None
@@ -309,6 +311,8 @@ class WorkloadFacts:
     """Devices among which ``nn.DataParallel`` divides a batch, 0 on a CPU; ``None`` for any other model."""
     epoch_samples: int | None = None
     """Samples that an epoch iterates over; ``None`` for a sampler without end, and for an iterable dataset."""
+    sample_bytes: int = 0
+    """Bytes of one collated sample, in studies of before; a measurement tells those of a batch."""
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     obtainable_host_bytes: int | None = None

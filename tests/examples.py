@@ -129,7 +129,6 @@ def loader_trace(**changes: Any) -> LoaderTrace:
     example = LoaderTrace(
         batch_size=32,
         build_seconds=(0.060,) * 20,
-        inline_seconds=0.060,
         receive_seconds=0.0,
         pin_seconds=0.0,
         transfer_seconds=0.0,
@@ -243,7 +242,6 @@ def facts(**changes: Any) -> WorkloadFacts:
         model_name="Net",
         dataset_name="Images",
         fingerprint="0123456789abcdef",
-        sample_bytes=49_152,
         versions={"python": "3.11.9", "torch": "2.13.0"},
     )
     return replace(example, **changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.config import Config
@@ -141,9 +141,10 @@ class SimulatedMachine:
                 host_memory_bytes=self.peak(config),
             )
             return Attempt(outcome=Outcome.OK, payload=compute, seconds=self.seconds / 4)
-        build = self.cost(config).wait
+        alone = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
+        build = self.cost(alone).wait
         loader = examples.loader_trace(
-            batch_size=config.batch_size, build_seconds=(build,) * 20, inline_seconds=build, cpu_seconds=0.2 * build
+            batch_size=config.batch_size, build_seconds=(build,) * 20, cpu_seconds=0.2 * build
         )
         return Attempt(outcome=Outcome.OK, payload=loader, seconds=self.seconds / 4)
 

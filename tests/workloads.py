@@ -10,8 +10,11 @@ import os
 import signal
 import sys
 import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 import torch
 from torch import nn
@@ -303,3 +306,91 @@ def telling_options() -> Workload:
         return weight.sum() * 0 + is_last + 2 * is_fused
 
     return Workload(nn.Conv2d(2, 2, 2), Squares(256), optimizer=optimizer, training_step=step)
+
+
+class TellingWhoReads(Squares):
+    """Writes to a file which process reads, its parent, and whether it is a worker."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        with open(os.environ["WHO_READS"], "a") as file:
+            file.write(f"{os.getpid()} {os.getppid()} {get_worker_info() is not None}\n")
+        return super().__getitem__(index)
+
+
+def telling_who_reads() -> Workload:
+    return Workload(nn.Linear(1, 1), TellingWhoReads(1024))
+
+
+class Numbers(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Numbers behind something that is opened when the first is read, as many datasets do it."""
+
+    opened: Any = None
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.opened is None:
+            self.opened = self.open()
+        if (found := self.read(index)) != index:
+            raise ValueError(f"{found} is read instead of {index}")
+        return torch.tensor([float(index)]), torch.tensor([float(found)])
+
+    def open(self) -> Any:
+        raise NotImplementedError
+
+    def read(self, index: int) -> int:
+        raise NotImplementedError
+
+
+class InFile(Numbers):
+    """A file without a buffer: whoever shares its offset reads what is another's."""
+
+    def open(self) -> Any:
+        path = os.environ["DATA"]
+        if not os.path.exists(path):
+            with open(path, "wb") as file:
+                file.write(np.arange(len(self), dtype="<i8").tobytes())
+        return open(path, "rb", buffering=0)  # for as long as the dataset lives
+
+    def read(self, index: int) -> int:
+        self.opened.seek(8 * index)
+        time.sleep(0.0002)
+        return int.from_bytes(self.opened.read(8), "little")
+
+
+class InArchive(Numbers):
+    """A member for each number."""
+
+    def open(self) -> Any:
+        path = os.environ["DATA"]
+        if not os.path.exists(path):
+            with zipfile.ZipFile(path, "w") as archive:
+                for number in range(len(self)):
+                    archive.writestr(str(number), str(number))
+        return zipfile.ZipFile(path)
+
+    def read(self, index: int) -> int:
+        return int(self.opened.read(str(index)))
+
+
+class BehindThreads(Numbers):
+    """A client with a pool of threads, of which none lives in a fork."""
+
+    def open(self) -> Any:
+        return ThreadPoolExecutor(2)
+
+    def read(self, index: int) -> int:
+        return int(self.opened.submit(lambda: index).result())
+
+
+def opening_a_file_late() -> Workload:
+    return Workload(nn.Linear(1, 1), InFile())
+
+
+def opening_an_archive_late() -> Workload:
+    return Workload(nn.Linear(1, 1), InArchive())
+
+
+def with_a_client_of_threads() -> Workload:
+    return Workload(nn.Linear(1, 1), BehindThreads())

@@ -123,14 +123,15 @@ def _of_dataset(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
             (f"{anatomy.numpy_arrays} arrays in a sample",),
             "return torch.from_numpy(array) from the dataset",
         )
-    is_small = 0 < evidence.facts.sample_bytes <= FEW_BYTES
-    fetching = anatomy.sample_seconds * evidence.config.batch_size
+    batch_size = evidence.config.batch_size
+    sample_bytes = evidence.measurement.batch_bytes // batch_size
+    fetching = anatomy.sample_seconds * batch_size
     is_felt = fetching > FELT_SHARE * evidence.measurement.step_time.total
-    if is_small and is_felt and not anatomy.has_getitems and not evidence.facts.iterable:
+    if 0 < sample_bytes <= FEW_BYTES and is_felt and not anatomy.has_getitems and not evidence.facts.iterable:
         yield _finding(
             Cause.GETITEMS,
             "samples are small and fetched one at a time",
-            (f"{evidence.facts.sample_bytes} bytes a sample, {1e6 * anatomy.sample_seconds:.3g} us each",),
+            (f"{sample_bytes} bytes a sample, {1e6 * anatomy.sample_seconds:.3g} us each",),
             "give the dataset __getitems__(indices), which fetches a whole batch at once",
         )
     yield from _of_workers(evidence, anatomy)

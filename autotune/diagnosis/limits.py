@@ -133,7 +133,7 @@ def _compute_limit(evidence: Evidence) -> Finding:
 def _slow_copy(evidence: Evidence, share: float) -> Finding:
     config, split = evidence.config, evidence.measurement.step_time
     pinned = "pinned" if config.pin_memory else "not pinned"
-    size = evidence.facts.sample_bytes * config.batch_size
+    size = evidence.measurement.batch_bytes
     bytes_text = f", {size / 2**20:.3g} MiB" if size else ""
     advice = "send smaller types (uint8 images) and turn them into floats on the device"
     return limit(

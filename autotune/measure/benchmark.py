@@ -122,6 +122,8 @@ def _report(
         conditions=conditions,
         loss=None if loss is None else float(loss),
         beginning_samples=beginning,
+        batch_bytes=stream.batch_bytes,
+        batch_tensors=stream.batch_tensors,
         unique_share=stream.unique_share,
         stopped_early=run.stopped_early,
         notes=(

@@ -9,7 +9,8 @@ import random
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,44 +42,57 @@ def begin_anywhere(seed: int) -> float:
 
 
 def open_loader(
-    workload: Workload, config: Config, counter: CountingCollate, place: float | None = 0.0
+    workload: Workload, config: Config, counter: CountingCollate, place: float | None = 0.0, *, twice: bool = False
 ) -> DataLoader[Any]:
     """Build the loader as a training script would, with counting around its collate function.
 
     Its first epoch begins at a place of the order, a share of it, and ends with the indices before that; where it is
-    ``None``, each batch comes from another part of the order.
+    ``None``, each batch comes from another part of the order. With ``twice`` each comes once more right after itself.
     """
     arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
     if workload.batch_sampler is not None:
         left_out.add("drop_last")  # that is the sampler's to decide
-        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place)
+        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place, twice=twice)
     elif workload.sampler is not None:
-        arguments["sampler"] = TimedSampler(workload.sampler, place, config.batch_size)
+        arguments["sampler"] = TimedSampler(workload.sampler, place, config.batch_size, twice=twice)
     elif not isinstance(workload.dataset, IterableDataset):  # as with shuffle=True
         shuffled = RandomSampler(workload.dataset, generator=options.get("generator"))  # type: ignore[arg-type]
-        arguments["sampler"] = TimedSampler(shuffled, place, config.batch_size)
+        arguments["sampler"] = TimedSampler(shuffled, place, config.batch_size, twice=twice)
     arguments |= {name: value for name, value in options.items() if name not in left_out}
     return config.dataloader(workload.dataset, **arguments)
 
 
-def open_stream(workload: Workload, config: Config, place: float | None = 0.0) -> BatchStream:
+def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *, twice: bool = False) -> BatchStream:
     """Return batches without end from such a loader; its workers start with the first."""
     is_iterable = isinstance(workload.dataset, IterableDataset)
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
     counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
-    return BatchStream(open_loader(workload, config, counter, place), counter, workload.epoch_batches)
+    loader = open_loader(workload, config, counter, place, twice=twice)
+    return BatchStream(loader, counter, workload.epoch_batches)
+
+
+def open_reader(workload: Workload, config: Config, place: float | None = 0.0) -> BatchStream:
+    """Return batches without end for a look at the step; one worker builds them where the configuration has workers.
+
+    A process that forks workers never reads the dataset itself: they would inherit its offsets, threads and locks.
+    The loader's timeout is left out, which is about training.
+    """
+    workers, options = min(1, config.num_workers), workload.loader_options or {}
+    single = Config(batch_size=config.batch_size, num_workers=workers, prefetch_factor=workers or None)
+    without_limit = {name: value for name, value in options.items() if name != "timeout"}
+    return open_stream(replace(workload, loader_options=without_limit), single, place)
 
 
 class TimedSampler:
     """A sampler whose first epoch begins at another place of its order, and the time that each order takes."""
 
-    def __init__(self, sampler: Any, place: float | None = 0.0, unit: int = 1) -> None:
+    def __init__(self, sampler: Any, place: float | None = 0.0, unit: int = 1, *, twice: bool = False) -> None:
         """Take the share of the order to pass over, in multiples of ``unit``, or ``None`` for units from all over it.
 
-        Without a length the order stays as it is.
+        Without a length the order stays as it is. With ``twice`` each unit comes once more right after itself.
         """
-        self._sampler, self._place, self._unit = sampler, place, unit
+        self._sampler, self._place, self._unit, self.is_twice = sampler, place, unit, twice
         self.seconds: list[float] = []
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
         self.skipping_seconds = 0.0
@@ -100,10 +114,15 @@ class TimedSampler:
             starts = sorted(range(0, len(passed), unit), key=lambda start: start // unit * GOLDEN % 1.0)
             first, passed = [index for start in starts for index in passed[start : start + unit]] or first, []
         self.skipping_seconds = time.perf_counter() - ordered
-        return itertools.chain(first, indices, passed)
+        rest = itertools.chain(first, indices, passed)
+        return self._each_twice(rest) if self.is_twice else rest
+
+    def _each_twice(self, indices: Iterator[Any]) -> Iterator[Any]:
+        while unit := list(itertools.islice(indices, self._unit)):
+            yield from (*unit, *unit)
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self._sampler) * (2 if self.is_twice else 1)
 
     @property
     def set_epoch(self) -> Any:
@@ -111,10 +130,19 @@ class TimedSampler:
         return self._sampler.set_epoch
 
 
+class Built(NamedTuple):
+    """Samples of a batch, the number of its worker, and how many batches this worker built before it."""
+
+    samples: int
+    worker: int
+    before: int
+
+
 class CountingCollate:
     """A collate function that also counts the batches each worker builds, in memory shared with the parent.
 
-    A batch travels with the number of its samples, which its shape does not always tell. With ``compares_workers``
+    A batch travels with the number of its samples, which its shape does not always tell, and its place among those
+    of its worker. With ``compares_workers``
     each worker's first batch is noted: workers of an iterable dataset that does not divide itself among them all yield
     the same samples, and those must not count twice.
     """
@@ -128,7 +156,7 @@ class CountingCollate:
         self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
         self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64).share_memory_()
 
-    def __call__(self, samples: list[Any]) -> tuple[Any, int]:
+    def __call__(self, samples: list[Any]) -> tuple[Any, Built]:
         """Collate, then count: a batch is ready only when it is built."""
         batch = self._collate(samples)
         worker = get_worker_info()
@@ -139,7 +167,7 @@ class CountingCollate:
         if worker:
             self._pids[number] = os.getpid()
         self._slots[number] = built + 1
-        return batch, len(samples)
+        return batch, Built(len(samples), number, built)
 
     def _note(self, worker: int, built: int, samples: list[Any], batch: Any) -> None:
         """Note a worker's first batch, and something that differs from it where contents differ at all."""
@@ -155,9 +183,9 @@ class CountingCollate:
         return tuple(pid for pid in self._pids.tolist() if pid)
 
     @property
-    def produced(self) -> int:
-        """Batches built so far by all workers together."""
-        return int(self._slots.sum())
+    def built(self) -> list[int]:
+        """Batches built so far by each worker."""
+        return [int(count) for count in self._slots]
 
     @property
     def empty_workers(self) -> int:
@@ -217,14 +245,15 @@ class BatchStream:
         self._most = epoch_batches if isinstance(epoch_batches, int) else None
         if isinstance(epoch_batches, float) and self._said is not None:
             self._most = max(1, int(self._said * epoch_batches))
-        self._dropped = 0
+        self._gone = counter.built
         self._iterator: Iterator[Any] | None = None
-        self._position = 0
+        self.position = 0
+        """Batches of the current epoch handed out so far."""
         self._noted: frozenset[int] = frozenset()
         self.samples = 0
         """Samples in the batch handed out last."""
-        self.batch_bytes = 0
-        """Bytes of the tensors in the first batch."""
+        self.batch_bytes, self.batch_tensors = 0, 0
+        """Bytes of the tensors in the first batch, and how many these are."""
         self.consumed = 0
         """Batches handed out so far."""
         self.epochs = 0
@@ -244,12 +273,12 @@ class BatchStream:
     def __next__(self) -> Any:
         """Return the next batch, of the next epoch where this one has ended."""
         begin = time.perf_counter()  # ending an epoch, and its workers, is part of starting the next
-        if self._iterator is not None and self._position != self._most:
+        if self._iterator is not None and self.position != self._most:
             try:
                 return self._count(next(self._iterator))
             except StopIteration:
-                self.epoch_batches = self._position
-                if self._said not in (None, self._position):
+                self.epoch_batches = self.position
+                if self._said not in (None, self.position):
                     self.misstated_batches = self._said
         return self._start_epoch(begin)
 
@@ -257,11 +286,8 @@ class BatchStream:
         set_epoch = getattr(self._loader.sampler, "set_epoch", None)
         if set_epoch:
             set_epoch(self.epochs)  # as training has to, for another order in each
-        built = self._counter.produced
+        self._gone = self._counter.built
         self._iterator = iter(self._loader)  # as trainers do: workers of an epoch that was cut short end after that
-        if self._loader.persistent_workers:
-            built = self._counter.produced  # they have built all that they were asked for
-        self._dropped = built - self.consumed
         workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
         if workers != self._noted:  # so that nothing of theirs is left should they fail
             note_workers(workers)
@@ -272,16 +298,24 @@ class BatchStream:
             raise UserCodeError("the dataset yields no batch: an epoch ended before its first one") from None
         skipping = 0.0 if self._timed_sampler is None else self._timed_sampler.skipping_seconds
         self.start_seconds.append(time.perf_counter() - begin - skipping)
-        self.batch_bytes = self.batch_bytes or tensor_bytes(batch[0])
+        if not self.epochs:
+            self.batch_bytes, self.batch_tensors = tensor_bytes(batch[0]), len(list(tensors_in(batch[0])))
         self.epochs += 1
-        self._position = 0
+        self.position = 0
         return self._count(batch)
 
-    def _count(self, counted: tuple[Any, int]) -> Any:
-        batch, self.samples = counted
+    def _count(self, counted: tuple[Any, Built]) -> Any:
+        batch, built = counted
+        self.samples = built.samples
+        self._gone[built.worker] = built.before + 1  # all before it is handed out, or of an epoch cut short
         self.consumed += 1
-        self._position += 1
+        self.position += 1
         return batch
+
+    @property
+    def is_twice(self) -> bool:
+        """Whether each batch comes once more right after itself."""
+        return self._timed_sampler is not None and self._timed_sampler.is_twice
 
     @property
     def dataset(self) -> Any:
@@ -291,7 +325,7 @@ class BatchStream:
     @property
     def steps_left(self) -> int | None:
         """Batches left in the current epoch, ``None`` while the length of an epoch is not known."""
-        return None if self.epoch_batches is None else self.epoch_batches - self._position
+        return None if self.epoch_batches is None else self.epoch_batches - self.position
 
     @property
     def epoch_samples(self) -> int | None:
@@ -314,12 +348,12 @@ class BatchStream:
     @property
     def ready(self) -> int:
         """Batches built and not yet handed out."""
-        return self._counter.produced - self.consumed - self._dropped
+        return self.produced - sum(self._gone)
 
     @property
     def produced(self) -> int:
         """Batches built so far."""
-        return self._counter.produced
+        return sum(self._counter.built)
 
     @property
     def workers(self) -> tuple[int, ...]:

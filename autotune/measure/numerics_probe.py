@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 
 from autotune.config import Config
 from autotune.measure.device import Device
-from autotune.measure.loader import open_stream
+from autotune.measure.loader import open_reader
 from autotune.measure.step import TrainingStep, tensor_bytes
 from autotune.probes import NumericsCheck
 from autotune.workload import Workload
@@ -183,12 +183,12 @@ def _values(gradient: torch.Tensor) -> torch.Tensor:
 
 def _take_batches(workload: Workload, config: Config, seconds: float) -> list[Any]:
     """Return different batches: a few at least, more while there is time and room."""
-    stream = open_stream(workload, Config(batch_size=config.batch_size))
     limit = time.perf_counter() + seconds
-    batches = [next(stream)]
-    most = min(STEPS, MOST_BYTES // max(1, tensor_bytes(batches[0])))
-    while len(batches) < LEAST_BATCHES or (len(batches) < most and time.perf_counter() < limit):
-        batches.append(next(stream))
+    with closing(open_reader(workload, config)) as stream:
+        batches = [next(stream)]
+        most = min(STEPS, MOST_BYTES // max(1, tensor_bytes(batches[0])))
+        while len(batches) < LEAST_BATCHES or (len(batches) < most and time.perf_counter() < limit):
+            batches.append(next(stream))
     return batches
 
 

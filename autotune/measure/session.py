@@ -85,8 +85,8 @@ class Session:
         from autotune.measure.loader import begin_anywhere
         from autotune.measure.loader_probe import look_at_loader
 
-        place, ranks = begin_anywhere(request.seed or 0), self._group.size
-        trace = look_at_loader(self._workload, config.batch_size, self._device, request.seconds, ranks, place)
+        place = begin_anywhere(request.seed or 0)
+        trace = look_at_loader(self._workload, config, self._device, request.seconds, place)
         return Attempt(outcome=Outcome.OK, payload=trace)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:

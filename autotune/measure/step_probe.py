@@ -6,17 +6,18 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, variance
 from typing import Any, NamedTuple
 
-from torch.utils.data import DistributedSampler, IterableDataset, default_collate
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from autotune.config import Config
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device, Mark
-from autotune.measure.loader import open_stream
+from autotune.measure.loader import open_reader
 from autotune.measure.process_memory import MemorySample, open_segments, peak_host_bytes
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import TrainingStep, move, tensor_bytes
@@ -37,16 +38,8 @@ WARM_SECONDS = 0.6
 WARM_STEPS = 10
 WARM_CAP_SECONDS = 4.0
 """How long it runs at most, where steps are slow; three steps are always made."""
-LARGEST_STEPS = 2
-"""Steps on a batch with the largest sample seen; the optimizer's state is allocated in the first step of all."""
-LARGEST_SECONDS = 0.3
-"""How long samples are drawn for the largest."""
 LEAST_REST = 2
 """Samples of a last batch that is trained on: of a single one, batch normalisation has no statistics."""
-MOST_INDICES = 100_000
-"""Indices that are drawn from a sampler, among which samples are looked at."""
-EQUAL_SAMPLES = 32
-"""Samples of equal size after which no larger one is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,6 @@ def open_step(workload: Workload, config: Config, device: Device, group: RankGro
     device.synchronize()
     conditions = conditions_between(before, after := snapshot(job=group.job))
     rate, spread = ceiling([device.seconds(a, b) for a, b in pairwise(ends)], [each.samples for each in found])
-    _take_the_largest(workload, config, step, device, found[0].batch, group)
     if "compile" in config.options:
         _take_the_last(workload, config, step, device)
     peaks, held = device.peaks(), sum(open_segments(os.getpid()).values())  # there are no workers now
@@ -111,15 +103,15 @@ def open_step(workload: Workload, config: Config, device: Device, group: RankGro
 
 def _resident_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
     """Return batches from all over an epoch, moved to the device: one, and as many as are read in a moment."""
-    stream = open_stream(workload, Config(batch_size=config.batch_size), place=None)
     found: list[_Resident] = []
     begin, size, most = time.perf_counter(), 0, RESIDENT_SHARE * device.memory_limit
-    while not found or (len(found) < RESIDENT and time.perf_counter() - begin < READ_SECONDS):
-        batch = next(stream)
-        size += tensor_bytes(batch)
-        if found and (size > most or stream.samples < LEAST_REST <= config.batch_size):
-            break
-        found.append(_Resident(move(batch, device.torch_device, non_blocking=False), stream.samples))
+    with closing(open_reader(workload, config, place=None)) as stream:
+        while not found or (len(found) < RESIDENT and time.perf_counter() - begin < READ_SECONDS):
+            batch = next(stream)
+            size += tensor_bytes(batch)
+            if found and (size > most or stream.samples < LEAST_REST <= config.batch_size):
+                break
+            found.append(_Resident(move(batch, device.torch_device, non_blocking=False), stream.samples))
     return found
 
 
@@ -164,23 +156,6 @@ def _is_warm(steps: int, seconds: float) -> bool:
     return steps >= 3 and seconds >= least
 
 
-def _take_the_largest(
-    workload: Workload, config: Config, step: TrainingStep, device: Device, batch: Any, group: RankGroup
-) -> None:
-    """Where samples differ in size, train on a batch with the largest of those seen: that peak counts.
-
-    Ranks look at samples of their own; one that has found none takes the resident ``batch`` meanwhile.
-    """
-    largest = _largest_batch(workload, config.batch_size)
-    if not any(group.gather(largest is not None)):
-        return
-    if largest is not None:
-        batch = move(largest, device.torch_device, non_blocking=False)
-    for _ in range(LARGEST_STEPS):
-        step(batch)
-    device.synchronize()
-
-
 def _take_the_last(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
     """Train on a batch as short as an epoch's last: a compiled model compiles once more for it, and not in a window."""
     dataset: Any = workload.dataset
@@ -192,42 +167,6 @@ def _take_the_last(workload: Workload, config: Config, step: TrainingStep, devic
     rest = samples % config.batch_size
     if samples < config.batch_size or rest < LEAST_REST:
         return
-    collate = workload.collate_fn or default_collate
-    step(move(collate([dataset[index] for index in range(rest)]), device.torch_device, non_blocking=False), rest)
+    with closing(open_reader(workload, replace(config, batch_size=rest))) as stream:
+        step(move(next(stream), device.torch_device, non_blocking=False), rest)
     device.synchronize()
-
-
-def _largest_batch(workload: Workload, batch_size: int) -> Any:
-    """Return the largest batch that a short look found, or ``None`` where all have one size or none can be chosen."""
-    dataset: Any = workload.dataset
-    if workload.batch_sampler is not None:
-        return _largest_of_sampler(workload, batch_size)
-    if isinstance(dataset, IterableDataset):
-        return None
-    collate = workload.collate_fn or default_collate
-    indices = range(len(dataset)) if workload.sampler is None else list(islice(workload.sampler, MOST_INDICES))
-    stride = max(1, len(indices) // EQUAL_SAMPLES)
-    spread = chain.from_iterable(indices[first::stride] for first in range(stride))
-    largest, most, sizes = None, -1, set()
-    others: list[Any] = []
-    limit = time.perf_counter() + LARGEST_SECONDS
-    for count, index in enumerate(spread, start=1):
-        sample = dataset[index]
-        sizes.add(size := tensor_bytes(collate([sample])))
-        if size > most:
-            largest, most, sample = sample, size, largest
-        if sample is not None and len(others) < batch_size - 1:
-            others.append(sample)
-        if time.perf_counter() > limit or (count >= EQUAL_SAMPLES and len(sizes) == 1):
-            break
-    return collate([largest, *others]) if len(sizes) > 1 else None
-
-
-def _largest_of_sampler(workload: Workload, batch_size: int) -> Any:
-    """Return the largest of the batches that a batch sampler made in a short time."""
-    stream = open_stream(workload, Config(batch_size=batch_size))
-    limit = time.perf_counter() + LARGEST_SECONDS
-    largest = next(stream)
-    while time.perf_counter() < limit:
-        largest = max(largest, next(stream), key=tensor_bytes)
-    return largest

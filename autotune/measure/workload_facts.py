@@ -17,13 +17,12 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset
 
-from autotune.errors import UserCodeError
 from autotune.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
 from autotune.measure.loader import length_of
-from autotune.measure.step import loss_reduction, tensor_bytes
+from autotune.measure.step import loss_reduction
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload, differing_settings
 
@@ -45,17 +44,12 @@ WRAPPED = ("dataset", "datasets")
 
 
 def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts:
-    """Look at model, dataset and device; builds one sample. Each of several ``ranks`` has its share of free memory.
-
-    Raises ``UserCodeError`` when the dataset gives no sample; what the sample's own code raises passes through.
-    """
+    """Look at model, dataset and device, and read no sample. Each of several ``ranks`` has its share of free memory."""
     dataset = workload.dataset
     length = len(dataset) if isinstance(dataset, Sized) else None
-    sample = _first_sample(workload)
     devices: list[int] | None = None
     if isinstance(workload.model, torch.nn.DataParallel):
         devices = list(workload.model.device_ids)
-    collate = workload.collate_fn or default_collate
     return WorkloadFacts(
         dataset_length=length,
         epoch_samples=_epoch_samples(workload),
@@ -72,7 +66,6 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         model_name=type(workload.model).__qualname__,
         dataset_name=type(dataset).__qualname__,
         fingerprint=fingerprint(workload, length),
-        sample_bytes=tensor_bytes(collate([sample])),
         versions=_versions(device),
         device_uuid=device.uuid,
         data_parallel_devices=len(devices) if devices is not None else None,
@@ -86,15 +79,6 @@ def _epoch_samples(workload: Workload) -> int | None:
     if isinstance(workload.dataset, IterableDataset):
         return None
     return length_of(workload.dataset if workload.sampler is None else workload.sampler)
-
-
-def _first_sample(workload: Workload) -> Any:
-    dataset: Any = workload.dataset
-    if not isinstance(dataset, IterableDataset):
-        return dataset[0] if workload.sampler is None else dataset[next(iter(workload.sampler))]
-    for sample in dataset:
-        return sample
-    raise UserCodeError("the dataset is empty: it yields no sample")
 
 
 def _versions(device: Device) -> dict[str, str]:

@@ -47,7 +47,9 @@ class ProcessRunner:
     On a CPU configurations that differ in the loader, batch size or precision share a session; on an
     accelerator only those that differ in the loader do, because memory fragments and kernels are chosen per
     process. Options stay on a model and in its process, so each set of them has sessions of its own.
-    ``request.fresh`` always opens a new one, and a failure ends the one it happened in.
+    A session that forks loader workers never reads the dataset, or workers would inherit its offsets, threads and
+    locks: what reads has a session of its own. ``request.fresh`` always opens a new one, and a failure ends the one
+    it happened in.
     """
 
     def __init__(
@@ -138,8 +140,7 @@ class ProcessRunner:
                 self._locks.pop().free()
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
-        if request.part in OF_ONE_PROCESS:
-            config = replace(config, ranks=1)
+        config = self._as_asked(config, request)
         key = self._session_key(config, request)
         if self._session is None or request.fresh or key != self._key:
             self._open(config)
@@ -150,12 +151,27 @@ class ProcessRunner:
         attempt = from_json(Attempt, reply)
         return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
 
+    def _as_asked(self, config: Config, request: Request) -> Config:
+        """Return a configuration as a part asks for it: without workers, or with one.
+
+        A look at the step needs a few batches. It reads them, or has them from a worker where the open session forks.
+        """
+        if request.part in OF_ONE_PROCESS:
+            config = replace(config, ranks=1)
+        if request.part in ("training", "trace"):
+            return config
+        reading = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
+        forking = config if config.num_workers else replace(config, num_workers=1)
+        is_open = not request.fresh and self._key == self._session_key(forking, request)
+        return forking if request.part == "loader" or (is_open and request.part != "anatomy") else reading
+
     def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
         """Return what configurations must have in common to be measured in one session.
 
         A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
         """
-        common = (*_threads(config), config.ranks, config.options, _needs_plain_model(config, request))
+        plain = _needs_plain_model(config, request)
+        common = (*_threads(config), config.ranks, config.options, plain, config.num_workers > 0)
         if self._on_cpu:
             return common
         if request is not None and request.part != "training":

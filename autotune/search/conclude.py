@@ -54,8 +54,8 @@ class Course:
     """Whether the user has stopped it."""
     tried: tuple[TriedOption, ...] = ()
     """The options that were explored."""
-    distrusted: Sequence[str] = ()
-    """Why precisions were left out."""
+    left_out: Sequence[str] = ()
+    """Why precisions and loader workers were left out."""
     probes: Sequence[Probe] = ()
     """The short looks at parts, which tell why the answer is no faster."""
     landscape: Callable[[Config], Landscape] | None = None
@@ -270,7 +270,7 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
     if confirmation:
         yield from answer.typical.notes
     yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
-    yield from (f"{why}: left out" for why in course.distrusted)
+    yield from (f"{why}: left out" for why in course.left_out)
 
 
 def _places_text(confirmation: Confirmation) -> str | None:

@@ -17,9 +17,9 @@ from autotune.records import Attempt, Outcome, Part, Probe, Request, Runner
 from autotune.result import TriedOption
 from autotune.runner.attempt import measure_once_more
 from autotune.search.feasibility import reason_against
+from autotune.search.forecast import GAIN
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS
 from autotune.search.space import without_loader
-from autotune.search.stopping import GAIN
 
 EXPLORE_SHARE = 0.3
 """Share of the budget that is set aside for exploring; it may also take what the search leaves."""

@@ -18,16 +18,18 @@ from autotune.records import Outcome, Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds
 from autotune.search.gp import Posterior, expected_gain, posterior
-from autotune.search.observations import Observations
+from autotune.search.observations import CHANCE, Observations
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import KNOBS, Space, without_loader
 
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
-LOOK_PREFETCH = 4
-"""Batches that a look at the loader asks its worker for ahead."""
 DISTURBANCE = 0.5
 """Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
+GAIN = 0.02
+"""Gains below this share do not count: no measurement here tells them from nothing."""
+KNOWN = 1.5
+"""Ratio of what a step may give to what is expected of it, above which it says nothing of what is possible."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -59,6 +61,8 @@ class Forecast:
     """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
     is_untried: NDArray[np.bool_]
     """Whether it lies within the bounds, and nobody has measured it or is doing so."""
+    is_doubtful: NDArray[np.bool_]
+    """Whether one has loader workers, which have failed so far: it comes last, and is not confirmed untried."""
     base: Config
     """What the user runs now."""
     best: Trial
@@ -69,6 +73,8 @@ class Forecast:
     """The configuration measured last, whose process may still live."""
     failures: tuple[_Failure, ...] = ()
     """What failed when it was measured: what is like it is expected to fail, too."""
+    worker_failures: Sequence[str] = ()
+    """How loader workers have failed, where none has ever worked."""
     promised: Posterior | None = None
     """What is expected if what other tuners are measuring now gives what is expected of it; ``None`` where none is."""
 
@@ -76,9 +82,11 @@ class Forecast:
         """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
         if not self.is_open.any():
             return None
+        sure = self.is_open & ~self.is_doubtful
+        pool = sure if self._upside(sure) >= GAIN else self.is_open
         means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
-        gains = np.where(self.is_open, expected_gain(means, self._expected.errors, self.best_log), -1.0)
-        near = np.flatnonzero(self.is_open & (gains >= NEARLY * gains.max()))
+        gains = np.where(pool, expected_gain(means, self._expected.errors, self.best_log), -1.0)
+        near = np.flatnonzero(pool & (gains >= NEARLY * gains.max()))
         equal = (self.configs[index] for index in near)
         step = self.last and self.last.step_key
         return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
@@ -97,8 +105,11 @@ class Forecast:
 
     def refusal(self, config: Config) -> str | None:
         """Return why a configuration is not worth trying: it would not fit, or one like it has failed."""
-        if (refused := self.prediction.refusals[self.position[config]]) is not None:
+        index = self.position[config]
+        if (refused := self.prediction.refusals[index]) is not None:
             return refused
+        if self.is_doubtful[index] and len(self.worker_failures) > 1:
+            return f"loader workers have failed {len(self.worker_failures)} times: {self.worker_failures[-1]}"
         alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
         if alike is None:
             return None
@@ -109,17 +120,21 @@ class Forecast:
     @property
     def upside(self) -> float:
         """How much faster than the best another one may be, as a share, ``HOPE`` deviations included."""
-        if not self.is_open.any():
+        return self._upside(self.is_open)
+
+    def _upside(self, among: NDArray[np.bool_]) -> float:
+        if not among.any():
             return 0.0
         hopes = np.minimum(self._expected.means + HOPE * self._expected.errors, np.log(self.prediction.ceilings))
-        return float(np.exp(hopes[self.is_open].max() - self.best_log) - 1)
+        return float(np.exp(hopes[among].max() - self.best_log) - 1)
 
     def most_promising(self) -> Config | None:
         """Return the configuration that is expected to be the fastest of those that were not measured and may fit.
 
         ``None`` where there is none. It need not be expected to win.
         """
-        is_left = np.array([self.refusal(config) is None for config in self.configs]) & self.is_untried
+        may_run = np.array([self.refusal(config) is None for config in self.configs])
+        is_left = may_run & self.is_untried & ~self.is_doubtful
         return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
 
     @property
@@ -163,6 +178,11 @@ class Forecast:
                 found.setdefault(key, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
         return list(found.values())
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why loader workers were left out; empty where they were not."""
+        return (f"loader workers: {self.worker_failures[-1]}",) if self.worker_failures else ()
+
     def doubtful_step(self, observations: Observations) -> Config | None:
         """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
 
@@ -178,13 +198,23 @@ class Forecast:
 
     @property
     def highest_limit(self) -> float:
-        """The samples per second that nothing which fits exceeds if no loader is ever late."""
-        return max(float(self._fitting(self.prediction.limits).max()), float(np.exp(self.best_log)))
+        """The samples per second that nothing which fits exceeds if no loader is ever late.
+
+        Infinite where a step of which too little is known would decide it.
+        """
+        top = int(np.argmax(np.where(self._fits, self.prediction.limits, -1.0)))
+        if self.prediction.most[top] > KNOWN * self.prediction.ceilings[top]:
+            return math.inf
+        return max(float(self.prediction.limits[top]), float(np.exp(self.best_log)))
 
     def _fitting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values of what fits the machine; of all where nothing is said to."""
+        return values[self._fits]
+
+    @property
+    def _fits(self) -> NDArray[np.bool_]:
         fits = np.array([refusal is None for refusal in self.prediction.refusals])
-        return values[fits] if fits.any() else values
+        return fits if fits.any() else ~fits
 
     @property
     def _expected(self) -> Posterior:
@@ -211,7 +241,10 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         refusal is None and not any(_also_fails(config, failure) for failure in failures)
         for refusal, config in zip(prediction.refusals, configs, strict=True)
     ]
-    is_open = is_untried & np.array(may_run) & (np.log(prediction.bounds) > best_log)
+    failed = observations.worker_failures
+    is_doubtful = np.array([bool(failed) and config.num_workers > 0 for config in configs])
+    is_closed = is_doubtful & (len(failed) > 1)
+    is_open = is_untried & np.array(may_run) & ~is_closed & (np.log(prediction.bounds) > best_log)
     return Forecast(
         configs=configs,
         position=position,
@@ -220,6 +253,8 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         promised=promised,
         is_open=is_open,
         is_untried=is_untried,
+        is_doubtful=is_doubtful,
+        worker_failures=failed,
         base=space.base,
         best=best,
         best_log=best_log,
@@ -261,12 +296,9 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
             yield _Failure(trial.config, outcome, "takes more memory than it may")
     for probe in observations.probes:
-        is_look = probe.part in ("compute", "loader") and not probe.attempt.found
-        if is_look and probe.attempt.outcome is not Outcome.TIMEOUT:  # more workers may be in time
-            config = probe.config
-            if probe.part == "loader":  # which has a worker
-                config = replace(config, num_workers=1, prefetch_factor=LOOK_PREFETCH)
-            yield _Failure(config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a short look")
+        closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
+        if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
+            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a short look")
 
 
 def feasible(observations: Observations) -> list[Trial]:

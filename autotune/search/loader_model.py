@@ -90,10 +90,10 @@ class LoaderModel:
         """Return the seconds from batch to batch without workers."""
         trace, step = self.trace(pipeline.batch_size), pipeline.step
         if self._host_seconds is None:
-            return trace.inline_seconds + step
+            return _inline(trace) + step
         if pipeline.pinned:
-            return max(trace.inline_seconds + trace.pin_seconds + self._host_seconds, step)
-        return max(trace.inline_seconds + self._host_seconds, step) + trace.transfer_seconds
+            return max(_inline(trace) + trace.pin_seconds + self._host_seconds, step)
+        return max(_inline(trace) + self._host_seconds, step) + trace.transfer_seconds
 
     def _fed(self, pipelines: Sequence[_Pipeline]) -> Floats:
         """Return the batches per second of pipelines with workers, by the recursion."""
@@ -147,19 +147,19 @@ class LoaderModel:
         return trace.order_seconds + fmean(trace.build_seconds) + starting
 
 
-def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int) -> LoaderTrace:
+def trace_from_baseline(config: Config, measured: Measurement) -> LoaderTrace:
     """Return what the baseline's own measurement says of its loader, where there is no trace."""
     split, workers = measured.step_time, config.num_workers
     build = workers * split.total if workers else split.data_wait
     return LoaderTrace(
         batch_size=config.batch_size,
         build_seconds=(build,),
-        inline_seconds=build,
         receive_seconds=0.0,
         pin_seconds=0.0,
         transfer_seconds=split.host_to_device,
         cpu_seconds=build,
-        batch_bytes=config.batch_size * sample_bytes,
+        batch_bytes=measured.batch_bytes,
+        batch_tensors=measured.batch_tensors,
         start_seconds=0.05,
         order_seconds=measured.order_seconds or 0.0,
         worker_memory_bytes=0,
@@ -167,24 +167,27 @@ def trace_from_baseline(config: Config, measured: Measurement, sample_bytes: int
     )
 
 
-def as_slow_as(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -> tuple[LoaderTrace, ...]:
-    """Return traces with builds as long as training without workers ``waited`` for a batch, where that is much longer.
+def with_inline(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -> tuple[LoaderTrace, ...]:
+    """Return traces that know how long training without workers ``waited`` for a batch of one size.
 
-    A short look may miss the stalls of a loader, or begin with one, which does not count.
+    Where that is much longer than a worker took, the look has missed the stalls of the loader, or begun with one, which
+    does not count: then a worker takes as long.
     """
-    looked_at = _trace_at(traces, batch_size)
-    inline = waited / max(looked_at.inline_seconds, NOTHING)
-    worker = max(1.0, waited / max(fmean(looked_at.build_seconds), NOTHING))
-    if inline < MISSED:
-        return tuple(traces)
+    ratio = waited / max(fmean(_trace_at(traces, batch_size).build_seconds), NOTHING)
+    missed = ratio if ratio >= MISSED else 1.0
     return tuple(
         replace(
             trace,
-            inline_seconds=inline * trace.inline_seconds,
-            build_seconds=tuple(worker * build for build in trace.build_seconds),
+            inline_seconds=ratio * fmean(trace.build_seconds),
+            build_seconds=tuple(missed * build for build in trace.build_seconds),
         )
         for trace in traces
     )
+
+
+def _inline(trace: LoaderTrace) -> float:
+    """Return the seconds of a batch without workers; what one worker takes, where that is not known."""
+    return fmean(trace.build_seconds) if trace.inline_seconds is None else trace.inline_seconds
 
 
 @lru_cache(maxsize=256)
@@ -211,7 +214,7 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         near,
         batch_size=batch_size,
         build_seconds=tuple(builds.tolist()),
-        inline_seconds=near.inline_seconds * factor,
+        inline_seconds=None if near.inline_seconds is None else near.inline_seconds * factor,
         cpu_seconds=near.cpu_seconds * factor,
         pin_seconds=near.pin_seconds * samples,
         transfer_seconds=near.transfer_seconds * samples,

@@ -15,7 +15,7 @@ from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import measure_once_more, require_numbers
-from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe
+from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
 from autotune.search.study import TuningStudy
@@ -40,8 +40,9 @@ CROWDED_SHARE, LATEST = 0.5, 8
 """Share of the latest measurements from which a machine counts as crowded, and how many these are."""
 MAX_DOUBTS = 4
 """Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
-LOOK_LIMIT = 60.0
-"""Seconds after which a look is given up."""
+LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
+"""Seconds after which a look is given up, and a trial of a kind that has failed: a share of the budget at most, unless
+the baseline shows that they take as long."""
 LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
@@ -100,7 +101,7 @@ class Search:
                 continue
             if stop is None:
                 self._run_trial()
-            elif not self._doubts():
+            elif not (self._doubts() or self._looks_again(stop)):
                 self.study.record_skipped()
                 return stop
 
@@ -143,12 +144,19 @@ class Search:
         self.sleep(POLL)
         return True
 
-    def _looks_again(self) -> bool:
-        """Take the next short look; return whether there was one."""
+    def _looks_again(self, stop: Stop | None = None) -> bool:
+        """Take the next short look; return whether there was one.
+
+        Looks have a share of the budget, and what the search leaves of it where a half precision was not tried.
+        """
         if self._looks_end is None:  # the baseline has just been measured
             self._looks_end = self.budget.spent + PROBE_SHARE * self.budget.left
         is_over = self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost
-        if self._done_looking or self.budget.spent > self._looks_end or is_over:
+        if stop is not None and stop.ending is Ending.COMPLETE and self.untried_precision:
+            is_over |= not self.has_time
+        else:
+            is_over |= stop is not None or self.budget.spent > self._looks_end
+        if self._done_looking or is_over:
             return False
         planned = next_probe(self.study.observations, self.space)
         if planned is None:
@@ -175,7 +183,7 @@ class Search:
             return False
         self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
-        request = Request(seconds=seconds, time_limit=min(LOOK_LIMIT, self._time_limit), part=part, seed=self.seed)
+        request = Request(seconds=seconds, time_limit=min(self._patience, self._time_limit), part=part, seed=self.seed)
         attempt = self.runner.measure(config, request)
         probe = self.study.looked(part, config, attempt)
         self.report(Progress(phase="probe", looked=probe))
@@ -207,10 +215,10 @@ class Search:
         config, kind = asked
         first = not self.study.trials
         self.report(Progress(phase="baseline" if first else "search", running=config))
-        request = self._request()
+        request, patience = self._request(config)
         with self.messages.waiting("measuring the baseline") if first else nullcontext():
             attempt = measure_once_more(self.runner, config, request, lambda seen: self.budget.left > 4 * seen.seconds)
-        if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < self._stuck:
+        if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < patience:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
             return
         trial = self.study.tell(attempt, config, kind)
@@ -218,19 +226,33 @@ class Search:
             _require_baseline(trial, self.study.memory_limit)
         self.report(Progress(phase="search", finished=trial))
 
-    def _request(self) -> Request:
+    def _request(self, config: Config) -> tuple[Request, float]:
+        """Return how a trial is to be measured, and the seconds after which it is stuck."""
         if not self.study.trials:
-            return Request(seconds=self.longest_window, time_limit=max(60.0, self.budget.left), seed=self.seed)
+            limit = max(60.0, self.budget.left)
+            return Request(seconds=self.longest_window, time_limit=limit, seed=self.seed), limit
         best = self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        limit = min(self._stuck, self._time_limit)
-        return Request(seconds=self.longest_window, time_limit=limit, least_rate=low, seed=self.seed)
+        longest = max(trial.attempt.seconds for trial in self.study.trials if trial.measurement is not None)
+        stuck, forecast = max(LEAST_HANG, HANG_FACTOR * longest), self.study.forecast
+        if forecast.is_doubtful[forecast.position[config]]:
+            stuck = self._patience
+        # training without workers must not find what a trial before it has read
+        fresh = not config.num_workers and any(trace.keeps_samples for trace in self.study.observations.traces)
+        limit = min(stuck, self._time_limit)
+        request = Request(seconds=self.longest_window, time_limit=limit, least_rate=low, seed=self.seed, fresh=fresh)
+        return request, stuck
 
     @property
-    def _stuck(self) -> float:
-        """The seconds after which a trial is stuck."""
-        longest = max(trial.attempt.seconds for trial in self.study.trials if trial.measurement is not None)
-        return max(LEAST_HANG, HANG_FACTOR * longest)
+    def _patience(self) -> float:
+        """The seconds after which a look is given up, and a trial with workers where these have failed."""
+        share = max(LEAST_LOOK, LOOK_SHARE * self.budget.seconds, 2 * self.study.trials[0].attempt.seconds)
+        return min(LOOK_LIMIT, share)
+
+    @property
+    def untried_precision(self) -> str | None:
+        """The half precision that nothing is known of yet, though it is allowed and may be faster."""
+        return untried_precision(self.study.observations, self.space)
 
     @property
     def _has_all_trials(self) -> bool:

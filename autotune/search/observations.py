@@ -13,6 +13,11 @@ from autotune.limits import MemoryLimit
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Outcome, Probe, Trial, WorkloadFacts
 
+MAX_COMPARISONS = 2
+"""How often a precision is compared with fp32, where that takes too long."""
+CHANCE = (Outcome.TIMEOUT, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.USER_ERROR)
+"""What becomes of loader workers that may work in another configuration all the same."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
@@ -68,6 +73,32 @@ class Observations:
             return f"there was no time to compare {amp} with fp32"
         last = checks[-1].attempt
         return last.message or (None if last.numerics else f"{amp} could not be compared with fp32: {last.outcome}")
+
+    def is_unchecked(self, amp: str) -> bool:
+        """Return whether a precision must be compared with fp32 before it may be used."""
+        done = [probe.attempt.outcome for probe in self.comparisons(amp)]
+        was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
+        return self.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
+
+    def is_untried(self, amp: str) -> bool:
+        """Return whether there was no time for a precision: to compare it with fp32, or to look at its step."""
+        if all(probe.attempt.outcome is Outcome.TIMEOUT for probe in self.comparisons(amp)):
+            return True
+        looks = [probe.config for probe in self.probes if probe.part == "compute"]
+        tried = {config.amp for config in (*looks, *(trial.config for trial in self.trials))}
+        return self.distrust(amp) is None and amp not in tried
+
+    @property
+    def worker_failures(self) -> list[str]:
+        """How loader workers have failed, in words, where none has ever worked; each time, the look at them first.
+
+        What was for want of memory, or of the right to start them, is known to be so.
+        """
+        if any(trial.measurement and trial.config.num_workers for trial in self.trials) or self.traces:
+            return []
+        looks = [probe.attempt for probe in self.probes if probe.part == "loader"]
+        tried = [trial.attempt for trial in self.trials if trial.config.num_workers]
+        return [f"{each.message or each.outcome}" for each in (*looks, *tried) if each.outcome in CHANCE]
 
     def comparisons(self, amp: str) -> list[Probe]:
         """Return the looks at what a precision does to the losses, those that failed included."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from autotune.config import Config, StepKey
 from autotune.records import Outcome
 from autotune.search.feasibility import Fitting
-from autotune.search.loader_model import NOTHING, LoaderModel, as_slow_as, trace_from_baseline
+from autotune.search.loader_model import NOTHING, LoaderModel, trace_from_baseline, with_inline
 from autotune.search.observations import Observations
 from autotune.search.step_model import MEASURED, ComputeModel, Estimate, StepPoint
 
@@ -65,7 +65,7 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
     """
     if not observations.trials or observations.trials[0].measurement is None:
         raise ValueError("the baseline was not measured")
-    steps, loader = _Steps(observations), _loader_model(observations)
+    steps, loader = _Steps(observations), loader_model(observations)
     estimates = [steps.at(config) for config in configs]
     batch = np.array([config.samples_per_step for config in configs], dtype=float)
     seconds = np.array([estimate.seconds for estimate in estimates])
@@ -156,16 +156,20 @@ def _step_points(observations: Observations) -> list[StepPoint]:
     ]
 
 
-def _loader_model(observations: Observations) -> LoaderModel:
+def loader_model(observations: Observations) -> LoaderModel:
+    """Return what the looks at the loader tell, and training without workers; else the baseline's measurement."""
     baseline = observations.trials[0]
     assert baseline.measurement is not None
-    guessed = trace_from_baseline(baseline.config, baseline.measurement, observations.facts.sample_bytes)
     asking = min((look.host_seconds for _, look in observations.looks), default=0.0)
     host_seconds = None if observations.on_cpu else asking
-    traces = observations.traces
-    if traces and not baseline.config.num_workers:  # an accelerator waits for a batch and for being asked
-        traces = as_slow_as(traces, baseline.config.batch_size, guessed.inline_seconds - (host_seconds or 0.0))
-    return LoaderModel(traces or (guessed,), host_seconds)
+    traces = observations.traces or (trace_from_baseline(baseline.config, baseline.measurement),)
+    alone = [(each.config, each.measurement) for each in observations.trials if not each.config.num_workers]
+    for config, measured in alone:
+        if measured is not None:  # an accelerator waits for a batch and for being asked
+            waited = measured.step_time.data_wait - (host_seconds or 0.0)
+            traces = with_inline(traces, config.batch_size, max(waited, NOTHING))
+            break
+    return LoaderModel(traces, host_seconds)
 
 
 def _capacity(config: Config, steps: _Steps, loader: LoaderModel, observations: Observations) -> float:

@@ -6,15 +6,17 @@ A pure function of what is known, so that a resumed study continues where it sto
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
-from autotune.config import Config
+from autotune.config import Amp, Config
 from autotune.probes import ComputeProbe
 from autotune.records import Outcome, Part
+from autotune.search.feasibility import Fitting
 from autotune.search.observations import Observations
+from autotune.search.predict import loader_model
 from autotune.search.space import Space, without_loader
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
@@ -31,8 +33,10 @@ FLAT = 1.02
 """A larger batch that is not faster than this ratio ends the ladder."""
 RELEVANT_BUILD = 0.02
 """Share of the step below which building a batch is of no interest."""
-MAX_COMPARISONS = 2
-"""How often a precision is compared with fp32, where that takes too long."""
+HALF: tuple[Amp, ...] = ("bf16", "fp16")
+"""Half precisions, the one that needs no scaling of the loss first."""
+PREFETCH = 4
+"""Batches that a look at the loader asks its worker for ahead, where memory and open files allow it."""
 OTHER_BATCH = 4
 """Ratio of the batch sizes of the two looks at the loader, which tell cost per sample from cost per batch."""
 
@@ -40,33 +44,65 @@ OTHER_BATCH = 4
 def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] | None:
     """Return what to look at next and with which configuration, or ``None`` when nothing more is worth it.
 
-    First the loader, then the steps of the baseline's precision and threads over batch sizes, then what other
-    precisions and threads do at the best of them, and both together. Before the first step in another precision its
-    losses are compared with those in fp32.
+    First the loader, then the step at the baseline's batch size: in its own precision, then in half precision. Each of
+    these then climbs over batch sizes, the faster one first. After that come other precisions and threads at the best
+    of them, and both together. Before the first step in another precision its losses are compared with those in fp32.
     """
+    return next(((part, config) for part, config in _looks(observations, space) if config is not None), None)
+
+
+def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Config | None]]:
+    """Yield the looks in order; those that were taken, or would be of no use, without a configuration."""
     start = _start(observations, space)
     if not any(probe.part == "loader" for probe in observations.probes):
-        return "loader", start
-    if _is_unchecked(observations, start.amp):
-        return "numerics", start
-    if observations.distrust(start.amp):
-        return None
-    if (rung := _next_on_ladder(observations, space, start)) is not None:
-        return "compute", rung
-    if (other := _second_trace(observations, space, start)) is not None:
-        return "loader", other
-    for config in _other_groups(observations, space, start):
-        if _is_unchecked(observations, config.amp):
-            return "numerics", space.with_batch_size(config, start.batch_size)
+        yield "loader", _with_one_worker(observations, start)
+    groups = [start, *_half_precision(observations, space)]
+    for config in groups:
+        if observations.is_unchecked(config.amp):
+            yield "numerics", config
         if observations.distrust(config.amp):
-            continue
-        found = (
-            _next_on_ladder(observations, space, config) if config.amp != start.amp else _unseen(observations, config)
-        )
-        if found is not None:
-            return "compute", found
-    beside = _beside_the_fastest(observations, space)
-    return None if beside is None else ("compute", beside)
+            return  # the only one that may be used
+        yield "compute", None if _looks_of_group(observations, config) else _next_on_ladder(observations, space, config)
+    for config in sorted(groups, key=lambda group: _slowness(observations, group)):
+        yield "compute", _next_on_ladder(observations, space, config)
+    yield "loader", _second_trace(observations, space, start)
+    for config in _other_groups(observations, space, start):
+        if observations.is_unchecked(config.amp):
+            yield "numerics", space.with_batch_size(config, start.batch_size)
+        is_other = config.amp != start.amp
+        found = _next_on_ladder(observations, space, config) if is_other else _unseen(observations, config)
+        yield "compute", None if observations.distrust(config.amp) else found
+    yield "compute", _beside_the_fastest(observations, space)
+
+
+def _half_precision(observations: Observations, space: Space) -> list[Config]:
+    """Return the step of the baseline in bf16, or in fp16 without that, where it trains in fp32; else nothing."""
+    start = _start(observations, space)
+    found = [replace(start, amp=amp) for amp in HALF if start.amp == "off" and amp in space.allowed["amp"]]
+    return [each for each in found if not observations.distrust(each.amp) or observations.is_unchecked(each.amp)][:1]
+
+
+def untried_precision(observations: Observations, space: Space) -> str | None:
+    """Return the half precision that there was no time to try, where fp32 is what the user has; else ``None``."""
+    if _start(observations, space).amp != "off":
+        return None
+    for amp in (each for each in HALF if each in space.allowed["amp"]):
+        if observations.is_untried(amp):
+            return amp
+        if not observations.distrust(amp):
+            return None
+    return None
+
+
+def _with_one_worker(observations: Observations, config: Config) -> Config:
+    """Return a configuration whose one worker is asked for as many batches as fit into memory and open files."""
+    fitting = Fitting(observations, loader_model(observations))
+    asked = [replace(config, num_workers=1, prefetch_factor=ahead) for ahead in range(PREFETCH, 0, -1)]
+    return next((each for each in asked if fitting.refusal(each) is None), asked[-1])
+
+
+def _slowness(observations: Observations, group: Config) -> float:
+    return -max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
 
 
 def next_rung(
@@ -112,7 +148,7 @@ def _start(observations: Observations, space: Space) -> Config:
     """Return where the looks begin: the baseline, brought within the bounds, without a loader."""
     base, allowed = space.base, space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
-    amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or _is_unchecked(observations, amp)]
+    amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or observations.is_unchecked(amp)]
     return replace(
         space.with_batch_size(without_loader(base), batch),
         amp=base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0]),
@@ -120,13 +156,6 @@ def _start(observations: Observations, space: Space) -> Config:
         if base.intra_op_threads in allowed["threads"]
         else allowed["threads"][-1],
     )
-
-
-def _is_unchecked(observations: Observations, amp: str) -> bool:
-    """Return whether a precision must be compared with fp32 before it may be used."""
-    done = [probe.attempt.outcome for probe in observations.comparisons(amp)]
-    was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
-    return observations.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
 
 
 def _unseen(observations: Observations, config: Config) -> Config | None:
@@ -194,7 +223,9 @@ def _second_trace(observations: Observations, space: Space, start: Config) -> Co
     if wanted == trace.batch_size:
         wanted = min(allowed)
     batch = min(allowed, key=lambda b: abs(b - wanted))
-    return None if batch == trace.batch_size else space.with_batch_size(start, batch)
+    if batch == trace.batch_size:
+        return None
+    return _with_one_worker(observations, space.with_batch_size(start, batch))
 
 
 def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:

@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autotune.search.forecast import Forecast
+from autotune.search.forecast import GAIN, Forecast
 
 CEILING_SHARE = 0.97
 """Share of the ceiling that a rate must reach to count as one with it."""
-GAIN = 0.02
-"""Gains below this share do not count: no measurement here tells them from nothing."""
 
 
 class Ending(StrEnum):

@@ -26,10 +26,9 @@ from autotune.messages import Messages
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.result import Landscape
 from autotune.search.feasibility import reason_against
-from autotune.search.forecast import Forecast, cost, feasible, forecast_of, landscape
+from autotune.search.forecast import GAIN, Forecast, cost, feasible, forecast_of, landscape
 from autotune.search.observations import Observations
 from autotune.search.space import Space
-from autotune.search.stopping import GAIN
 from autotune.signals import shielded
 from autotune.storage.keeper import Keeper
 from autotune.storage.study_records import Kept, distribution, frozen_trial, identify, numbered_apart

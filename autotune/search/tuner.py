@@ -89,11 +89,11 @@ class Tuner:
             interrupted=self._is_interrupted,
             seconds=self.budget.spent,
             highest_limit=study.forecast.highest_limit,
-            remaining=study.forecast.remaining if stop.ending is Ending.COMPLETE else None,
+            remaining=self._remaining(stop, search),
             wanted=self._wanted(stop, search),
             probes=study.probes,
             tried=tuple(explorer.tried) if explorer else (),
-            distrusted=list(filter(None, distrusted)),
+            left_out=[*filter(None, distrusted), *study.forecast.doubts],
             landscape=study.landscape,
         )
         result = conclude(study.trials, confirmation, course)
@@ -269,8 +269,15 @@ class Tuner:
         rest, longer = format_duration(left), longer_budget(self.budget.seconds)
         return f"the {rest} left are not enough for another trial and its confirmation: --budget {longer}"
 
+    def _remaining(self, stop: Stop, search: Search) -> float | None:
+        """Return what all that was not tried may win, as a share; ``None`` where that is not known."""
+        is_complete = stop.ending is Ending.COMPLETE and not search.untried_precision
+        return search.study.forecast.remaining if is_complete else None
+
     def _wanted(self, stop: Stop, search: Search) -> str:
         """Return what would decide what this run leaves undecided."""
+        if amp := search.untried_precision:
+            return f"time to try {amp} (--budget {longer_budget(self.budget.seconds)})"
         rounds = {trial.round for trial in self.confirmations}
         if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
             return "something to compare: nothing else is allowed, or nothing else could run"

@@ -320,7 +320,7 @@ def _require_plausible(kept: Kept) -> None:
             _require("a look", 0.0, compute.host_seconds, compute.cpu_seconds, compute.peak_memory_bytes)
         if loader := probe.attempt.loader:
             _require("a look", 1, loader.batch_size, len(loader.build_seconds))
-            _require("a look", 0.0, loader.inline_seconds, loader.cpu_seconds, *loader.build_seconds)
+            _require("a look", 0.0, loader.inline_seconds or 0.0, loader.cpu_seconds, *loader.build_seconds)
 
 
 def _require(where: str, least: float, *values: float) -> None:
@@ -359,7 +359,6 @@ def identify(facts: WorkloadFacts, host: Host, settings: str) -> Identity:
         parts={
             "records": str(SCHEMA),
             "workload": facts.fingerprint,
-            "bytes of a sample": str(facts.sample_bytes),
             "settings": settings,
             "device": facts.device_name,
             **host.traits,

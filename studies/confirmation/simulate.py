@@ -170,7 +170,6 @@ class Machine:
         trace = LoaderTrace(
             batch_size=config.batch_size,
             build_seconds=(build,) * 20,
-            inline_seconds=build,
             receive_seconds=0.0,
             pin_seconds=0.0,
             transfer_seconds=0.0,
@@ -222,7 +221,6 @@ FACTS = WorkloadFacts(
     intra_op_threads=8,
     inter_op_threads=8,
     fingerprint="simulated",
-    sample_bytes=1024,
     versions={"python": "3.11", "torch": "2.13"},
 )
 HOST = Host(

@@ -200,7 +200,6 @@ class Machine:
             intra_op_threads=world.cpus,
             inter_op_threads=world.cpus,
             fingerprint="simulated",
-            sample_bytes=world.sample_bytes,
             versions={"python": "3", "torch": "2"},
         )
 
@@ -397,7 +396,6 @@ class Machine:
         trace = LoaderTrace(
             batch_size=config.batch_size,
             build_seconds=builds,
-            inline_seconds=build * self._factor(0.05),
             receive_seconds=(world.receive + config.batch_size * world.sample_bytes / 8e9) * self._factor(0.3),
             pin_seconds=0.0
             if world.device == "cpu"

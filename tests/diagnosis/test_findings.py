@@ -111,7 +111,7 @@ def test_the_cause_comes_first_with_evidence_and_something_to_do(name: str) -> N
         assert "  " not in finding.what + finding.advice
 
 
-SMALL = {"sample_bytes": 128}
+SMALL = {"batch_bytes": 128 * BATCH}
 READ_BACK = Synchronisation(operator="item", where="train.py:12 step", per_step=1.0)
 BESIDES: dict[str, tuple[Cause, Evidence]] = {
     "values read back": (Cause.SYNCHRONISATION, evidence(split(), anatomy=clean(synchronisations=(READ_BACK,)))),
@@ -119,7 +119,7 @@ BESIDES: dict[str, tuple[Cause, Evidence]] = {
     "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=clean(numpy_arrays=1))),
     "small samples one by one": (
         Cause.GETITEMS,
-        evidence(split(), facts=SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
+        evidence(split(), **SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
     ),
     "spawned workers": (Cause.SPAWN, evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn"))),
     "a pickled dataset": (

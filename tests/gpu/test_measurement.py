@@ -282,7 +282,7 @@ def test_facts_name_the_accelerator(runner: ProcessRunner, device: AcceleratorDe
     assert facts.device == str(device.torch_device)
     assert facts.device_name == device.name != ""
     assert facts.amp_modes == device.amp_modes
-    assert (facts.dataset_length, facts.sample_bytes) == (4096, 16 * 4 + 8)
+    assert facts.dataset_length == 4096
     assert ("driver" in facts.versions) == (device.gpu is not None)
 
 

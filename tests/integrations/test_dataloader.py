@@ -71,7 +71,7 @@ def test_a_sampler_that_draws_in_another_way_is_kept(options: dict[str, Any]) ->
 def test_batches_of_torchs_own_sampler_follow_the_batch_size() -> None:
     batches = BatchSampler(SequentialSampler(range(20)), 8, drop_last=True)
     loader = again(DataLoader(Squares(100), batch_sampler=batches), batch_size=6)
-    assert [count for _, count in loader] == [6, 6, 6]
+    assert [built.samples for _, built in loader] == [6, 6, 6]
 
 
 class Buckets(Sampler[list[int]]):

@@ -43,15 +43,15 @@ def comes_true(claim: Callable[[], bool]) -> bool:
 def test_every_batch_that_is_built_is_counted_in_whichever_process(num_workers: int) -> None:
     counter = CountingCollate(None, num_workers)
     loader = DataLoader(Squares(10), 3, collate_fn=counter, num_workers=num_workers)
-    assert counter.produced == 0
+    assert sum(counter.built) == 0
     for epoch in (1, 2):
-        assert [(len(x), count) for (x, _), count in loader] == [(3, 3), (3, 3), (3, 3), (1, 1)]
-        assert counter.produced == 4 * epoch
+        assert [(len(x), built.samples) for (x, _), built in loader] == [(3, 3), (3, 3), (3, 3), (1, 1)]
+        assert sum(counter.built) == 4 * epoch
 
 
 def test_batches_are_those_of_the_default_collate_function() -> None:
-    batch, samples = CountingCollate(None, 0)([Squares()[2], Squares()[3]])
-    assert samples == 2
+    batch, built = CountingCollate(None, 0)([Squares()[2], Squares()[3]])
+    assert built.samples == 2
     assert [part.tolist() for part in batch] == [[[2.0], [3.0]], [[4.0], [9.0]]]
 
 
@@ -66,7 +66,7 @@ def test_a_batch_whose_collation_fails_is_not_counted() -> None:
     counter = CountingCollate(first_elements, 0)
     with pytest.raises(IndexError):
         counter([()])
-    assert counter.produced == 0
+    assert counter.built == [0]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -98,19 +98,19 @@ def test_a_trace_that_cannot_be_written_is_an_error_that_names_the_file(
 def test_what_a_look_at_the_step_gave_is_the_ceiling_of_training_after_it(sleeping: ProcessRunner) -> None:
     config = Config(batch_size=4, intra_op_threads=1)
     attempt = sleeping.measure(config, COMPUTE)
-    traced(sleeping.measure(config, LOADER))
     ceiling = found_in(sleeping.measure(config, TRAINING), Measurement).ceiling_samples_per_second
     assert (ceiling == found_in(attempt, ComputeProbe).samples_per_second) == (attempt.outcome is Outcome.OK)
 
 
-def test_looks_and_training_of_other_batch_sizes_share_a_process() -> None:
+@pytest.mark.parametrize(("workers", "parts"), [(0, [COMPUTE]), (2, [LOADER, COMPUTE])])
+def test_looks_and_training_of_other_batch_sizes_share_a_process(workers: int, parts: list[Request]) -> None:
+    trained, looked_at = (Config(batch_size=size, num_workers=workers, intra_op_threads=1) for size in (8, 16))
     with runner_of("telling_process") as runner:
         runner.inspect(SOUND)
-        first = found_in(runner.measure(SOUND, TRAINING), Measurement).loss
-        config = Config(batch_size=16, intra_op_threads=1)
-        assert runner.measure(config, LOADER).found
-        assert runner.measure(config, COMPUTE).found
-        assert found_in(runner.measure(SOUND, TRAINING), Measurement).loss == first
+        first = found_in(runner.measure(trained, TRAINING), Measurement).loss
+        for part in parts:
+            assert runner.measure(looked_at, part).found
+        assert found_in(runner.measure(trained, TRAINING), Measurement).loss == first
 
 
 def test_after_an_error_looks_and_training_go_on_in_a_clean_process() -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import BatchSampler, Dataset, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, Dataset, SequentialSampler
 
 from autotune.config import Config
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import tensors_in
-from autotune.measure.step_probe import LARGEST_STEPS, RESIDENT, WarmStep, ceiling, open_step
+from autotune.measure.step_probe import RESIDENT, WarmStep, ceiling, open_step
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Ragged, Squares
+from tests.datasets import CountingUp, Squares
 from tests.measure.doing import Doing, spin
 from tests.quiet import undisturbed
 
@@ -220,91 +219,6 @@ class HasOneLarge(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.ones(self._large if index == 20 else 1)
-
-
-def test_the_peak_is_that_of_a_batch_with_the_largest_sample() -> None:
-    small, large = (opened_at_once(HasOneLarge(count), 2, collate_fn=pad).compute for count in (2, 16 * MIB))
-    assert large.peak_memory_bytes - small.peak_memory_bytes >= 2 * 64 * MIB
-
-
-# --- the largest samples ---
-
-
-class Lists(Ragged):
-    """The same as lists, which have no bytes before they are collated."""
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index).tolist()
-
-
-@pytest.mark.parametrize(
-    ("dataset", "collate"),
-    [(Ragged(), pad), (Lists(), lambda samples: pad([torch.tensor(sample) for sample in samples]))],
-    ids=["tensors", "what only the collate function turns into tensors"],
-)
-def test_where_samples_differ_in_size_the_largest_is_trained_on(dataset: Any, collate: Any) -> None:
-    opened_at_once(dataset, training_step=(step := Training()), collate_fn=collate)
-    assert {tuple(batch.shape) for batch in step.others} == {(8, LONGEST)}
-    assert step.batches[-1].sum() < 8 * LONGEST
-
-
-@pytest.mark.parametrize(
-    ("options", "shape"),
-    [
-        ({"sampler": SubsetRandomSampler(range(12))}, (8, 12)),
-        ({"batch_sampler": in_order}, (8, LONGEST)),
-        ({"batch_size": 1}, (1, LONGEST)),
-    ],
-    ids=["samples that a sampler draws", "batches of a batch sampler", "samples, in a batch of one"],
-)
-def test_the_largest_is_that_of_what_may_be_drawn(options: dict[str, Any], shape: tuple[int, int]) -> None:
-    opened_at_once(Ragged(), training_step=(step := Training()), collate_fn=pad, **options)
-    assert [tuple(batch.shape) for batch in step.batches[-LARGEST_STEPS:]] == [shape] * LARGEST_STEPS
-
-
-def test_no_more_samples_are_held_than_a_batch_has() -> None:
-    """Held samples would count as memory that training needs."""
-    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-    most = 0
-
-    def counting(samples: list[torch.Tensor]) -> torch.Tensor:
-        nonlocal most
-        most = max(most, len(alive))
-        return pad(samples)
-
-    class Watched(Ragged):
-        def __getitem__(self, index: int) -> torch.Tensor:
-            sample = super().__getitem__(index)
-            alive.add(sample)
-            return sample
-
-    opened_at_once(Watched(), 8, Training(), collate_fn=counting)
-    assert 8 <= most <= 10  # a batch, the largest, and the one that is looked at
-
-
-@pytest.mark.parametrize(("length", "looked_at"), [(10, 10), (33, 32), (10_000, 32)])
-def test_of_samples_of_equal_size_a_few_from_all_over_are_drawn_and_not_trained_on(length: int, looked_at: int) -> None:
-    drawn: list[int] = []
-    opened_at_once(Doing(drawn.append, length), training_step=(step := Training()))
-    assert len(drawn[8:]) == len(set(drawn[8:])) == looked_at
-    assert max(drawn[8:]) >= 0.9 * (length - 1)
-    assert not step.others
-
-
-def test_samples_that_are_slow_to_load_are_looked_at_for_a_moment_only() -> None:
-    def load_slowly(index: int) -> None:
-        drawn.append(index)
-        time.sleep(0.1)
-
-    drawn: list[int] = []
-    opened_at_once(Doing(load_slowly, 10_000), 1)
-    assert 2 <= len(drawn) <= 1 + 4
-
-
-def test_of_an_iterable_dataset_one_batch_is_read() -> None:
-    opened_at_once(CountingUp(100), training_step=(step := Training()))
-    assert not step.others
-    assert step.batches[0].flatten().tolist() == list(range(8))
 
 
 def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> None:

@@ -90,7 +90,7 @@ def test_looks_at_parts_are_taken_by_the_ranks_together() -> None:
     assert step is not None
     assert step.samples_per_second <= 2 * BATCH / (STEP + SLOWER)
     assert loader is not None
-    assert loader.inline_seconds >= BUILD
+    assert sum(loader.build_seconds) >= 0.95 * len(loader.build_seconds) * BUILD
     assert numerics is not None
     assert numerics.losses == pytest.approx(numerics.reference_losses)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.subreaper import OOM_SCORE
-from autotune.records import Attempt, Measurement, Outcome, Request, StepTime
+from autotune.records import Attempt, Measurement, Outcome, Part, Request, StepTime
 from autotune.runner.descendants import MARK
 from autotune.runner.local import ProcessRunner
 from autotune.runner.protocol import FrameError, encode, frames
@@ -117,7 +118,7 @@ def test_facts_are_those_of_the_workload() -> None:
     with runner_of("small") as runner:
         facts = runner.inspect(Config())
     assert (facts.dataset_length, facts.iterable, facts.parameters, facts.device) == (256, False, 2, "cpu")
-    assert (facts.sample_bytes, facts.amp_modes[0]) == (8, "off")
+    assert facts.amp_modes[0] == "off"
     assert 0 < facts.obtainable_host_bytes <= inspect_host().memory_bytes
 
 
@@ -137,17 +138,57 @@ def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> 
     assert dict(os.environ) == before
 
 
-def test_on_a_cpu_only_threads_and_freshness_ask_for_a_new_process() -> None:
+def test_on_a_cpu_only_threads_workers_and_freshness_ask_for_a_new_process() -> None:
     with runner_of("telling_process") as runner:
         runner.inspect(SOUND)
         first = loss(runner.measure(SOUND, QUICK))
-        for other in (
-            Config(batch_size=8, num_workers=1, intra_op_threads=1),
-            Config(batch_size=4, intra_op_threads=1),
-        ):
-            assert loss(runner.measure(other, QUICK)) == first
+        assert loss(runner.measure(Config(batch_size=4, intra_op_threads=1), QUICK)) == first
+        one, two = (Config(batch_size=8, num_workers=count, intra_op_threads=1) for count in (1, 2))
+        forking = loss(runner.measure(one, QUICK))
+        assert loss(runner.measure(two, QUICK)) == forking
         fresh, after = (loss(runner.measure(SOUND, request)) for request in (FRESH, QUICK))
-    assert len({first, fresh, after, os.getpid()}) == 4
+    assert len({first, forking, fresh, after, os.getpid()}) == 5
+
+
+def test_no_process_that_reads_the_dataset_forks_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHO_READS", str(tmp_path / "read"))
+    with_workers = Config(batch_size=8, num_workers=2, intra_op_threads=1)
+    parts: list[tuple[Config, Part]] = [
+        (SOUND, "training"),
+        (SOUND, "compute"),
+        (SOUND, "loader"),
+        (replace(SOUND, batch_size=16), "compute"),
+        (replace(SOUND, amp="bf16"), "numerics"),
+        (with_workers, "training"),
+        (with_workers, "trace"),
+        (SOUND, "training"),
+        (SOUND, "anatomy"),
+    ]
+    with runner_of("telling_who_reads") as runner:
+        runner.inspect(SOUND)
+        for config, part in parts:
+            request = Request(seconds=0.2, time_limit=60, part=part, trace_path=str(tmp_path / "trace.json"))
+            assert runner.measure(config, request).found, (part, config)
+    lines = [line.split() for line in set((tmp_path / "read").read_text().splitlines())]
+    readers = {process for process, _, in_worker in lines if in_worker == "False"}
+    parents = {parent for _, parent, in_worker in lines if in_worker == "True"}
+    assert readers
+    assert parents
+    assert not readers & parents
+
+
+@pytest.mark.parametrize("name", ["opening_a_file_late", "opening_an_archive_late", "with_a_client_of_threads"])
+def test_what_a_dataset_opens_when_it_is_first_read_is_not_inherited_by_workers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA", str(tmp_path / "data"))
+    configs = [SOUND, Config(batch_size=8, num_workers=2, intra_op_threads=1)]
+    with runner_of(name) as runner:
+        runner.inspect(SOUND)
+        parts: list[Part] = ["training", "loader", "compute"]
+        asked = [(SOUND, replace(QUICK, part=part)) for part in parts] + [(config, QUICK) for config in configs * 2]
+        attempts = [runner.measure(config, request) for config, request in asked]
+    assert [attempt.message for attempt in attempts if not attempt.found] == []
 
 
 def test_a_configuration_that_raises_ends_its_process_and_the_next_gets_a_clean_one() -> None:
@@ -225,8 +266,6 @@ def test_a_hang_ends_at_the_limit_with_its_whole_group(processes: Callable[[], l
         ("with_empty_dataset", UsageError, "the dataset is empty"),
         ("no_such_function", UsageError, "has no attribute 'no_such_function'"),
         ("build_raises", UserCodeError, "ZeroDivisionError: their build fails"),
-        ("every_item_raises", UserCodeError, "KeyError: 'their item 0'"),
-        ("with_empty_stream", UserCodeError, "the dataset is empty"),
     ],
 )
 def test_a_workload_that_cannot_be_looked_at_is_an_error(name: str, error: type[Exception], message: str) -> None:

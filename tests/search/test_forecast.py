@@ -13,7 +13,7 @@ from autotune.limits import MemoryLimit
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
 from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
-from autotune.search.observations import Observations
+from autotune.search.observations import CHANCE, Observations
 from autotune.search.predict import Prediction
 from autotune.search.space import Space, without_loader
 from autotune.search.step_model import MEASURED
@@ -116,14 +116,42 @@ def test_a_trial_that_left_too_little_memory_takes_what_needs_more(memory: str, 
     assert (told.trials[1] in feasible(told)) == (headroom == 0.0)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.HOST_OOM, Outcome.UNPICKLABLE])
-def test_a_failed_look_at_the_loader_speaks_of_loaders_with_workers_only(outcome: Outcome) -> None:
+ONE_WORKER = Config(batch_size=64, num_workers=1, prefetch_factor=4)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SHM, Outcome.HOST_OOM, Outcome.UNPICKLABLE])
+def test_a_look_at_the_loader_that_fails_for_good_takes_loaders_with_workers_only(outcome: Outcome) -> None:
     observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
-    after = opened(with_look(observations, "loader", Config(batch_size=64), outcome))
-    like_it = Config(batch_size=64, num_workers=1, prefetch_factor=4)
-    assert after == {config for config in opened(observations) if not needs_more(config, like_it, outcome)} != set()
+    after = opened(with_look(observations, "loader", ONE_WORKER, outcome))
+    assert after == {config for config in opened(observations) if not needs_more(config, ONE_WORKER, outcome)} != set()
     assert any(config.num_workers for config in after) == (outcome is not Outcome.UNPICKLABLE)
-    assert opened(with_look(observations, "loader", Config(), Outcome.TIMEOUT)) == opened(observations)  # only late
+
+
+@pytest.mark.parametrize("outcome", CHANCE)
+def test_a_look_at_the_loader_that_fails_takes_nothing_with_it_and_loaders_without_workers_come_first(
+    outcome: Outcome,
+) -> None:
+    observations = known(SimulatedMachine(cost=loader_bound), ("compute", Config()))
+    failed = with_look(observations, "loader", ONE_WORKER, outcome)
+    before, after = forecast_of(observations, SPACE), forecast_of(failed, SPACE)
+    assert opened(after) == opened(before)
+    assert before.proposal() != after.proposal()
+    assert after.proposal() is not None
+    assert after.proposal().num_workers == 0  # type: ignore[union-attr]
+    assert after.most_promising().num_workers == 0  # type: ignore[union-attr]
+    assert len(after.doubts) == 1
+
+
+def test_workers_are_tried_once_more_and_left_out_where_they_fail_again() -> None:
+    observations = with_look(
+        known(SimulatedMachine(cost=loader_bound), ("compute", Config())), "loader", ONE_WORKER, Outcome.TIMEOUT
+    )
+    twice = with_trial(observations, replace(WORKERS, batch_size=128), Outcome.TIMEOUT)
+    forecast = forecast_of(twice, SPACE)
+    assert {config.num_workers for config in opened(forecast)} == {0}
+    assert "failed 2 times" in str(forecast.refusal(WORKERS))
+    works = with_trial(observations, WORKERS, Outcome.OK)
+    assert not forecast_of(works, SPACE).is_doubtful.any()
 
 
 def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() -> None:
@@ -276,6 +304,7 @@ def forecast_with(
         posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,)), 0.02),
         is_open=np.array([True] * count if is_open is None else is_open),
         is_untried=np.full(count, fill_value=True),
+        is_doubtful=np.full(count, fill_value=False),
         base=examples.BASELINE,
         best=examples.trial(),
         best_log=math.log(best),
