@@ -378,5 +378,6 @@ def _limit(group: Path) -> int | None:
 def _in_use(group: Path) -> int:
     used = amount(text_of(group / "memory.current")) or amount(text_of(group / "memory.usage_in_bytes")) or 0
     statistics = read_fields(group / "memory.stat", " ")
-    cache = statistics.get("total_inactive_file")  # v1: with the groups below, as usage is
-    return max(0, used - (amount(cache or statistics.get("inactive_file", "")) or 0))
+    total = "total_" if "total_inactive_file" in statistics else ""  # v1: with the groups below, as usage is
+    cache = [amount(statistics.get(f"{total}{kind}_file", "")) or 0 for kind in ("active", "inactive")]
+    return max(0, used - sum(cache))

@@ -130,7 +130,7 @@ def test_free_memory_is_limit_less_usage_with_file_cache_counted_as_free(tmp_pat
     files = {
         "job/memory.max": f"{4 * GIB}\n",
         "job/memory.current": f"{3 * GIB}\n",
-        "job/memory.stat": f"anon {GIB}\ninactive_file {2 * GIB}\nactive_file 0\n",
+        "job/memory.stat": f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n",
     }
     assert meter(v2_tree(tmp_path, "/job", files)).available() == 3 * GIB
 
@@ -139,7 +139,7 @@ def test_free_memory_of_v1_counts_the_cache_of_groups_below(tmp_path: Path) -> N
     files = {
         "memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
         "memory/job/memory.usage_in_bytes": f"{3 * GIB}\n",
-        "memory/job/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB}\n",
+        "memory/job/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB // 2}\ntotal_active_file {GIB // 2}\n",
     }
     assert meter(v1_tree(tmp_path, files)).available() == 2 * GIB
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.host import MemoryMeter, oom_kills
+from autotune.host import MemoryMeter, oom_kills, read_fields
 from autotune.limits import format_size
 from autotune.records import Outcome
 from autotune.runner.postmortem import has_lost_batch
@@ -83,7 +83,7 @@ class Watchdog:
         return True
 
     def _own(self) -> int:
-        """Return the bytes that the processes hold, shared pages counted once, and those left in shared memory."""
+        """Return the bytes that the processes hold and that cannot be reclaimed, and those left in shared memory."""
         shared = max(0, _shared_memory_used() - self._shared)
         return shared + sum(_proportional_bytes(process) for process in self._processes())
 
@@ -123,7 +123,8 @@ def _shared_memory_used() -> int:
 
 
 def _proportional_bytes(process: psutil.Process) -> int:
+    """Return the bytes of a process that are neither a file's nor in shared memory, its share of what others hold."""
     with suppress(psutil.Error, OSError):
-        found = process.memory_full_info()
-        return int(getattr(found, "pss", found.uss))
+        own = read_fields(Path(f"/proc/{process.pid}/smaps_rollup"), ":").get("Pss_Anon")
+        return 1024 * int(own.removesuffix("kB")) if own else int(process.memory_full_info().uss)
     return 0
