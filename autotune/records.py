@@ -195,6 +195,8 @@ class Measurement:
     """Steps on the loader before the measured window; they are not counted."""
     samples: int
     """Samples in the measured window; a short last batch counts what it holds."""
+    seen_samples: int = 0
+    """Samples trained on from the first batch of the loader to the end of the window; 0 where that was not counted."""
     seconds: float
     """Length of the measured window."""
     step_time: StepTime
@@ -229,7 +231,8 @@ class Measurement:
     """How much the memory of the workers grew for each sample that one of them built, by copies of pages shared with
     the parent and by what they keep; ``None`` without workers that lived through the measurement."""
     epoch_host_memory_bytes: int | None
-    """What ``host_memory_bytes`` would be at the end of an epoch, at most, if that growth goes on."""
+    """What ``host_memory_bytes`` would be at the end of an epoch, at most, if the copying goes on; what workers keep
+    may end at any moment and is not in it."""
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions
@@ -254,7 +257,7 @@ class Measurement:
 
     @property
     def epoch_peak_bytes(self) -> int:
-        """Peak of the memory that limits this run, by the end of an epoch where the workers' memory grows."""
+        """Peak of the memory that limits this run, by the end of an epoch where workers copy what they read."""
         by_the_end = self.epoch_host_memory_bytes if self.memory == "host" else None
         return max(self.peak_memory_bytes, by_the_end or 0)
 
@@ -313,6 +316,9 @@ class WorkloadFacts:
     """Samples that an epoch iterates over; ``None`` for a sampler without end, and for an iterable dataset."""
     sample_bytes: int = 0
     """Bytes of one collated sample, in studies of before; a measurement tells those of a batch."""
+    sizes_may_differ: bool = False
+    """Whether a collate function or batch sampler of the workload's own makes its batches, so that their sizes may
+    depend on what is in them."""
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     obtainable_host_bytes: int | None = None

@@ -18,7 +18,7 @@ LARGE_DATASET = 100 * 2**20
 MANY_OBJECTS = 100_000
 """Python objects in a dataset whose counts, once touched, make forked workers copy their pages."""
 LEAST_GROWTH = 0.02
-"""Growth of the workers' memory over an epoch, as a share of the machine's, that is told."""
+"""Copies that the workers make in an epoch, as a share of the machine's memory, that are told."""
 SLOW_START = 1.0
 """Seconds until the first batch, from which spawned workers are told."""
 FEW_BYTES = 4096
@@ -89,7 +89,7 @@ def _of_memory(evidence: Evidence) -> Iterator[Finding]:
             figures.append(f"{evidence.anatomy.python_objects:,} Python objects in the dataset")
         yield _finding(
             Cause.DATASET_COPIES,
-            "the workers' memory grows: each makes its own copy of what it reads in the dataset",
+            "each worker makes its own copy of what it reads in the dataset",
             tuple(figures),
             "keep large data in a few arrays or tensors, of which workers do not make copies, instead of lists",
         )

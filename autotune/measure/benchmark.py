@@ -16,9 +16,9 @@ from autotune.measure.conditions import conditions_between, foreign_demand, snap
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, begin_anywhere, open_stream
 from autotune.measure.process_memory import (
-    MemoryGrowth,
     MemorySample,
     growth_between,
+    least_growth,
     open_segments,
     peak_host_bytes,
     sample_memory,
@@ -32,8 +32,7 @@ from autotune.stats import around
 from autotune.workload import Workload
 
 RELEVANT_GROWTH = 0.02
-"""Growth of the workers' memory over an epoch, as a share of the machine's, that is worth a longer look."""
-LONGER_LOOKS = 2
+"""Growth of the workers' memory over an epoch, as a share of the machine's, that matters."""
 UNCREDITED = 0.05
 """Share of the batches, built before the window or built in it and not used, from which it is told."""
 
@@ -65,7 +64,7 @@ def measure(
             digest for rank, digests in enumerate(everybody) if rank != group.rank for digest in digests
         ]
         measurement = _report(run, stream, window, warm, conditions, after)
-        return _with_growth(measurement, growth_between(memory, after), after, run, stream, group)
+        return _with_growth(measurement, memory, after, run, stream, group)
     finally:
         stream.close()
 
@@ -102,6 +101,7 @@ def _report(
         settling_steps=window.first + summary.dropped_steps,
         steps=summary.steps,
         samples=summary.samples,
+        seen_samples=sum(run.log.samples),
         seconds=summary.seconds,
         step_time=summary.step_time,
         device_idle_share=summary.waiting_share if device.is_asynchronous else None,
@@ -136,31 +136,34 @@ def _report(
 
 def _with_growth(
     measurement: Measurement,
-    growth: MemoryGrowth | None,
-    memory: MemorySample,
+    before: MemorySample,
+    after: MemorySample,
     run: TimedRun,
     stream: BatchStream,
     group: RankGroup,
 ) -> Measurement:
-    """Add how the workers' memory grew; where that seems to matter, look again over steps beyond the window.
+    """Add how the workers' memory grew; where that seems to matter, only as far as a second look confirms it.
 
     The first batches allocate what later ones reuse, and memory comes and goes: what grows for good grows each time.
     """
-    batches = stream.epoch_batches
-    if not all(group.gather(growth is not None and batches is not None)):
-        return measurement
-    assert growth is not None
-    assert batches is not None
-    relevant = RELEVANT_GROWTH * inspect_host().memory_bytes / group.size
-    for _ in range(LONGER_LOOKS):
-        if not any(group.gather(growth.after(batches) >= relevant)):
-            break
+    growth, batches, limit = growth_between(before, after), stream.epoch_batches or 0, inspect_host().memory_bytes
+    relevant = RELEVANT_GROWTH * limit / group.size
+    seems_to_matter = growth and max(growth.kept_after(batches), growth.copied_after(batches)) >= relevant
+    if any(group.gather(bool(seems_to_matter))):
         run.advance_for(measurement.seconds / 2)
-        before, memory = memory, sample_memory(stream.produced, (), stream.workers)
-        growth = min(growth, growth_between(before, memory) or growth, key=lambda each: each.after(batches))
-    at_epoch_end = measurement.host_memory_bytes + growth.after(batches)
-    per_sample = growth.bytes_per_batch * measurement.steps / measurement.samples
-    return replace(measurement, worker_growth_bytes_per_sample=per_sample, epoch_host_memory_bytes=at_epoch_end)
+        again = growth_between(after, sample_memory(stream.produced, (), stream.workers))
+        growth = least_growth(growth, again) if growth and again else None
+    kept = sum(group.gather(growth.kept_after(batches) if growth else 0))
+    samples = sum(group.gather(measurement.epoch_samples or 0))
+    if growth is None or not batches:
+        return measurement
+    per_sample = (growth.kept_per_batch + growth.copied_per_batch) * measurement.steps / measurement.samples
+    return replace(
+        measurement,
+        worker_growth_bytes_per_sample=per_sample,
+        epoch_host_memory_bytes=measurement.host_memory_bytes + growth.copied_after(batches),
+        notes=(*measurement.notes, *growth_notes(kept, samples, limit)),
+    )
 
 
 def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) -> int | None:
@@ -233,6 +236,17 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
         yield (
             f"only {loader.unique_share:.0%} of the samples are counted: the {ranks}workers yield the same ones; "
             f"divide the dataset among them with {by}torch.utils.data.get_worker_info()"
+        )
+
+
+def growth_notes(kept: int, samples: int, limit: int) -> Iterator[str]:
+    """Yield what there is to say of workers that would keep so many bytes of an epoch, where memory is limited."""
+    if kept >= RELEVANT_GROWTH * limit:
+        follows = "a cache without a bound, or a leak, ends training there" if kept >= limit else "look for its bound"
+        yield (
+            f"the loader workers' memory grew by {1000 * kept / samples / 2**20:.3g} MiB per 1,000 samples; if that "
+            f"goes on, an epoch of {samples:,} needs {kept / 2**30:.1f} GiB more, of {limit / 2**30:.1f} GiB in all: "
+            f"{follows}"
         )
 
 

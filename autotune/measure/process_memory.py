@@ -1,4 +1,7 @@
-"""Host memory and CPU time of this process and its loader workers."""
+"""Host memory and CPU time of this process and its loader workers.
+
+Memory is what the kernel cannot take back: pages of mapped files are not, it reads them again when they are wanted.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ import psutil
 
 from autotune.host import read_fields
 
-_ANONYMOUS = ("[anon]", "[heap]")
-_SHARED = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
 
@@ -24,7 +25,7 @@ class MemorySample:
     batches: int
     """Batches built so far."""
     private: dict[int, int]
-    """Per worker: bytes that only it holds, without shared memory."""
+    """Per worker: bytes that only it holds, without shared memory and pages of files."""
     shared: dict[int, int]
     """Per worker: bytes that it still shares with its parent, and that a write, or a change of a reference
     count, would copy."""
@@ -38,17 +39,21 @@ class MemorySample:
 class MemoryGrowth:
     """How the workers' memory grew while they built batches."""
 
-    bytes_per_batch: float
-    """Growth of all workers together, for each batch that one of them builds."""
+    kept_per_batch: float
+    """Bytes that all workers together keep of each batch that one of them builds, in a cache or by a leak: nobody knows
+    where that ends."""
     copied_per_batch: float
-    """The part of it that was copied from pages shared with the parent."""
+    """Bytes that they copy for it from pages shared with the parent."""
     copyable: int
     """Bytes that are still shared: the copying ends when they are used up."""
 
-    def after(self, batches: int) -> int:
-        """Return the bytes that so many further batches would add, at most: growth goes on as it was seen."""
-        own = (self.bytes_per_batch - self.copied_per_batch) * batches
-        return round(own + min(self.copied_per_batch * batches, self.copyable))
+    def copied_after(self, batches: int) -> int:
+        """Return the bytes that so many further batches would copy, at most."""
+        return round(min(self.copied_per_batch * batches, self.copyable))
+
+    def kept_after(self, batches: int) -> int:
+        """Return the bytes that the workers would keep of so many further batches, if nothing ends that."""
+        return round(self.kept_per_batch * batches)
 
 
 def sample_memory(batches: int, known: Container[int], workers: Iterable[int] | None = None) -> MemorySample:
@@ -91,22 +96,41 @@ def growth_between(begin: MemorySample, end: MemorySample) -> MemoryGrowth | Non
         return None
     grown = max(0, sum(end.private[pid] - begin.private[pid] for pid in workers))
     copied = max(0, sum(begin.shared[pid] - end.shared[pid] for pid in workers))
+    copied = min(grown, copied)
     return MemoryGrowth(
-        bytes_per_batch=grown / batches,
-        copied_per_batch=min(grown, copied) / batches,
+        kept_per_batch=(grown - copied) / batches,
+        copied_per_batch=copied / batches,
         copyable=sum(end.shared.values()),
+    )
+
+
+def least_growth(first: MemoryGrowth, second: MemoryGrowth) -> MemoryGrowth:
+    """Return what two looks, one after the other, agree on."""
+    return MemoryGrowth(
+        kept_per_batch=min(first.kept_per_batch, second.kept_per_batch),
+        copied_per_batch=min(first.copied_per_batch, second.copied_per_batch),
+        copyable=second.copyable,
     )
 
 
 def peak_host_bytes(workers: MemorySample) -> int:
     """Return the peak host memory of this process and its loader workers in bytes.
 
-    This process's peak resident size, what each worker holds alone, and every segment of shared memory once. The
-    plain sum of resident sizes over-counted 2.3 times; the sum of proportional sizes (PSS) under-counts here, where
-    imported libraries are shared with the process that sessions are forked from.
+    This process's peak, what each worker holds alone, and every segment of shared memory once. The plain sum of
+    resident sizes over-counted 2.3 times; the sum of proportional sizes (PSS) under-counts here, where imported
+    libraries are shared with the process that sessions are forked from.
+
+    The kernel keeps a peak (VmHWM) only of everything that is resident. Mapped files and shared memory are taken out
+    as they are now, so the peak is too low by what was mapped since, and too high by what was unmapped since; it is
+    never below what is held now. Steps that reach the same peak again and again make both small.
     """
-    own = max(_status_bytes("VmHWM"), int(psutil.Process().memory_info().rss)) - _status_bytes("RssShmem")
-    return own + sum(workers.private.values()) + workers.in_flight + workers.held
+    peak = _status_bytes("VmHWM") - _status_bytes("RssFile") - _status_bytes("RssShmem")
+    return max(peak, held_bytes()) + sum(workers.private.values()) + workers.in_flight + workers.held
+
+
+def held_bytes() -> int:
+    """Return the host memory of this process now in bytes, without shared memory and pages of files."""
+    return _status_bytes("RssAnon") or int(psutil.Process().memory_info().rss)
 
 
 def reset_peak() -> None:
@@ -138,8 +162,8 @@ def _private_and_shared(worker: psutil.Process) -> tuple[int, int]:
     if not hasattr(worker, "memory_maps"):  # macOS
         return int(worker.memory_full_info().uss), 0
     maps = worker.memory_maps(grouped=False)
-    private = sum(each.private_clean + each.private_dirty for each in maps if not str(each.path).startswith(_SHARED))
-    return private, sum(each.shared_clean + each.shared_dirty for each in maps if each.path in _ANONYMOUS)
+    private = sum(min(each.anonymous, each.private_clean + each.private_dirty) for each in maps)
+    return private, sum(each.anonymous for each in maps) - private
 
 
 def _status_bytes(name: str) -> int:

@@ -227,6 +227,7 @@ def _measurement(ranks: Sequence[Measurement]) -> Measurement:
         steady_samples_per_second=passed * steady,
         ceiling_samples_per_second=sum(measured.ceiling_samples_per_second for measured in ranks),
         samples=round(passed * slowest.seconds),
+        seen_samples=sum(measured.seen_samples for measured in ranks),
         epoch_samples=sum(count for count in epoch_samples if count) if all(epoch_samples) else None,
         first_batch_seconds=max(measured.first_batch_seconds for measured in ranks),
         order_seconds=max((each.order_seconds for each in ranks if each.order_seconds is not None), default=None),

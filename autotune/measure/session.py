@@ -176,7 +176,8 @@ def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str]
     needed = measurement.epoch_host_memory_bytes
     if needed is not None and needed > limit:
         return Outcome.HOST_OOM, (
-            f"the loader workers' memory grows: by the end of an epoch {needed / 2**30:.1f} of {limit / 2**30:.1f} GiB "
-            "would be needed; keep large data in arrays or tensors, of which workers do not make copies"
+            f"the loader workers copy what they read of the dataset: by the end of an epoch {needed / 2**30:.1f} of "
+            f"{limit / 2**30:.1f} GiB would be needed; keep large data in arrays or tensors, of which workers do not "
+            "make copies"
         )
     return None

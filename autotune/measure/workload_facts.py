@@ -14,7 +14,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
@@ -22,6 +21,7 @@ from torch.utils.data import IterableDataset
 from autotune.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
 from autotune.measure.loader import length_of
+from autotune.measure.process_memory import held_bytes
 from autotune.measure.step import loss_reduction
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload, differing_settings
@@ -53,6 +53,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
     return WorkloadFacts(
         dataset_length=length,
         epoch_samples=_epoch_samples(workload),
+        sizes_may_differ=collate is not default_collate or workload.batch_sampler is not None,
         iterable=isinstance(dataset, IterableDataset),
         sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
@@ -70,7 +71,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         device_uuid=device.uuid,
         data_parallel_devices=len(devices) if devices is not None else None,
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
-        obtainable_host_bytes=MemoryMeter().available() // ranks + psutil.Process().memory_info().rss,
+        obtainable_host_bytes=MemoryMeter().available() // ranks + held_bytes(),
     )
 
 

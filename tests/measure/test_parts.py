@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
+import re
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 from torch import nn
 
 import autotune
 from autotune.config import Config
+from autotune.host import inspect_host
+from autotune.measure.process_memory import held_bytes
 from autotune.measure.worker import Session
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
 from autotune.records import Attempt, Measurement, Outcome, Request
@@ -161,6 +168,36 @@ def test_an_error_in_the_users_code_is_an_outcome_with_their_frames_and_none_of_
 def test_a_worker_that_runs_out_of_memory_in_a_look_is_told_from_an_error_of_the_user() -> None:
     attempt = Session(workloads.worker_out_of_memory(), "cpu").measure(Config(batch_size=8), LOADER)
     assert (attempt.outcome, attempt.found) == (Outcome.HOST_OOM, False), (attempt.message, attempt.details)
+
+
+class Names(Squares):
+    """Looks at the names of a thousand samples for every item, which copies their pages into the worker."""
+
+    def __init__(self) -> None:
+        super().__init__(10**8)
+        self._names = [f"{index:040}.jpg" for index in range(300_000)]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.001)
+        generator = random.Random(index)
+        assert all(len(generator.choice(self._names)) == 44 for _ in range(1000))
+        return super().__getitem__(index)
+
+
+def test_what_workers_copy_is_carried_on_to_the_end_of_an_epoch_and_no_further_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session(Workload(nn.Linear(1, 1), Names(), sampler=range(10**8)), "cpu")
+    config = Config(batch_size=8, num_workers=2, intra_op_threads=1)
+    found = found_in(session.measure(config, TRAINING), Measurement)
+    assert found.epoch_host_memory_bytes is not None
+    copies = found.epoch_host_memory_bytes - found.host_memory_bytes
+    assert 2**20 < copies <= 2 * held_bytes()
+    small = replace(inspect_host(), memory_bytes=found.host_memory_bytes // 2)
+    monkeypatch.setattr("autotune.measure.session.inspect_host", lambda: small)
+    refused = session.measure(config, TRAINING)
+    assert (refused.outcome, refused.found) == (Outcome.HOST_OOM, False)
+    assert re.match(r"the loader workers copy what they read .*: by the end of an epoch [\d.]+ of ", refused.message)
 
 
 def session_with(step: Any) -> Session:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measure.process_memory import MemoryGrowth, MemorySample, growth_between
+from autotune.measure.benchmark import growth_notes
+from autotune.measure.process_memory import MemoryGrowth, MemorySample, growth_between, least_growth
 from tests.alone import assert_passes
 
+GIB = 2**30
 pytestmark = pytest.mark.machine
 
 
@@ -12,21 +14,23 @@ def sample(batches: int, private: dict[int, int], shared: dict[int, int], in_fli
     return MemorySample(batches=batches, private=private, shared=shared, in_flight=in_flight, held=0)
 
 
+def growth(kept: float, copied: float, copyable: int) -> MemoryGrowth:
+    return MemoryGrowth(kept_per_batch=kept, copied_per_batch=copied, copyable=copyable)
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "expected"),
     [
-        (sample(10, {1: 100, 2: 100}, {1: 50, 2: 50}), sample(30, {1: 300, 2: 200}, {1: 40, 2: 30}), (15.0, 1.5, 70)),
+        (sample(10, {1: 100, 2: 100}, {1: 50, 2: 50}), sample(30, {1: 300, 2: 200}, {1: 40, 2: 30}), (13.5, 1.5, 70)),
         (sample(0, {1: 100}, {1: 50}), sample(10, {1: 90}, {1: 60}), (0.0, 0.0, 60)),
-        (sample(0, {1: 100}, {1: 900}), sample(10, {1: 150}, {1: 100}), (5.0, 5.0, 100)),
+        (sample(0, {1: 100}, {1: 900}), sample(10, {1: 150}, {1: 100}), (0.0, 5.0, 100)),
     ],
     ids=["of all workers for each batch of any", "nothing that grew is none", "no more was copied than grew"],
 )
 def test_growth_is_that_of_all_workers(
     begin: MemorySample, end: MemorySample, expected: tuple[float, float, int]
 ) -> None:
-    grown, copied, copyable = expected
-    growth = MemoryGrowth(bytes_per_batch=grown, copied_per_batch=copied, copyable=copyable)
-    assert growth_between(begin, end) == growth
+    assert growth_between(begin, end) == growth(*expected)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +46,30 @@ def test_growth_needs_workers_that_lived_through_it_and_batches(begin: MemorySam
     assert growth_between(begin, end) is None
 
 
-def test_copying_ends_with_what_can_be_copied_and_own_growth_does_not() -> None:
-    growth = MemoryGrowth(bytes_per_batch=10.0, copied_per_batch=4.0, copyable=100)
-    assert [growth.after(batches) for batches in (0, 25, 26, 1000)] == [0, 250, 256, 6 * 1000 + 100]
+def test_copying_ends_with_what_can_be_copied_and_nobody_knows_where_keeping_does() -> None:
+    seen = growth(kept=6.0, copied=4.0, copyable=100)
+    assert [seen.copied_after(batches) for batches in (0, 25, 26, 1000)] == [0, 100, 100, 100]
+    assert [seen.kept_after(batches) for batches in (0, 25, 1000)] == [0, 150, 6000]
+
+
+def test_of_two_looks_that_counts_in_which_they_agree() -> None:
+    assert least_growth(growth(6.0, 4.0, 100), growth(2.0, 5.0, 90)) == growth(2.0, 4.0, 90)
+
+
+@pytest.mark.parametrize(
+    ("kept", "grew", "follows"),
+    [
+        (10.3, "211 MiB", "needs 10.3 GiB more, of 24.0 GiB in all: look for its bound"),
+        (24.5, "502 MiB", "needs 24.5 GiB more, of 24.0 GiB in all: a cache without a bound, or a leak, ends training"),
+    ],
+)
+def test_what_workers_keep_is_told_where_an_epoch_of_it_matters(kept: float, grew: str, follows: str) -> None:
+    (note,) = growth_notes(int(kept * GIB), 50_000, 24 * GIB)
+    assert note.startswith(
+        f"the loader workers' memory grew by {grew} per 1,000 samples; if that goes on, an epoch of "
+    )
+    assert f"an epoch of 50,000 {follows}" in note
+    assert not list(growth_notes(int(0.47 * GIB), 50_000, 24 * GIB))
 
 
 def test_the_memory_of_workers_is_told_apart() -> None:

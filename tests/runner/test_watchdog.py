@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.measure.process_memory import held_bytes
 from autotune.records import Outcome
 from autotune.runner.watchdog import INTERVAL, LARGEST_RESERVE, LOST_BATCH_LIMIT, RESERVE_SHARE, LostBatch, Watchdog
 
@@ -70,7 +71,7 @@ def test_the_message_has_the_numbers_and_what_others_have_taken_is_not_its_fault
 
 
 def test_a_trial_that_has_taken_more_than_others_is_out_of_memory(tmp_path: Path) -> None:
-    own = psutil.Process().memory_full_info().pss
+    own = held_bytes()
     watching = watchdog(leave(tmp_path, 100 * MIB + int(1.5 * own)))
     leave(tmp_path, 100 * MIB)
     ended(watching, Outcome.HOST_OOM)
