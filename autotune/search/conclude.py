@@ -267,10 +267,26 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
         of = answer.typical.epoch_samples
         share = f"{min(1.0, seen / of):.0%} of an epoch" if of else "and no end of an epoch"
         yield f"an iterable dataset begins anew each time: its first {seen:,} samples were seen, {share}"
+    yield from _unseen_sizes(answer, course)
     if confirmation:
         yield from answer.typical.notes
     yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
     yield from (f"{why}: left out" for why in course.left_out)
+
+
+def _unseen_sizes(answer: Standing, course: Course) -> Iterator[str]:
+    """Yield that larger batches may come than were seen, where sizes may differ and not all of an epoch was seen."""
+    trials = {trial.number: trial for trial in (*course.history, *course.confirmations)}.values()
+    found = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
+    seen = sum(each.seen_samples or each.samples for each in found)
+    epoch = answer.typical.epoch_samples or course.facts.epoch_samples
+    if course.facts.sizes_may_differ and (epoch is None or seen < epoch):
+        peak, memory = max(each.epoch_peak_bytes for each in (answer.typical, *found)), answer.typical.memory
+        of = "" if epoch is None else f" of an epoch's {epoch:,}"
+        yield (
+            f"{seen:,}{of} samples were seen in measuring the answer: a batch with a larger one takes more {memory} "
+            f"memory than these, {peak / 2**30:.2g} GiB"
+        )
 
 
 def _places_text(confirmation: Confirmation) -> str | None:

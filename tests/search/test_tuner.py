@@ -510,3 +510,19 @@ def test_no_gain_is_only_claimed_where_the_search_has_seen_what_an_epoch_is_like
 def test_of_an_iterable_dataset_it_is_said_what_was_seen() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, beginning_samples=9600))
     assert [note for note in result.notes if "its first 9,600 samples were seen" in note]
+
+
+@pytest.mark.parametrize(("may_differ", "epoch", "is_said"), [(True, 10**6, 1), (True, 2000, 0), (False, 10**6, 0)])
+def test_where_batches_may_be_of_any_size_it_is_said_how_many_samples_were_seen(
+    may_differ: bool, epoch: int, is_said: int
+) -> None:
+    facts = replace(GPU, sizes_may_differ=may_differ, epoch_samples=epoch)
+    result = tuned(SimulatedMachine(cost=loader_bound), facts)
+    seen = sum(trial.measurement.samples for trial in result.history if of_answer(trial, result) and trial.measurement)
+    text = f"{seen:,} of an epoch's 1,000,000 samples were seen in measuring the answer: a batch with a larger one"
+    assert [note.startswith(text) for note in result.notes if "were seen" in note] == [True] * is_said
+    assert not is_said or any("more host memory than these, 0.5 GiB" in note for note in result.notes)
+
+
+def of_answer(trial: Any, result: Result) -> bool:
+    return in_the_loader(trial.config) == in_the_loader(result.config)
