@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import mmap
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -93,7 +94,7 @@ def test_of_a_long_epoch_a_part_is_measured_its_start_is_spread_over_all_and_its
     found = measured(Squares(MANY), {"num_workers": 2})
     assert not notes_with("no steady state is reached", found)
     assert (found.epoch_samples, found.restart_seconds) == (MANY, None)
-    assert found.samples < MANY
+    assert found.samples < found.seen_samples < MANY
     assert found.first_batch_seconds > 0
     whole_epoch = MANY / found.steady_samples_per_second + found.first_batch_seconds
     assert found.samples_per_second == pytest.approx(MANY / whole_epoch)
@@ -102,6 +103,22 @@ def test_of_a_long_epoch_a_part_is_measured_its_start_is_spread_over_all_and_its
     assert found.worker_growth_bytes_per_sample >= 0
     assert found.epoch_host_memory_bytes is not None
     assert found.epoch_host_memory_bytes >= found.host_memory_bytes
+
+
+@pytest.mark.parametrize(("most", "is_told"), [(100, False), (MANY, True)])
+def test_what_workers_keep_is_told_only_where_a_second_look_finds_that_it_goes_on(most: int, is_told: bool) -> None:
+    kept: list[mmap.mmap] = []
+
+    def keep(index: int) -> None:
+        time.sleep(0.001)
+        if len(kept) < most:
+            kept.append(mmap.mmap(-1, 2**18, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            kept[-1].write(b"x" * 2**18)
+
+    found = measured(Doing(keep), {"num_workers": 2})
+    assert bool(notes_with("the loader workers' memory grew by ", found)) is is_told
+    assert found.epoch_host_memory_bytes is not None
+    assert found.epoch_host_memory_bytes < 4 * 2**30  # an epoch of it would be 24 GiB
 
 
 def test_workers_that_are_kept_open_the_dataset_once_and_new_ones_for_each_epoch() -> None:

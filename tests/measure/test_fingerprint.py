@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, RandomSampler, Sampler, Subset
+from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Sampler, Subset, default_collate
 
 from autotune import Workload
 from autotune.config import Config
@@ -267,3 +267,12 @@ def test_an_epoch_has_the_samples_that_are_iterated_over(
     assert facts.epoch_samples == samples
     most = max(build_space(facts, 2, Config(batch_size=32), {}).allowed["batch_size"])
     assert most == {48: 32, 5000: 1024, None: 1024}[samples]
+
+
+def test_batches_may_differ_in_size_where_something_of_the_users_makes_them() -> None:
+    def found(**options: Any) -> bool:
+        return inspect(Workload(nn.Linear(1, 1), Squares(8), **options), CpuDevice()).sizes_may_differ
+
+    assert (found(), found(collate_fn=default_collate)) == (False, False)
+    assert found(collate_fn=lambda samples: default_collate(samples))
+    assert found(batch_sampler=lambda size: BatchSampler(range(8), size, drop_last=False))

@@ -44,9 +44,9 @@ def test_the_rate_is_that_of_all_with_the_least_share_that_counts(shares: list[f
 
 
 def test_equal_ranks_add_up() -> None:
-    found = one_of(measured(), measured(), measured())
+    found = one_of(*[measured(seen_samples=1500)] * 3)
     assert (found.samples_per_second, *(found.ci95 or ())) == pytest.approx((300, 294, 306))
-    assert found.samples == 3000
+    assert (found.samples, found.seen_samples) == (3000, 4500)
     assert found.ceiling_samples_per_second == pytest.approx(3 * measured().ceiling_samples_per_second)
     assert found.step_time == measured().step_time
 
