@@ -284,8 +284,8 @@ def _unseen_sizes(answer: Standing, course: Course) -> Iterator[str]:
         peak, memory = max(each.epoch_peak_bytes for each in (answer.typical, *found)), answer.typical.memory
         of = "" if epoch is None else f" of an epoch's {epoch:,}"
         yield (
-            f"{seen:,}{of} samples were seen in measuring the answer: a batch with a larger one takes more {memory} "
-            f"memory than these, {peak / 2**30:.2g} GiB"
+            f"{seen:,}{of} samples were seen in measuring the answer, with up to {peak / 2**30:.2g} GiB of {memory} "
+            "memory: a batch with a larger sample takes more"
         )
 
 
