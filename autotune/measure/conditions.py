@@ -25,6 +25,8 @@ LEAST_THREAD_SHARE = 0.05
 """Share of the time that a thread must have worked to count; a loader worker has threads that only pass things on."""
 MOST_THREADS = 5000
 """Threads of others above which they are not asked what they want."""
+LEAST_READ = 2**20
+"""Bytes below which next to nothing was read: then it does not matter where from."""
 SEEN, NOISE = 1.2, 0.1
 """What others used may exceed what they were seen to want by this factor and so many CPUs; else some are not seen: in
 another container, on another machine, or gone within the window."""
@@ -153,10 +155,10 @@ def _share(begin: float | None, end: float | None, seconds: float) -> float | No
 
 
 def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
-    """Return the share of what was read that came from storage and not from the page cache."""
+    """Return the share of what was read that came from storage, not the page cache; ``None`` of next to nothing."""
     deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
-    total = sum(delta[0] for delta in deltas)
-    return min(1.0, sum(delta[1] for delta in deltas) / total) if total > 0 else None
+    total, stored = (sum(each) for each in zip((0, 0), *deltas, strict=True))
+    return min(1.0, stored / max(1, total)) if max(total, stored) >= LEAST_READ else None
 
 
 def _computing_threads(

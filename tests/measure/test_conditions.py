@@ -62,8 +62,13 @@ def test_what_the_system_does_not_count_is_none() -> None:
 def test_the_storage_share_is_what_did_not_come_from_the_page_cache_and_has_a_name(
     stored: int | None, share: float | None, label: str | None
 ) -> None:
-    found = conditions_between(START, after(1.0, read={} if stored is None else {7: (2000, stored), 9: (50, 50)}))
+    of_many = {} if stored is None else {7: (1000 + 1000 * 2**12, stored * 2**12), 9: (50, 50)}
+    found = conditions_between(START, after(1.0, read=of_many))
     assert (found.storage_share, found.page_cache) == (share, label)
+
+
+def test_where_next_to_nothing_was_read_it_does_not_matter_where_from() -> None:
+    assert conditions_between(START, after(1.0, read={7: (2000, 900)})).storage_share is None
 
 
 @pytest.mark.parametrize(
