@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
-from autotune.config import Config
+from autotune.config import Config, StepKey
 from autotune.host import Host
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
-from autotune.records import Measurement, WorkloadFacts
+from autotune.records import Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
 
 LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as what limits the rate."""
+FASTER = 1.02
+"""Ratio of two rates from which one counts as faster."""
+
+
+OF_MEMORY = (Outcome.HOST_OOM, Outcome.SHM)
+OF_LOADERS = (
+    *OF_MEMORY,
+    Outcome.TIMEOUT,
+    Outcome.CRASHED,
+    Outcome.WORKER_DIED,
+    Outcome.UNPICKLABLE,
+    Outcome.USER_ERROR,
+)
+"""What becomes of a configuration that its workers let fail; for want of memory smaller batches may not."""
 
 
 class Cause(StrEnum):
@@ -32,6 +47,8 @@ class Cause(StrEnum):
     """Reading from storage."""
     WAITING = "waiting"
     """Building a batch waits for something that is neither a CPU nor local storage, such as a network or a lock."""
+    ONE_READER = "one_reader"
+    """What building a batch waits for serves one worker at a time."""
     CPUS = "cpus"
     """Every CPU is busy: loader and step take them from each other."""
     QUOTA = "quota"
@@ -112,6 +129,10 @@ class Evidence:
     """A look at the loader alone, at about this batch size."""
     anatomy: Anatomy | None = None
     """A look into the code of dataset and step."""
+    trials: tuple[Trial, ...] = ()
+    """What was measured beside, this configuration and others."""
+    looks: tuple[Probe, ...] = ()
+    """The looks at parts, those that failed included."""
 
     @property
     def is_asynchronous(self) -> bool:
@@ -124,6 +145,43 @@ class Evidence:
         if self.loader is None:
             return None
         return max(0.0, 1 - self.loader.cpu_seconds / fmean(self.loader.build_seconds))
+
+    @property
+    def rates(self) -> dict[Config, float]:
+        """The mean rate of each configuration that was measured with the same step, its own one included."""
+        step, rates = self._step(self.config), {self.config: [self.measurement.samples_per_second]}
+        for trial in self.trials:
+            if trial.rate is not None and self._step(trial.config) == step:
+                rates.setdefault(trial.config, []).append(trial.rate)
+        return {config: fmean(found) for config, found in rates.items()}
+
+    def is_no_faster(self, is_meant: Callable[[Config], bool]) -> bool:
+        """Return whether what is meant was measured with the same step, and none of it is faster."""
+        rates = self.rates
+        own = max(self.measurement.samples_per_second, rates[self.config])
+        found = [rate for config, rate in rates.items() if is_meant(config)]
+        return bool(found) and max(found) <= FASTER * own
+
+    @property
+    def should_keep_workers(self) -> bool:
+        """Whether workers start anew for each epoch, and it is not known that keeping them gains next to nothing."""
+        config, gain = self.config, self.measurement.persistence_gain
+        if not config.num_workers or config.persistent_workers or (gain is not None and gain <= FASTER - 1):
+            return False
+        return not self.is_no_faster(lambda other: other == replace(config, persistent_workers=True))
+
+    @property
+    def failures(self) -> Iterator[tuple[int, int, Attempt]]:
+        """What failed for its loader: how many workers, the batch size, and what became of it."""
+        for probe in self.looks:
+            if probe.part == "loader" and probe.attempt.outcome in OF_LOADERS:
+                yield 1, probe.config.batch_size, probe.attempt
+        for trial in self.trials:
+            if trial.outcome in OF_LOADERS:
+                yield trial.config.num_workers, trial.config.batch_size, trial.attempt
+
+    def _step(self, config: Config) -> StepKey:
+        return config.step_key._replace(threads=config.intra_op_threads or self.facts.intra_op_threads)
 
 
 def limit(cause: Cause, what: str, evidence: tuple[str, ...], advice: str, share: float | None = None) -> Finding:
@@ -164,6 +222,12 @@ def phase_figures(measured: Measurement) -> tuple[str, ...]:
 def peak_figure(measured: Measurement) -> str:
     """Return the peak of the memory that limits training."""
     return f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB taken"
+
+
+def workers_text(count: int) -> str:
+    """Return a number of workers in words."""
+    numbers = ("no", "one", "two", "three", "four")
+    return f"{numbers[count] if count < len(numbers) else count} worker{'' if count == 1 else 's'}"
 
 
 def ms(seconds: float) -> str:

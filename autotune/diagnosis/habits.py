@@ -76,7 +76,7 @@ def _of_machine(evidence: Evidence) -> Iterator[Finding]:
             Cause.WORKER_THREADS,
             "each loader worker computes in several threads",
             (f"{conditions.worker_threads} threads",),
-            "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1, before you add workers",
+            "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1",
         )
 
 
@@ -145,8 +145,8 @@ def _of_workers(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
             Cause.SPAWN,
             f"workers start by {anatomy.start_method}: each imports everything anew and unpickles the dataset",
             (f"{evidence.measurement.first_batch_seconds:.1f} s until the first batch",),
-            "persistent_workers=True, fewer imports at the top of the dataset's module, and a dataset that opens its "
-            "data on first use",
+            f"{'persistent_workers=True, ' if evidence.should_keep_workers else ''}fewer imports at the top of the "
+            "dataset's module, and a dataset that opens its data on first use",
         )
     is_copied = is_spawned and size is not None and size >= LARGE_DATASET
     if is_copied or (not is_spawned and anatomy.python_objects >= MANY_OBJECTS):

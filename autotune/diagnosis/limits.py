@@ -24,17 +24,28 @@ from autotune.diagnosis.findings import (
 )
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
+from autotune.records import Measurement
 
 LAUNCHING = 0.8
 """Host time of a step, as a share of it, from which an accelerator waits for its host; unless it is as busy as this."""
 BUSY_GPU = 0.9
+OWN_STEP = 0.95
+"""Share of the rate on resident batches from which it is said that no loader could make training much faster."""
+TAKEN = 0.5
+"""Share of the CPUs that others use from which nothing else is claimed."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """Return what limits the rate, that which takes the most time first, then what is worth knowing besides."""
-    limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0)) or [_step_limit(evidence)]
-    disturbance = _neighbours(evidence)
-    found = [*([disturbance] if disturbance else []), *limits, *habits(evidence)]
+    foreign = _foreign_share(evidence)
+    limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))
+    larger = [finding for finding in limits if not foreign or (finding.share or 0.0) > foreign]
+    limits = limits or [_step_limit(evidence)]
+    if foreign:
+        limits = [*larger, _neighbours(evidence), *limits[len(larger) :]]
+    if foreign >= TAKEN:
+        limits = [_neighbours(evidence)]
+    found = [*limits, *habits(evidence)]
     causes = dict.fromkeys(finding.cause for finding in found)
     return tuple(_together([finding for finding in found if finding.cause is cause]) for cause in causes)
 
@@ -61,7 +72,7 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
     between = max(0.0, total - same - steady)
     ordering = min(between, samples * (measured.order_seconds or 0.0) / (measured.epoch_samples or float("inf")))
     lost: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
-        (max(0.0, split.data_wait + steady - split.total), late_loader),
+        (_waited(measured), late_loader),
         (split.host_to_device, _slow_copy),
         (split.communication, _communication),
         (split.other, _slow_loop),
@@ -70,9 +81,10 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
         (ordering, _slow_sampler),
         (same, _same_samples),
     ]
+    total = max(total, sum(seconds for seconds, _ in lost))  # where they were not measured in the same steps
     for seconds, finder in lost:
         if seconds >= LEAST_SHARE * total:
-            yield finder(evidence, min(1.0, seconds / total))
+            yield finder(evidence, seconds / total)
 
 
 def _step_limit(evidence: Evidence) -> Finding:
@@ -119,13 +131,17 @@ def _launch_limit(evidence: Evidence) -> Finding | None:
 
 
 def _compute_limit(evidence: Evidence) -> Finding:
-    measured = evidence.measurement
+    measured, config, modes = evidence.measurement, evidence.config, evidence.facts.amp_modes
     share = min(1.0, measured.samples_per_second / measured.ceiling_samples_per_second)
+    step = f"batches of {config.batch_size} in {config.precision}"
+    amp = "amp and " if config.amp == "off" and len(modes) > 1 else ""
     return limit(
         Cause.COMPUTE,
-        "the model's own compute: no loader could make training much faster",
+        f"the model's own compute: no loader could make training with {step} much faster"
+        if share >= OWN_STEP
+        else f"the model's own compute, with {step}; nothing else takes a tenth of the time",
         (f"{percent(share)} of the rate on a batch that is already there", *phase_figures(measured)),
-        "amp and larger batches first, then torch.compile, channels_last, a fused optimizer, or a smaller model",
+        f"{amp}larger batches first, then torch.compile, channels_last, a fused optimizer, or a smaller model",
         share,
     )
 
@@ -184,7 +200,7 @@ def _slowed_step(evidence: Evidence, share: float) -> Finding:
             f"{ms(computing)} with the loader, {ms(alone)} on a resident batch",
             f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
         ),
-        "fewer workers, or fewer threads for training (--threads); do less for each sample",
+        f"{_fewer_workers(evidence)}fewer threads for training (--threads); do less for each sample",
         share,
     )
 
@@ -195,15 +211,28 @@ def _restarts(evidence: Evidence, share: float) -> Finding:
     figures = [f"{seconds:.3g} s until the first batch of an epoch"]
     if anatomy and anatomy.start_method != "fork":
         figures.append(f"workers start by {anatomy.start_method}")
-    keeps = evidence.config.persistent_workers
-    advice = "longer epochs (a sampler that goes through the data several times)"
+    keep = "persistent_workers=True, or " if evidence.should_keep_workers else ""
     return limit(
         Cause.RESTARTS,
         "epochs are short, and each begins with starting the loader",
         tuple(figures),
-        f"fewer workers, or {advice}" if keeps else f"persistent_workers=True, fewer workers, or {advice}",
+        f"{keep}{_fewer_workers(evidence)}longer epochs (a sampler that goes through the data several times)",
         share,
     )
+
+
+def _fewer_workers(evidence: Evidence) -> str:
+    """Return the advice to take fewer workers, where training does not wait for them and none were measured slower."""
+    measured, workers = evidence.measurement, evidence.config.num_workers
+    is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
+    is_slower = evidence.is_no_faster(lambda other: other.num_workers < workers)
+    return "fewer workers, or " if workers and not is_late and not is_slower else ""
+
+
+def _waited(measured: Measurement) -> float:
+    """Return for how long an average step waits for data, the rate inside an epoch taken into account."""
+    split, samples = measured.step_time, measured.samples / measured.steps
+    return max(0.0, split.data_wait + samples / measured.steady_samples_per_second - split.total)
 
 
 def _slow_sampler(evidence: Evidence, share: float) -> Finding:
@@ -228,15 +257,19 @@ def _same_samples(evidence: Evidence, share: float) -> Finding:
     )
 
 
-def _neighbours(evidence: Evidence) -> Finding | None:
-    """Return that others take the CPUs; it comes first, because nothing else can be trusted then."""
+def _foreign_share(evidence: Evidence) -> float:
+    """Return the share of the CPUs that others take where these could be used; 0 elsewhere."""
     conditions = evidence.measurement.conditions
-    if not conditions.is_crowded:
-        return None
+    return min(1.0, conditions.foreign_cpus / conditions.cpus) if conditions.is_crowded else 0.0
+
+
+def _neighbours(evidence: Evidence) -> Finding:
+    """Return that others take the CPUs; where they take most, nothing else can be trusted."""
+    conditions = evidence.measurement.conditions
+    rest = ": nothing else here can be trusted" if _foreign_share(evidence) >= TAKEN else ""
     return limit(
         Cause.NEIGHBOURS,
         "other processes take CPUs that training could use",
         (f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others",),
-        "close what else is running, and look again: nothing else here can be trusted",
-        min(1.0, conditions.foreign_cpus / conditions.cpus),
+        f"close what else is running, and look again{rest}",
     )

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
-from autotune.diagnosis.findings import Cause, Evidence, Finding, code_figures, limit, loader_figures, ms, percent
+from autotune.diagnosis.findings import (
+    OF_MEMORY,
+    Cause,
+    Evidence,
+    Finding,
+    code_figures,
+    limit,
+    loader_figures,
+    ms,
+    percent,
+    workers_text,
+)
+from autotune.records import Outcome
 
 FULL_CPUS = 0.9
 """Share of the CPUs in use from which more workers bring nothing."""
@@ -16,6 +29,17 @@ BELIEVED = 1.5
 """Every step receives a batch, so that it waits for as long at least: a look that says much more met a busy worker."""
 LEAST_BUSY = 0.1
 """Share of a CPU that a worker is taken to use at least, when it is said how many there could be."""
+ONE_READER = 1.15
+"""Rate of several workers over that of one alone, up to which they are served one at a time."""
+BELOW_STEP = 0.9
+"""Rate of several workers over that of the step alone, above which it is the step that holds them up."""
+MENDING = {
+    Outcome.TIMEOUT: "create threads, locks and connections of the dataset in the worker, on first use, or start "
+    "workers by spawn (multiprocessing_context)",
+    Outcome.SHM: "give it more shared memory or open files, or take smaller batches",
+    Outcome.HOST_OOM: "free memory, or take smaller batches",
+}
+"""The way out where workers failed; elsewhere the message has it."""
 
 
 def late_loader(evidence: Evidence, share: float) -> Finding:
@@ -27,7 +51,7 @@ def late_loader(evidence: Evidence, share: float) -> Finding:
     is_full = used >= FULL_CPUS * conditions.cpus
     if is_full and (conditions.worker_threads or 1) > 1:
         return _worker_threads(evidence, share)
-    for name in (_slow_receive, _slow_pinning):
+    for name in (_slow_receive, _slow_pinning, _one_reader):
         if (finding := name(evidence, share)) is not None:
             return finding
     if is_full and evidence.config.num_workers:
@@ -56,7 +80,7 @@ def _slow_dataset(evidence: Evidence, share: float) -> Finding:
             "training waits for data, and building a batch waits for something that is no CPU and no local storage: "
             "a network, a lock, another process",
             figures,
-            f"{workers}many of them wait at the same time; or fetch ahead, and many samples at once",
+            f"{workers}fetch ahead, and many samples at once",
             share,
         )
     return limit(
@@ -65,6 +89,28 @@ def _slow_dataset(evidence: Evidence, share: float) -> Finding:
         (*figures, *code_figures(evidence)),
         f"{workers}do less for each sample: store the data decoded or smaller, use faster decoders, augment whole "
         "batches on the device",
+        share,
+    )
+
+
+def _one_reader(evidence: Evidence, share: float) -> Finding | None:
+    """Return that several workers bring what one does, though none of them needs a CPU for it."""
+    loader, config, measured = evidence.loader, evidence.config, evidence.measurement
+    if loader is None or (evidence.blocked_share or 0.0) < 1 - BLOCKED:
+        return None
+    one = config.ranks * loader.batch_size / fmean(loader.build_seconds)
+    rates = {**evidence.rates, config: measured.steady_samples_per_second}
+    several = max((each for each in rates if each.num_workers > 1), key=lambda each: rates[each], default=None)
+    if several is None or rates[several] > min(ONE_READER * one, BELOW_STEP * measured.ceiling_samples_per_second):
+        return None
+    count = workers_text(several.num_workers)
+    return limit(
+        Cause.ONE_READER,
+        f"{count} bring no more than one: what building a batch waits for (storage, a lock) serves one "
+        "reader at a time",
+        (*loader_figures(evidence), f"one worker alone {one:,.0f} samples/s, {count} {rates[several]:,.0f}"),
+        "read larger pieces, or several samples in one request (__getitems__), or use a second copy of the data or "
+        "another storage",
         share,
     )
 
@@ -93,12 +139,14 @@ def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
     ]
     if evidence.anatomy:
         figures.append(f"a batch consists of {evidence.anatomy.batch_tensors} tensors")
+    is_measured = evidence.is_no_faster(lambda config: not config.num_workers)
+    or_none = "" if is_measured else "; no workers at all may be faster"
     return limit(
         Cause.RECEIVE,
         "batches are ready, but taking them from the workers keeps the training process busy",
         tuple(figures),
         "send fewer and larger tensors, in as small a type as will do (uint8 images, int32 tokens), and turn them into "
-        "floats on the device; no workers at all may be faster",
+        f"floats on the device{or_none}",
         share,
     )
 
@@ -130,7 +178,7 @@ def _full_cpus(evidence: Evidence, share: float) -> Finding:
             *loader_figures(evidence),
             *code_figures(evidence),
         ),
-        "more workers bring nothing; do less for each sample, or give training fewer threads (--threads)",
+        "do less for each sample, or give training fewer threads (--threads)",
         share,
     )
 
@@ -147,11 +195,33 @@ def _worker_threads(evidence: Evidence, share: float) -> Finding:
 
 
 def _workers_advice(evidence: Evidence) -> str:
-    """Return what to do about the number of workers; they wait at the same time, but compute only on so many CPUs."""
+    """Return what to do about the number of workers; they wait at the same time, but compute only on so many CPUs.
+
+    None are proposed that were measured and are no faster, or failed.
+    """
     workers, busy = evidence.config.num_workers, 1 - (evidence.blocked_share or 0.0)
+    if evidence.is_no_faster(lambda other: other.num_workers > workers):
+        return ""
+    if failed := _failed_workers(evidence):
+        return failed
     if not workers:
         return "load in workers (num_workers), beside training; "
-    return "more workers; " if workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy)) else ""
+    has_room = workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy))
+    return "more workers; " if has_room and (evidence.measurement.conditions.worker_threads or 1) < 2 else ""
+
+
+def _failed_workers(evidence: Evidence) -> str:
+    """Return why more workers than there are did not work, and the way out; empty where none have failed."""
+    config = evidence.config
+    if not config.num_workers and any(other.num_workers for other in evidence.rates):
+        return ""
+    for count, batch_size, attempt in evidence.failures:
+        may_fit = attempt.outcome in OF_MEMORY and batch_size > config.batch_size
+        if count > config.num_workers and not may_fit:
+            why = " ".join(attempt.message.split()) or str(attempt.outcome)
+            way = MENDING.get(attempt.outcome, "mend that first")
+            return f"{workers_text(count)} did not work here ({why}): {way}; "
+    return ""
 
 
 def quota(evidence: Evidence, share: float | None) -> Finding:
@@ -162,6 +232,6 @@ def quota(evidence: Evidence, share: float | None) -> Finding:
         Cause.QUOTA,
         "a quota of CPU time (of a container or a batch system) stops the processes again and again",
         (f"stopped for {percent(conditions.throttled_share or 0.0)} of the time{allowed}",),
-        "take no more workers and threads than the quota has CPUs, or ask for more of them",
+        "take only as many workers and threads as the quota has CPUs, or ask for a larger one",
         share,
     )

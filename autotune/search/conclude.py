@@ -104,7 +104,7 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
         finalists=confirmation.found if confirmation else (),
         landscape=course.landscape(answer.config) if course.landscape else None,
         notes=tuple(_notes(confirmation, answer, before, course)),
-        findings=_findings(answer, facts, host, course.probes),
+        findings=_findings(answer, course),
     )
     return replace(result, config=_with_evidence(result, before.config, host))
 
@@ -152,16 +152,18 @@ def _crowded(trials: Sequence[Trial]) -> list[Conditions]:
     return [conditions for conditions in measured if conditions.is_crowded]
 
 
-def _findings(answer: Standing, facts: WorkloadFacts, host: Host, probes: Sequence[Probe]) -> tuple[Finding, ...]:
-    """Return what limits the answer, by its own measurement and the looks that are nearest to it."""
-    config = answer.config
+def _findings(answer: Standing, course: Course) -> tuple[Finding, ...]:
+    """Return what limits the answer, by its own measurement, the looks that are nearest to it, and what else ran."""
+    config, probes = answer.config, course.probes
     evidence = Evidence(
         config=config,
-        facts=facts,
-        host=host.for_rank(config.ranks),
+        facts=course.facts,
+        host=course.host.for_rank(config.ranks),
         measurement=answer.typical,
         compute=_look_at_step(config, probes),
         loader=_look_at_loader(config, probes),
+        trials=course.history,
+        looks=tuple(probes),
     )
     return find(evidence)
 

@@ -14,7 +14,7 @@ from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.diagnosis.limits import find
 from autotune.host import Gpu
 from autotune.probes import Anatomy, CodeShare, Synchronisation
-from autotune.records import Measurement, StepTime
+from autotune.records import Attempt, Measurement, Outcome, Probe, StepTime
 from tests import examples
 
 BATCH = 32
@@ -104,11 +104,99 @@ def test_the_cause_comes_first_with_evidence_and_something_to_do(name: str) -> N
     cause, known = LIMITS[name]
     found = find(known)
     assert (found[0].cause, found[0].is_limit) == (cause, True)
+    assert sum(finding.share or 0.0 for finding in found) <= 1.0 + 1e-9
     for finding in found:
         assert finding.evidence
         assert all(finding.evidence)
         assert finding.advice
         assert "  " not in finding.what + finding.advice
+
+
+def tried(known: Evidence, rate: float | None = None, outcome: Outcome = Outcome.OK, **settings: Any) -> Evidence:
+    """The same with one more trial, with other settings of the loader."""
+    gave = None if rate is None else examples.measurement(samples_per_second=rate)
+    other = examples.trial(
+        config=replace(known.config, **settings), measurement=gave, outcome=outcome, message=f"{outcome} in it"
+    )
+    return replace(known, trials=(*known.trials, other))
+
+
+ONE_RATE = BATCH / 0.14
+"""Samples per second of one worker that waits."""
+AS_ONE = {"samples_per_second": ONE_RATE, "steady_samples_per_second": ONE_RATE}
+
+
+def test_workers_that_are_served_one_at_a_time_are_told_as_that() -> None:
+    found = advice_of(evidence(split(data_wait=110.0), **BLOCKED, **AS_ONE))
+    assert found.cause is Cause.ONE_READER
+    assert found.what.startswith("two workers bring no more than one: what building a batch waits for (storage")
+    assert "worker" not in found.advice
+    alone = evidence(split(data_wait=140.0), config=Config(batch_size=BATCH), **BLOCKED)
+    assert advice_of(alone).advice.startswith("load in workers")
+    beside = advice_of(tried(alone, ONE_RATE, num_workers=3))
+    assert beside.what.startswith("three workers bring no more than one")
+    assert "workers" not in beside.advice
+    assert advice_of(tried(alone, 2 * ONE_RATE, num_workers=2)).cause is Cause.WAITING
+
+
+@pytest.mark.parametrize("slow", [COMPUTING, BLOCKED])
+def test_more_workers_are_not_advised_that_were_measured_and_are_no_faster(slow: dict[str, Any]) -> None:
+    known = evidence(WAITS, **slow)
+    rate = known.measurement.samples_per_second
+    assert "more workers" in advice_of(known).advice
+    assert "more workers" not in advice_of(tried(known, 1.01 * rate, num_workers=4)).advice
+    assert "more workers" in advice_of(tried(known, 1.5 * rate, num_workers=4)).advice
+    assert "more workers" in advice_of(tried(known, 1.01 * rate, num_workers=4, batch_size=64)).advice  # another step
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_where_workers_failed_the_advice_says_so_and_why_and_the_way_out(workers: int) -> None:
+    known = evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING)
+    hung = Attempt(outcome=Outcome.TIMEOUT, message="no answer within 29 s: it was in __getitem__, data.py line 16")
+    look = Probe(part="loader", config=Config(batch_size=BATCH), attempt=hung)
+    found = advice_of(replace(known, looks=(look,)) if not workers else tried(known, None, Outcome.SHM, num_workers=4))
+    assert "load in workers" not in found.advice
+    assert "more workers" not in found.advice
+    said = f"one worker did not work here ({hung.message}): create threads"
+    assert found.advice.startswith("four workers did not work here (shm in it): give it more" if workers else said)
+
+
+def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none_of_workers() -> None:
+    known = evidence(WAITS, **COMPUTING)
+    larger = tried(known, None, Outcome.SHM, num_workers=4, batch_size=512)
+    assert "more workers" in advice_of(tried(larger, None, Outcome.NUMERICS, num_workers=4)).advice
+
+
+def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
+    crowded = evidence(WAITS, conditions=CROWDED, **COMPUTING)
+    assert [finding.cause for finding in find(crowded) if finding.is_limit] == [Cause.NEIGHBOURS]
+    assert "nothing else" in advice_of(crowded).advice
+    less = evidence(WAITS, conditions=CROWDED | {"foreign_cpus": 1.0}, **COMPUTING)
+    assert [finding.cause for finding in find(less) if finding.is_limit] == [Cause.DECODING, Cause.NEIGHBOURS]
+    assert all("nothing else" not in finding.advice for finding in find(less))
+
+
+def test_more_and_fewer_workers_are_never_advised_together() -> None:
+    both = evidence(split(data_wait=60.0), samples_per_second=BATCH / 0.150, restart_seconds=2.0, **COMPUTING)
+    advice = " ".join(finding.advice for finding in find(both))
+    assert {finding.cause for finding in find(both)} == {Cause.DECODING, Cause.RESTARTS}
+    assert "more workers" in advice
+    assert "fewer workers" not in advice
+
+
+def test_fewer_workers_are_not_advised_that_were_measured_and_are_no_faster() -> None:
+    known = evidence(split(), restart_seconds=2.0, **HALF_RATE)
+    assert "fewer workers" in advice_of(known).advice
+    assert "fewer workers" not in advice_of(tried(known, BATCH / 0.060, num_workers=1)).advice
+
+
+def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_has_is_not_advised() -> None:
+    of_bf16 = advice_of(evidence(split(), config=replace(LOADED, amp="bf16")))
+    assert "no loader could make training with batches of 32 in bf16 much faster" in of_bf16.what
+    assert not of_bf16.advice.startswith("amp")
+    many_small = advice_of(evidence(split(data_wait=3.0, other=3.0, host_to_device=3.0)))
+    assert many_small.cause is Cause.COMPUTE
+    assert "no loader" not in many_small.what
 
 
 SMALL = {"batch_bytes": 128 * BATCH}
@@ -209,6 +297,11 @@ def test_workers_are_advised_as_far_as_there_are_cpus_for_them() -> None:
 def test_persistent_workers_are_not_advised_where_they_are_kept() -> None:
     short = {"samples_per_second": BATCH / 0.060, "restart_seconds": 2.0}
     assert "persistent_workers=True" in advice_of(evidence(split(), **short)).advice
+    assert "persistent_workers=True" in advice_of(evidence(split(), persistence_gain=0.3, **short)).advice
+    assert "persistent_workers" not in advice_of(evidence(split(), persistence_gain=-0.1, **short)).advice
+    assert (
+        "persistent_workers" not in advice_of(tried(evidence(split(), **short), 500.0, persistent_workers=True)).advice
+    )
     kept = replace(LOADED, persistent_workers=True)
     assert "persistent_workers" not in advice_of(evidence(split(), config=kept, **short)).advice
 
