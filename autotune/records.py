@@ -316,9 +316,8 @@ class WorkloadFacts:
     """Samples that an epoch iterates over; ``None`` for a sampler without end, and for an iterable dataset."""
     sample_bytes: int = 0
     """Bytes of one collated sample, in studies of before; a measurement tells those of a batch."""
-    sizes_may_differ: bool = False
-    """Whether a collate function or batch sampler of the workload's own makes its batches, so that their sizes may
-    depend on what is in them."""
+    loader_arguments: tuple[str, ...] = ()
+    """The arguments of its DataLoader that the workload brings, such as ``sampler`` and ``collate_fn``."""
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     obtainable_host_bytes: int | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from autotune.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
@@ -53,7 +53,6 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
     return WorkloadFacts(
         dataset_length=length,
         epoch_samples=_epoch_samples(workload),
-        sizes_may_differ=collate is not default_collate or workload.batch_sampler is not None,
         iterable=isinstance(dataset, IterableDataset),
         sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
@@ -70,6 +69,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         versions=_versions(device),
         device_uuid=device.uuid,
         data_parallel_devices=len(devices) if devices is not None else None,
+        loader_arguments=tuple(_loader_arguments(workload)),
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
         obtainable_host_bytes=MemoryMeter().available() // ranks + held_bytes(),
     )
@@ -80,6 +80,15 @@ def _epoch_samples(workload: Workload) -> int | None:
     if isinstance(workload.dataset, IterableDataset):
         return None
     return length_of(workload.dataset if workload.sampler is None else workload.sampler)
+
+
+def _loader_arguments(workload: Workload) -> Iterator[str]:
+    """Yield what every DataLoader of the workload is given beside the dataset and the knobs."""
+    for name in ("sampler", "batch_sampler", "collate_fn"):
+        if getattr(workload, name) not in (None, default_collate):
+            yield name
+    left_out = set() if workload.batch_sampler is None else {"drop_last"}  # that is the sampler's to decide
+    yield from sorted(set(workload.loader_options or {}) - left_out)
 
 
 def _versions(device: Device) -> dict[str, str]:

@@ -27,10 +27,11 @@ from autotune.report.text import (
     counted,
     gibibytes_text,
     measured_rows,
+    other_steps_text,
     outcomes_text,
+    own_gain_text,
     printable,
     rate_text,
-    remaining_gain_text,
     settings_rows,
     snippet,
     tried_line,
@@ -257,7 +258,8 @@ def _tiles(result: Result) -> Iterator[_Tile]:
     used = f"was {gibibytes_text(before.peak_memory_bytes)}" if changes else ""
     whole = f"of {gibibytes_text(after.memory_limit_bytes)} GiB {after.memory}"
     yield _Tile("peak memory", f"{gibibytes_text(after.peak_memory_bytes)} GiB", _joined(used, whole))
-    yield _Tile("were no batch ever late", remaining_gain_text(result).rstrip(".").replace(" %", "\N{NO-BREAK SPACE}%"))
+    own = own_gain_text(result).replace(" %", "\N{NO-BREAK SPACE}%")
+    yield _Tile("faster, were no batch ever late", own, other_steps_text(result))
     if after.device_idle_share is not None:
         was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
         yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import unicodedata
 from collections import Counter
 from dataclasses import asdict
@@ -39,6 +38,10 @@ LINE_ENDS = ("Zl", "Zp")
 """Unicode categories of other ends of lines; those that begin with C are controls, marks and what has no meaning."""
 LEAST_CHANGE = 10 * 2**20
 """Changes of memory below so many bytes are not worth a word."""
+MANY_TIMES = 10.0
+"""Gains above are told as a multiple."""
+UNSURE = 2.0
+"""Ratio of what is not excluded to what is expected, above which too little is known."""
 LEAST_START = 1.0
 """Seconds by which the first step is longer, below which that is not worth a word."""
 
@@ -137,9 +140,32 @@ def step_text(seconds: float) -> str:
 
 def remaining_gain_text(result: Result) -> str:
     """Return what would be gained at most if no batch were ever late, as a sentence's end."""
-    if not math.isfinite(result.remaining_gain):
-        return "nobody knows how much."
-    return f"at most {max(0.0, 100 * result.remaining_gain):.0f} %."
+    other = other_steps_text(result)
+    return f"{own_gain_text(result)}; {other}." if other else f"{own_gain_text(result)}."
+
+
+def own_gain_text(result: Result) -> str:
+    """Return what the answer's own step would gain at most if no batch were ever late."""
+    own = _own_gain(result)
+    return f"at most {100 * own:.0f} %" if own < MANY_TIMES else f"at most {own:,.0f} times"
+
+
+def other_steps_text(result: Result) -> str:
+    """Return what other steps than the answer's would give if no batch were ever late; empty where that is no more."""
+    limit = (1 + result.remaining_gain) * result.samples_per_second
+    gain = limit / result.samples_per_second - 1
+    if gain <= _own_gain(result) + LEAST_SHARE:
+        return ""
+    ceilings = [step.ceiling for step in result.landscape.steps if not step.refusal] if result.landscape else []
+    is_known = gain < MANY_TIMES and limit < UNSURE * max(ceilings, default=limit)
+    what = "another batch size, precision or number of threads"
+    return f"with {what} by at most {100 * gain:.0f} %" if is_known else f"what {what} would give is not known"
+
+
+def _own_gain(result: Result) -> float:
+    """Return what the answer's own step would gain at most if no batch were ever late, as a share."""
+    measured = result.measurement
+    return max(0.0, measured.ceiling_samples_per_second / measured.samples_per_second - 1)
 
 
 def outcomes_text(history: Sequence[Trial]) -> str:
@@ -238,8 +264,10 @@ def snippet(result: Result, path: str) -> str:
     if result.config.ranks > 1:
         return _snippet_of_ranks(result, path)
     device, steps = result.facts.device, counted(result.config.accumulation_steps, "batch", "batches")
-    shuffle = "" if result.facts.iterable else ", shuffle=True"
+    given = _loader_arguments(result, "" if result.facts.iterable else ", shuffle=True")
+    count, counted_as = _sample_count(result)
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    flush = "accumulator.flush()  # what the epoch's end has left\n" if result.config.accumulation_steps > 1 else ""
     options = ", ".join(result.config.options)
     applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
     quoted = printable(json.dumps(path, ensure_ascii=False))
@@ -249,16 +277,33 @@ import autotune
 config = autotune.load_config({quoted})
 config.apply_threads()  # before torch is imported
 {applied}accumulator = config.accumulator(optimizer, "{device}"{reduction})
-for batch in config.dataloader(dataset{shuffle}):
+for batch in config.dataloader(dataset{given}):
     with config.autocast("{device}"):  # around forward and loss, never backward
         loss = training_step(model, batch)
-    accumulator.backward(loss)
+    accumulator.backward(loss{count}){counted_as}
     accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
-"""
+{flush}"""
+
+
+def _loader_arguments(result: Result, order: str) -> str:
+    """Return the arguments of the printed DataLoader; ``order`` is what decides the order unless a sampler does."""
+    left_out = () if result.config.num_workers else ("multiprocessing_context", "timeout")
+    names = [name for name in result.facts.loader_arguments if name not in left_out]
+    calls = {"batch_sampler": "batch_sampler(config.batch_size)"}
+    given = "".join(f", {name}={calls.get(name, name)}" for name in names)
+    return given if {"sampler", "batch_sampler"} & set(names) else f"{order}{given}"
+
+
+def _sample_count(result: Result) -> tuple[str, str]:
+    """Return the argument that counts a batch's samples, where means over batches are accumulated, and what it is."""
+    if result.config.accumulation_steps == 1 or result.facts.loss_reduction == "sum":
+        return "", ""
+    return ", len(batch[0])", "  # of how many samples: the last batch may be short"
 
 
 def _snippet_of_ranks(result: Result, path: str) -> str:
     config = result.config
+    count, counted_as = _sample_count(result)
     steps = counted(config.accumulation_steps, "batch", "batches")
     has_gpus = result.facts.device.startswith("cuda")
     device = '"cuda"' if has_gpus else f'"{result.facts.device}"'
@@ -266,9 +311,11 @@ def _snippet_of_ranks(result: Result, path: str) -> str:
     imported = "import os\n\n" if has_gpus else ""
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
     applied = f"config.apply_options(model, optimizer)  # {', '.join(config.options)}\n" if config.options else ""
-    order = "" if result.facts.iterable else "    sampler.set_epoch(epoch)\n"
-    sampler = "" if result.facts.iterable else "sampler = config.distributed_sampler(dataset)\n"
-    given = "" if result.facts.iterable else ", sampler=sampler"
+    is_divided = not result.facts.iterable and not {"sampler", "batch_sampler"} & set(result.facts.loader_arguments)
+    order = "    sampler.set_epoch(epoch)\n" if is_divided else ""
+    sampler = "sampler = config.distributed_sampler(dataset)\n" if is_divided else ""
+    given = _loader_arguments(result, ", sampler=sampler" if is_divided else "")
+    share = "" if is_divided or result.facts.iterable else "  # a sampler of each rank's share"
     quoted = printable(json.dumps(path, ensure_ascii=False))
     return f"""\
 {imported}import autotune
@@ -281,13 +328,13 @@ device = {device}
 {own}torch.distributed.init_process_group()  # start it with: torchrun --nproc-per-node {config.ranks} train.py
 {applied}model = torch.nn.parallel.DistributedDataParallel(model)  # on its device; or as your Workload.parallelize does
 accumulator = config.accumulator(optimizer, device{reduction})
-{sampler}loader = config.dataloader(dataset{given})
+{sampler}loader = config.dataloader(dataset{given}){share}
 for epoch in range(epochs):
 {order}    for batch in loader:
         with accumulator.accumulate(model):  # ranks synchronise once in {steps}
             with config.autocast(device):  # around forward and loss, never backward
                 loss = training_step(model, batch)
-            accumulator.backward(loss)
+            accumulator.backward(loss{count}){counted_as}
         accumulator.step()
     accumulator.flush()
 """

@@ -282,7 +282,8 @@ def _unseen_sizes(answer: Standing, course: Course) -> Iterator[str]:
     found = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
     seen = sum(each.seen_samples or each.samples for each in found)
     epoch = answer.typical.epoch_samples or course.facts.epoch_samples
-    if course.facts.sizes_may_differ and (epoch is None or seen < epoch):
+    sizes_may_differ = {"collate_fn", "batch_sampler"} & set(course.facts.loader_arguments)
+    if sizes_may_differ and (epoch is None or seen < epoch):
         peak, memory = max(each.epoch_peak_bytes for each in (answer.typical, *found)), answer.typical.memory
         of = "" if epoch is None else f" of an epoch's {epoch:,}"
         yield (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Sampler, Subset, default_collate
+from torch.utils.data import ConcatDataset, RandomSampler, Sampler, Subset, default_collate
 
 from autotune import Workload
 from autotune.config import Config
@@ -269,10 +269,13 @@ def test_an_epoch_has_the_samples_that_are_iterated_over(
     assert most == {48: 32, 5000: 1024, None: 1024}[samples]
 
 
-def test_batches_may_differ_in_size_where_something_of_the_users_makes_them() -> None:
-    def found(**options: Any) -> bool:
-        return inspect(Workload(nn.Linear(1, 1), Squares(8), **options), CpuDevice()).sizes_may_differ
+def test_the_facts_name_what_the_workload_brings_for_its_loader() -> None:
+    def named(**brought: Any) -> tuple[str, ...]:
+        return inspect(Workload(nn.Linear(1, 1), Squares(48), **brought), CpuDevice()).loader_arguments
 
-    assert (found(), found(collate_fn=default_collate)) == (False, False)
-    assert found(collate_fn=lambda samples: default_collate(samples))
-    assert found(batch_sampler=lambda size: BatchSampler(range(8), size, drop_last=False))
+    assert named() == ()
+    assert named(sampler=WithoutEnd(), collate_fn=list) == ("sampler", "collate_fn")
+    assert named(collate_fn=default_collate) == ()
+    batches = {"batch_sampler": lambda size: [[0, 1]], "loader_options": {"drop_last": True, "timeout": 3}}
+    assert named(**batches) == ("batch_sampler", "timeout")
+    assert named(loader_options={"drop_last": True}) == ("drop_last",)

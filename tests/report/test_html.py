@@ -134,6 +134,11 @@ def test_the_page_says_what_was_slow_what_was_gained_and_what_it_costs(verdict: 
     assert [said for said in SAID[verdict] if said not in text] == []
 
 
+def test_what_other_steps_would_gain_is_told_beside_the_answers_own_or_that_it_is_not_known() -> None:
+    text = page_of(examples.faster_result(remaining_gain=354.75)).text
+    assert "at most 4\N{NO-BREAK SPACE}% what another batch size, precision or number of threads would give is" in text
+
+
 def test_every_trial_is_a_row_and_numbers_sort_as_numbers() -> None:
     result = simulated_result()
     page = page_of(result)

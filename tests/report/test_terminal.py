@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from autotune.records import Attempt, Outcome, Part, Probe, StepTime
 from autotune.report import terminal
 from autotune.report.terminal import TIMES, LiveProgress, before_after, probe_line, status, summary, trial_line
 from autotune.report.text import config_text, finding_text, printable, snippet, verdict_sentence
-from autotune.result import Control, TriedOption
+from autotune.result import Control, Landscape, StepForecast, TriedOption
 from tests import examples
 
 if TYPE_CHECKING:
@@ -149,7 +150,35 @@ def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_tri
 )
 def test_a_control_that_says_nothing_or_is_told_of_in_a_note_has_no_line(control: Control | None) -> None:
     assert "Control" not in shown(summary(examples.faster_result(control=control)))
-    assert "faster by nobody knows how much" in shown(summary(examples.faster_result(remaining_gain=float("inf"))))
+
+
+ALONE = "Were no batch ever late, it would be faster by at most 4 %"
+OTHERS = "another batch size, precision or number of threads"
+NOT_KNOWN = f"; what {OTHERS} would give is not known"
+
+
+@pytest.mark.parametrize(
+    ("remaining", "said"),
+    [(0.0, ""), (0.98, f"; with {OTHERS} by at most 98 %"), (354.75, NOT_KNOWN), (inf, NOT_KNOWN)],
+)
+def test_what_is_left_is_said_of_the_step_itself_and_of_others_as_far_as_it_is_known(
+    remaining: float, said: str
+) -> None:
+    result = examples.faster_result(remaining_gain=remaining)
+    assert f"{ALONE}{said}.\n" in shown(summary(result), width=200)
+
+
+def test_a_gain_beyond_what_is_expected_of_any_step_is_not_known() -> None:
+    steps = (StepForecast(batch_size=128, amp="bf16", ceiling=3000.0, rate=2900.0, refusal=None),)
+    expected = Landscape(steps=steps, loaders=(), importances=(), memory_bytes=2**30)
+    text = shown(summary(examples.faster_result(remaining_gain=1.5, landscape=expected)), width=200)
+    assert f"{ALONE}{NOT_KNOWN}.\n" in text
+
+
+def test_many_times_is_no_percentage_of_five_digits() -> None:
+    slow = examples.measurement(samples_per_second=10.0, ceiling_samples_per_second=3557.5)
+    text = shown(summary(examples.faster_result(measurement=slow)), width=200)
+    assert "faster by at most 355 times." in text
 
 
 @pytest.mark.parametrize(
@@ -243,6 +272,39 @@ def test_the_snippet_of_an_iterable_dataset_does_not_shuffle() -> None:
     text = snippet(examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0")), "a.yaml")
     assert "shuffle" not in text
     assert 'config.autocast("cuda:0")' in text
+
+
+def with_arguments(*names: str, config: Config = examples.ANSWER, **facts: Any) -> str:
+    """The snippet of a workload that brings these arguments of its DataLoader."""
+    text = snippet(
+        examples.faster_result(config=config, facts=examples.facts(loader_arguments=names, **facts)), "a.yaml"
+    )
+    compile(text, "snippet", "exec")
+    return text
+
+
+def test_the_snippet_keeps_the_users_sampler_batch_sampler_and_collate_function() -> None:
+    assert "dataloader(dataset, sampler=sampler, collate_fn=collate_fn):" in with_arguments("sampler", "collate_fn")
+    assert "dataloader(dataset, batch_sampler=batch_sampler(config.batch_size)):" in with_arguments("batch_sampler")
+    assert "dataloader(dataset, shuffle=True, collate_fn=collate_fn):" in with_arguments("collate_fn")
+    assert "dataloader(dataset, collate_fn=collate_fn):" in with_arguments("collate_fn", iterable=True)
+    assert "timeout=timeout" in with_arguments("timeout")
+    assert "timeout" not in with_arguments("timeout", config=Config())  # without workers there is none
+    ranks = Config(ranks=2)
+    assert "dataloader(dataset, sampler=sampler, collate_fn=collate_fn)\n" in with_arguments("collate_fn", config=ranks)
+    own = with_arguments("sampler", config=ranks)
+    assert "dataloader(dataset, sampler=sampler)  # a sampler of each rank's share\n" in own
+    assert "distributed_sampler" not in own
+    assert "set_epoch" not in own
+
+
+def test_the_snippet_counts_samples_and_flushes_where_batches_are_accumulated() -> None:
+    accumulating = Config(accumulation_steps=4)
+    assert "backward(loss, len(batch[0]))  #" in with_arguments(config=accumulating)
+    assert with_arguments(config=accumulating).splitlines()[-1].startswith("accumulator.flush()")
+    assert "backward(loss)\n" in with_arguments(config=accumulating, loss_reduction="sum")
+    assert "flush" not in with_arguments()
+    assert "backward(loss)\n" in with_arguments()
 
 
 def look(part: Part, config: Config, payload: Any = None, outcome: Outcome = Outcome.OK, message: str = "") -> Probe:

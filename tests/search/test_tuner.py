@@ -512,11 +512,14 @@ def test_of_an_iterable_dataset_it_is_said_what_was_seen() -> None:
     assert [note for note in result.notes if "its first 9,600 samples were seen" in note]
 
 
-@pytest.mark.parametrize(("may_differ", "epoch", "is_said"), [(True, 10**6, 1), (True, 2000, 0), (False, 10**6, 0)])
+@pytest.mark.parametrize(
+    ("argument", "epoch", "is_said"),
+    [("collate_fn", 10**6, 1), ("batch_sampler", 10**6, 1), ("collate_fn", 2000, 0), ("sampler", 10**6, 0)],
+)
 def test_where_batches_may_be_of_any_size_it_is_said_how_many_samples_were_seen(
-    may_differ: bool, epoch: int, is_said: int
+    argument: str, epoch: int, is_said: int
 ) -> None:
-    facts = replace(GPU, sizes_may_differ=may_differ, epoch_samples=epoch)
+    facts = replace(GPU, loader_arguments=(argument,), epoch_samples=epoch)
     result = tuned(SimulatedMachine(cost=loader_bound), facts)
     seen = sum(trial.measurement.samples for trial in result.history if of_answer(trial, result) and trial.measurement)
     text = f"{seen:,} of an epoch's 1,000,000 samples were seen in measuring the answer, with up to 0.5 GiB of host"
