@@ -181,7 +181,9 @@ class Evidence:
                 yield trial.config.num_workers, trial.config.batch_size, trial.attempt
 
     def _step(self, config: Config) -> StepKey:
-        return config.step_key._replace(threads=config.intra_op_threads or self.facts.intra_op_threads)
+        """Return what a step's time depends on; beside an accelerator the host's threads hardly matter."""
+        threads = 0 if self.is_asynchronous else config.intra_op_threads or self.facts.intra_op_threads
+        return config.step_key._replace(threads=threads)
 
 
 def limit(cause: Cause, what: str, evidence: tuple[str, ...], advice: str, share: float | None = None) -> Finding:

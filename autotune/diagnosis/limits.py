@@ -226,7 +226,7 @@ def _fewer_workers(evidence: Evidence) -> str:
     measured, workers = evidence.measurement, evidence.config.num_workers
     is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
     is_slower = evidence.is_no_faster(lambda other: other.num_workers < workers)
-    return "fewer workers, or " if workers and not is_late and not is_slower else ""
+    return "fewer workers, or " if workers > 1 and not is_late and not is_slower else ""
 
 
 def _waited(measured: Measurement) -> float:
