@@ -14,7 +14,7 @@ from autotune.errors import ConfigFileError, UsageError
 from autotune.host import inspect_host
 from autotune.messages import Messages, Progress
 from autotune.probes import Anatomy, Trace
-from autotune.records import Attempt, Measurement, Part, Request, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Measurement, Part, Probe, Request, Runner, Trial, WorkloadFacts
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.runner.local import ProcessRunner
 from autotune.search.space import as_baseline, fitted
@@ -108,6 +108,7 @@ class _Looks:
             compute=compute.compute,
             loader=loader.loader,
             anatomy=inside.anatomy,
+            looks=(Probe(part="loader", config=self.config, attempt=loader),),
         )
         failed = {"the step alone": compute, "the loader": loader, "the code": inside}
         unseen = (f"no look at {what}: {look.message}" for what, look in failed.items() if not look.found)

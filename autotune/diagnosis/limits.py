@@ -200,7 +200,7 @@ def _slowed_step(evidence: Evidence, share: float) -> Finding:
             f"{ms(computing)} with the loader, {ms(alone)} on a resident batch",
             f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
         ),
-        f"{_fewer_workers(evidence)}fewer threads for training (--threads); do less for each sample",
+        f"{_either(_fewer_workers(evidence), 'fewer threads for training (--threads)')}; do less for each sample",
         share,
     )
 
@@ -211,12 +211,13 @@ def _restarts(evidence: Evidence, share: float) -> Finding:
     figures = [f"{seconds:.3g} s until the first batch of an epoch"]
     if anatomy and anatomy.start_method != "fork":
         figures.append(f"workers start by {anatomy.start_method}")
-    keep = "persistent_workers=True, or " if evidence.should_keep_workers else ""
+    keep = "persistent_workers=True" if evidence.should_keep_workers else ""
+    longer = "longer epochs (a sampler that goes through the data several times)"
     return limit(
         Cause.RESTARTS,
         "epochs are short, and each begins with starting the loader",
         tuple(figures),
-        f"{keep}{_fewer_workers(evidence)}longer epochs (a sampler that goes through the data several times)",
+        _either(keep, _fewer_workers(evidence), longer),
         share,
     )
 
@@ -226,7 +227,13 @@ def _fewer_workers(evidence: Evidence) -> str:
     measured, workers = evidence.measurement, evidence.config.num_workers
     is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
     is_slower = evidence.is_no_faster(lambda other: other.num_workers < workers)
-    return "fewer workers, or " if workers > 1 and not is_late and not is_slower else ""
+    return "fewer workers" if workers > 1 and not is_late and not is_slower else ""
+
+
+def _either(*ways: str) -> str:
+    """Return what may be done, the empty left out: ``a, b, or c``."""
+    *others, last = filter(None, ways)
+    return f"{', '.join(others)}, or {last}" if others else last
 
 
 def _waited(measured: Measurement) -> float:

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.diagnose import Diagnosis, diagnose
+from autotune.diagnosis.diagnose import Diagnosis, _Looks, diagnose
 from autotune.diagnosis.findings import Cause
 from autotune.errors import ConfigFileError, UserCodeError
+from autotune.messages import Messages
+from autotune.records import Attempt, Outcome, Request
+from tests import examples
 from tests.quiet import undisturbed
+from tests.simulated import SimulatedMachine, StepCost
 
 ALONE = Config(batch_size=16)
 WITH_WORKERS = Config(batch_size=16, num_workers=2, intra_op_threads=1)
@@ -55,3 +59,20 @@ def test_code_that_fails_is_the_users(tmp_path: Path) -> None:
     with pytest.raises(UserCodeError, match="their item") as caught:
         diagnose("tests.workloads:every_item_raises", device="cpu")
     assert "every_item_raises" not in caught.value.user_traceback or "__getitem__" in caught.value.user_traceback
+
+
+class Hanging(SimulatedMachine):
+    """A machine whose loader waits for ever once it has a worker, and whose training waits for data."""
+
+    def _look(self, config: Config, request: Request) -> Attempt:
+        if request.part == "loader":
+            return Attempt(outcome=Outcome.TIMEOUT, message="no answer within 29 s: it was in __getitem__")
+        return super()._look(config, request) if request.part == "compute" else Attempt(outcome=Outcome.CRASHED)
+
+
+def test_where_the_look_at_the_loader_hangs_workers_are_not_advised() -> None:
+    machine = Hanging(cost=lambda config: StepCost(wait=0.05, compute=0.02))
+    messages = Messages(on_progress=lambda progress: None)
+    found = _Looks(machine, Config(), examples.facts(), messages).diagnosis(None)
+    assert "one worker did not work here (no answer within 29 s" in found.findings[0].advice
+    assert "load in workers" not in found.findings[0].advice
