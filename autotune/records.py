@@ -104,7 +104,8 @@ class Conditions:
     cpu_pressure_share: float | None
     """Share of the window in which some process on the machine waited for a CPU (PSI)."""
     storage_share: float | None
-    """Share of the bytes read that came from storage and not from the page cache; network file systems do not show."""
+    """Share of the bytes read that came from storage and not from the page cache; network file systems do not show.
+    ``None`` too where next to nothing was read."""
     worker_threads: int | None
     """Most threads that one loader worker computed in; torch limits only its own to one."""
     gpu_utilisation: float | None
