@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from autotune.config import Config
 from autotune.diagnosis.findings import (
+    FASTER,
     LEAST_SHARE,
     Cause,
     Evidence,
@@ -134,16 +136,25 @@ def _compute_limit(evidence: Evidence) -> Finding:
     measured, config, modes = evidence.measurement, evidence.config, evidence.facts.amp_modes
     share = min(1.0, measured.samples_per_second / measured.ceiling_samples_per_second)
     step = f"batches of {config.batch_size} in {config.precision}"
-    amp = "amp and " if config.amp == "off" and len(modes) > 1 else ""
+    may_amp = config.amp == "off" and len(modes) > 1 and _may_pay(evidence, lambda other: other.amp != "off")
+    may_grow = _may_pay(evidence, lambda other: other.amp == config.amp and other.batch_size > config.batch_size)
+    first = " and ".join([*(["amp"] if may_amp else []), *(["larger batches"] if may_grow else [])])
     return limit(
         Cause.COMPUTE,
         f"the model's own compute: no loader could make training with {step} much faster"
         if share >= OWN_STEP
         else f"the model's own compute, with {step}; nothing else takes a tenth of the time",
         (f"{percent(share)} of the rate on a batch that is already there", *phase_figures(measured)),
-        f"{amp}larger batches first, then torch.compile, channels_last, a fused optimizer, or a smaller model",
+        (f"{first} first, then " if first else "")
+        + "torch.compile, channels_last, a fused optimizer, or a smaller model",
         share,
     )
+
+
+def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:
+    """Return whether something that is meant was measured to be faster, or nothing of it was measured."""
+    rates = [trial.rate for trial in evidence.trials if trial.rate is not None and is_meant(trial.config)]
+    return not rates or max(rates) > FASTER * evidence.measurement.samples_per_second
 
 
 def _slow_copy(evidence: Evidence, share: float) -> Finding:

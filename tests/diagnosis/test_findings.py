@@ -194,6 +194,12 @@ def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_h
     of_bf16 = advice_of(evidence(split(), config=replace(LOADED, amp="bf16")))
     assert "no loader could make training with batches of 32 in bf16 much faster" in of_bf16.what
     assert not of_bf16.advice.startswith("amp")
+    plain = evidence(split())
+    assert advice_of(plain).advice.startswith("amp and larger batches first")
+    rate = plain.measurement.samples_per_second
+    larger_is_no_faster = tried(plain, rate, batch_size=64)
+    assert advice_of(larger_is_no_faster).advice.startswith("amp first")
+    assert advice_of(tried(larger_is_no_faster, rate, amp="bf16")).advice.startswith("torch.compile")
     many_small = advice_of(evidence(split(data_wait=3.0, other=3.0, host_to_device=3.0)))
     assert many_small.cause is Cause.COMPUTE
     assert "no loader" not in many_small.what
