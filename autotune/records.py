@@ -319,6 +319,8 @@ class WorkloadFacts:
     """Bytes of one collated sample, in studies of before; a measurement tells those of a batch."""
     loader_arguments: tuple[str, ...] = ()
     """The arguments of its DataLoader that the workload brings, such as ``sampler`` and ``collate_fn``."""
+    loader_timeout: float | None = None
+    """Seconds after which its DataLoader gives up on its workers; ``None`` where it waits."""
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     obtainable_host_bytes: int | None = None

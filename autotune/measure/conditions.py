@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
 LEAST_THREAD_SHARE = 0.05
 """Share of the time that a thread must have worked to count; a loader worker has threads that only pass things on."""
+SENDERS = ("QueueFeederThread", "(_serve)")
+"""Ends of the names of threads in which multiprocessing sends objects and files."""
+SENDER = "sender"
+"""The name that these get in the system."""
 MOST_THREADS = 5000
 """Threads of others above which they are not asked what they want."""
 LEAST_READ = 2**20
@@ -187,11 +192,21 @@ def _bytes_read() -> dict[int, tuple[int, int]]:
     return found
 
 
+def name_senders() -> None:
+    """Name the threads of this process in the system that only send what others made."""
+    for thread in threading.enumerate():
+        if thread.name.endswith(SENDERS):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/self/task/{thread.native_id}/comm").write_text(SENDER)
+
+
 def _thread_seconds() -> dict[int, dict[int, float]]:
     found: dict[int, dict[int, float]] = {}
     for worker in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
-            found[worker.pid] = {thread.id: thread.user_time + thread.system_time for thread in worker.threads()}
+            used = {thread.id: thread.user_time + thread.system_time for thread in worker.threads()}
+            names = {number: text_of(Path(f"/proc/{worker.pid}/task/{number}/comm")).strip() for number in used}
+            found[worker.pid] = {number: used[number] for number in used if names[number] != SENDER}
     return found
 
 

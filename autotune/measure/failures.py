@@ -79,10 +79,11 @@ def _is_multiprocessing(filename: str, name: str = "") -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return type and first line of an error; what a loader worker raised ends in its own type and message."""
+    """Return type and first line of an error; what a loader worker raised has its own below its traceback."""
     name, lines = type(error).__name__, str(error).strip().splitlines() or [""]
-    if lines[0].startswith("Caught ") and lines[-1].startswith(f"{name}:"):
-        return lines[-1].strip()
+    if raised := re.match(r"Caught (\w+) in DataLoader worker", lines[0]):
+        own = [line for line in lines[1:] if re.match(rf"(\w+\.)*{raised[1]}(:|$)", line)]
+        return own[-1].strip() if own else f"{raised[1]} in a loader worker"
     return f"{name}: {lines[0].strip()}".rstrip(": ")
 
 

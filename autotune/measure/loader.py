@@ -18,12 +18,15 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
+from autotune.measure.conditions import name_senders
 from autotune.measure.step import tensor_bytes, tensors_in
 from autotune.runner.descendants import note_workers
 from autotune.workload import Workload
 
 SKIPPING_SECONDS = 0.5
 """How long indices are skipped at most, to begin at another place of the order."""
+FIRST = 10
+"""Batches by which a worker has started all threads that send them."""
 SKIPPED_AT_ONCE = 10_000
 GOLDEN = 0.6180339887498949
 """The golden ratio: multiples of it, without their whole part, spread evenly however many they are."""
@@ -84,15 +87,26 @@ def open_reader(workload: Workload, config: Config, place: float | None = 0.0) -
     return open_stream(replace(workload, loader_options=without_limit), single, place)
 
 
+LISTS = (
+    "the sampler yields lists of indices, as a BatchSampler does: pass batch_sampler=lambda batch_size: BatchSampler("
+    "..., batch_size, drop_last=False), or a sampler of single indices and a dataset with __getitems__"
+)
+"""Why a sampler of batches is no sampler of samples."""
+
+
 class TimedSampler:
     """A sampler whose first epoch begins at another place of its order, and the time that each order takes."""
 
-    def __init__(self, sampler: Any, place: float | None = 0.0, unit: int = 1, *, twice: bool = False) -> None:
+    def __init__(
+        self, sampler: Any, place: float | None = 0.0, unit: int | None = None, *, twice: bool = False
+    ) -> None:
         """Take the share of the order to pass over, in multiples of ``unit``, or ``None`` for units from all over it.
 
-        Without a length the order stays as it is. With ``twice`` each unit comes once more right after itself.
+        A unit is a number of samples; without it the sampler yields batches. Without a length the order stays as it
+        is. With ``twice`` each unit comes once more right after itself.
         """
-        self._sampler, self._place, self._unit, self.is_twice = sampler, place, unit, twice
+        self._sampler, self._place, self._unit, self.is_twice = sampler, place, unit or 1, twice
+        self._is_of_samples = unit is not None
         self.seconds: list[float] = []
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
         self.skipping_seconds = 0.0
@@ -102,6 +116,8 @@ class TimedSampler:
         begin = time.perf_counter()
         indices = iter(self._sampler)
         first = list(itertools.islice(indices, 1))
+        if self._is_of_samples and first and isinstance(first[0], list):
+            raise UserCodeError(LISTS)
         ordered = time.perf_counter()
         self.seconds.append(ordered - begin)
         length, place, unit = length_of(self._sampler) or 0, self._place, self._unit
@@ -166,6 +182,8 @@ class CountingCollate:
             self._note(number, built, samples, batch)
         if worker:
             self._pids[number] = os.getpid()
+            if built < FIRST:  # threads that send batches start with the first of them
+                name_senders()
         self._slots[number] = built + 1
         return batch, Built(len(samples), number, built)
 

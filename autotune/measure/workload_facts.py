@@ -70,6 +70,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         device_uuid=device.uuid,
         data_parallel_devices=len(devices) if devices is not None else None,
         loader_arguments=tuple(_loader_arguments(workload)),
+        loader_timeout=(workload.loader_options or {}).get("timeout") or None,
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
         obtainable_host_bytes=MemoryMeter().available() // ranks + held_bytes(),
     )

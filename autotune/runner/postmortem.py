@@ -43,6 +43,7 @@ class Sign(NamedTuple):
 
 
 _FILES = "; allow more (ulimit -n), or have fewer batches in flight"
+_TIMEOUT = ", the timeout in its own options; allow more, or have smaller batches"
 SIGNS = (
     Sign("OutOfMemoryError", "", Outcome.DEVICE_OOM),  # torch's
     Sign("MemoryError", "", Outcome.HOST_OOM),
@@ -58,6 +59,7 @@ SIGNS = (
     # cuDNN and cuBLAS say these for want of memory, and for other reasons as well.
     Sign("full device", r"CUDNN_STATUS_(NOT_SUPPORTED|INTERNAL_ERROR|NOT_INITIALIZED)", Outcome.DEVICE_OOM),
     Sign("full device", r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)|unable to find an engine", Outcome.DEVICE_OOM),
+    Sign("RuntimeError", "DataLoader timed out after", Outcome.USER_ERROR, _TIMEOUT),
     Sign("RuntimeError", r"DataLoader worker.*(killed by signal|exited unexpectedly)", Outcome.WORKER_DIED),
     Sign("receiving", "", Outcome.WORKER_DIED),
     Sign("AcceleratorError", "", Outcome.DEVICE_ERROR),
@@ -68,7 +70,18 @@ SIGNS = (
     Sign("SIGABRT", "", Outcome.CRASHED, "aborted, "),
     Sign("SIGFPE", "", Outcome.CRASHED, "arithmetic error, "),
     Sign("SIGILL", "", Outcome.CRASHED, "illegal instruction: a library was built for another CPU, "),
-    Sign("output", r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))", Outcome.SHM),
+    Sign(
+        "output",
+        r"unable to (allocate|resize|write to|mmap).*torch_.*(No space left|\(28\))",
+        Outcome.SHM,
+        "a worker found no room for its batch in shared memory (/dev/shm)",
+    ),
+    Sign(
+        "output",
+        r"(?im)^\w*Error: .*too many open files",
+        Outcome.SHM,
+        f"too many open files for the tensors in flight{_FILES}",
+    ),
 )
 """Evidence before words: the type of an error or a signal, then a text; the first that is found counts."""
 
@@ -99,19 +112,19 @@ def describe_end(code: int, output: str, oom_kills: int | None) -> tuple[Outcome
 def describe_silence(limit: float, output: str, *, shared_memory_full: bool) -> tuple[Outcome, str]:
     """Return outcome and message for a process that still lives and has not answered in so many seconds."""
     silence = f"no answer within {limit:.0f} s"
-    if has_lost_batch(output):
-        return Outcome.SHM, f"{silence}: a worker found no room for its batch in shared memory (/dev/shm)"
+    if lost := lost_batch(output):
+        return lost.outcome, f"{silence}: {lost.words}"
     if shared_memory_full:
         return Outcome.SHM, f"{silence}, and shared memory (/dev/shm) was full"
     return Outcome.TIMEOUT, f"{silence}{_place(output, ': it was in ')}"
 
 
-def has_lost_batch(output: str) -> bool:
-    """Return whether a worker could not put a batch into shared memory in the thread that sends it.
+def lost_batch(output: str) -> Sign | None:
+    """Return the sign that a worker could not put a batch into shared memory in the thread that sends it.
 
     It reports that and goes on without the batch, for which training waits for ever.
     """
-    return find_sign(["output"], output) is not None
+    return find_sign(["output"], output)
 
 
 def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
@@ -121,7 +134,8 @@ def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
     """
     signals = _WORKER_SIGNAL.findall(output)
     if not signals:
-        return Outcome.WORKER_DIED, message
+        lost = lost_batch(output)
+        return (lost.outcome, f"{lost.words}: {message}") if lost else (Outcome.WORKER_DIED, message)
     if signals[-1] == "bus error":
         return Outcome.SHM, "bus error in a loader worker: shared memory (/dev/shm) was too small"
     return Outcome.WORKER_DIED, f"a loader worker died ({signals[-1]}): {message}"

@@ -16,7 +16,7 @@ import psutil
 from autotune.host import MemoryMeter, oom_kills, read_fields
 from autotune.limits import format_size
 from autotune.records import Outcome
-from autotune.runner.postmortem import has_lost_batch
+from autotune.runner.postmortem import lost_batch
 
 INTERVAL = 0.5
 """Seconds between two looks; a process that writes to new memory may take a gibibyte meanwhile."""
@@ -103,7 +103,7 @@ class LostBatch:
         if self._clock() < self._due:
             return False
         self._due = self._clock() + INTERVAL
-        if self._seen is None and has_lost_batch(self._written()):
+        if self._seen is None and lost_batch(self._written()):
             self._seen = self._clock()
         return self._seen is not None and self._clock() - self._seen > LOST_BATCH_LIMIT
 

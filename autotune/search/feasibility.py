@@ -54,7 +54,13 @@ class Fitting:
         return self._refusals[key]
 
     def _refusal_in_flight(self, config: Config) -> str | None:
-        """Return what the batches on their way from the workers would have too little of."""
+        """Return what the batches on their way from the workers would have too little of, time included."""
+        seconds, timeout = (
+            max(self._loader.trace(config.batch_size).build_seconds),
+            self._observations.facts.loader_timeout,
+        )
+        if config.num_workers and timeout is not None and seconds > timeout:
+            return f"a worker would take {seconds:.2g} s for a batch, and the loader's timeout is {timeout:.2g} s"
         files, most = self._loader.open_files(config), self._observations.host.open_files
         if config.num_workers and most is not None and files > most:
             return f"its batches in flight would need {files} of {most} open files (ulimit -n)"

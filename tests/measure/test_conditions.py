@@ -7,9 +7,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+from torch import nn
 
+from autotune.config import Config
 from autotune.measure.conditions import Demand, GpuReading, Snapshot, conditions_between, foreign_demand, snapshot
+from autotune.measure.loader import open_stream
+from autotune.workload import Workload
+from tests.datasets import Squares
 
 START = Snapshot(
     clock=10.0, own=1.0, busy=5.0, waiting=0.5, throttled=0.0, pressure=2.0, read={7: (1000, 0)}, threads={}
@@ -158,3 +164,16 @@ def test_a_thread_that_wants_a_cpu_is_seen() -> None:
     assert before
     assert end
     assert end.cpus_since(before) > 0.5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no names here")
+def test_threads_that_send_batches_are_none_that_compute() -> None:
+    stream = open_stream(Workload(nn.Linear(1, 1), Squares(64)), Config(batch_size=8, num_workers=1))
+    try:
+        for _ in range(8):
+            next(stream)
+        (worker,) = stream.workers
+        assert list(snapshot().threads[worker]) == [worker]
+        assert psutil.Process(worker).num_threads() > 1
+    finally:
+        stream.close()

@@ -5,6 +5,7 @@ import multiprocessing
 
 import pytest
 import torch
+from torch._utils import KeyErrorMessage
 from torch.utils.data import DataLoader
 
 from autotune.errors import UserCodeError
@@ -46,6 +47,7 @@ AFTER_BUS_ERROR.__cause__ = BUS_ERROR
             Outcome.SHM,
         ),
         (RuntimeError("received 0 items of ancdata"), Outcome.SHM),
+        (RuntimeError("DataLoader timed out after 3 seconds"), Outcome.USER_ERROR),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), Outcome.USER_ERROR),
         (ValueError("out of memory"), Outcome.USER_ERROR),
     ],
@@ -69,6 +71,12 @@ def test_an_error_is_classified_by_its_type_first_and_then_by_its_text(error: Ex
             "ValueError: item 3",
         ),
         (UserCodeError("the dataset yields no batch"), "the dataset yields no batch"),
+        (
+            RuntimeError("Caught BadImage in DataLoader worker process 0.\n...\npil.BadImage: no header\nof 8 bytes"),
+            "pil.BadImage: no header",
+        ),
+        (KeyError(KeyErrorMessage("Caught KeyError in DataLoader worker process 1.\n...\nKeyError: 3")), "KeyError: 3"),
+        (RuntimeError("Caught Silent in DataLoader worker process 1."), "Silent in a loader worker"),
     ],
 )
 def test_what_went_wrong_is_said_in_one_line(error: Exception, line: str) -> None:
@@ -107,6 +115,11 @@ def test_too_many_open_files_comes_with_the_way_out_and_the_place() -> None:
         _, message, details = classify(error)
     assert message.endswith("; allow more (ulimit -n), or have fewer batches in flight")
     assert "test_failure_kinds.py" in details
+
+
+def test_a_timeout_of_the_loader_comes_with_the_way_out() -> None:
+    message = classify(RuntimeError("DataLoader timed out after 3 seconds"))[1]
+    assert message.endswith("after 3 seconds, the timeout in its own options; allow more, or have smaller batches")
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from autotune.config import Config
+from autotune.errors import UserCodeError
 from autotune.measure.loader import CountingCollate, begin_anywhere, open_loader, open_stream
 from autotune.measure.step import tensors_in
 from autotune.workload import Workload
@@ -97,6 +98,13 @@ def test_of_a_sampler_without_length_nothing_is_passed_over() -> None:
     )
     batch, _ = next(iter(loader))
     assert next(tensors_in(batch)).flatten().tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_sampler_that_yields_lists_is_refused_with_the_way_out(batch_size: int) -> None:
+    workload = Workload(nn.Linear(1, 1), Squares(100), sampler=BatchSampler(range(100), 4, drop_last=False))
+    with pytest.raises(UserCodeError, match="yields lists of indices, as a BatchSampler does: pass batch_sampler="):
+        next(open_stream(workload, Config(batch_size=batch_size)))
 
 
 class Shuffled(Sampler[int]):

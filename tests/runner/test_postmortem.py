@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.records import Outcome
-from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, has_lost_batch, last_words
+from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, last_words, lost_batch
 
 CRASH = """their own words
 Fatal Python error: Segmentation fault
@@ -16,6 +16,7 @@ Current thread 0x00007f0000000000 (most recent call first):
 Extension modules: numpy.core._multiarray_umath, torch._C (total: 2)
 """
 LOST = "RuntimeError: unable to allocate shared memory(shm) for file </torch_17_1_6>: No space left on device (28)\n"
+FILES = "Traceback (most recent call last):\n  ...\nOSError: [Errno 24] Too many open files\n"
 
 
 @pytest.mark.parametrize(
@@ -74,10 +75,18 @@ def test_silence_is_a_timeout_unless_shared_memory_explains_it() -> None:
         ("RuntimeError: unable to write to file </torch_5_5_5>: No space left on device (28)\n", True),
         ("RuntimeError: unable to mmap 64 bytes from file </torch_5_5_5>: Cannot allocate memory (12)\n", False),
         ("OSError: [Errno 28] No space left on device: '/home/me/cache'\n", False),
+        (FILES, True),
+        ("their own words: too many open files\n", False),
     ],
 )
 def test_a_lost_batch_is_known_by_torchs_own_words(output: str, expected: bool) -> None:
-    assert has_lost_batch(output) is expected
+    assert (lost_batch(output) is not None) is expected
+
+
+def test_a_worker_that_may_open_no_more_files_is_told_as_that_and_not_by_what_training_read() -> None:
+    words = "too many open files for the tensors in flight; allow more (ulimit -n), or have fewer batches in flight"
+    assert describe_worker("EOFError", FILES) == (Outcome.SHM, f"{words}: EOFError")
+    assert describe_silence(3, FILES, shared_memory_full=False) == (Outcome.SHM, f"no answer within 3 s: {words}")
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,13 @@ def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, head
     assert exceeds(numbers, MemoryLimit(headroom=headroom)) == (peak > limit * (1 - headroom))
 
 
+@pytest.mark.parametrize(("batch_size", "workers", "fits"), [(256, 2, False), (128, 2, True), (256, 0, True)])
+def test_a_worker_has_its_batch_ready_before_the_loader_gives_up(batch_size: int, workers: int, fits: bool) -> None:
+    loader = LoaderModel([examples.loader_trace(batch_size=32, build_seconds=(0.39,) * 4)], None)
+    refusal = fitting(loader=loader, loader_timeout=3.0).refusal(Config(batch_size=batch_size, num_workers=workers))
+    assert refusal == (None if fits else "a worker would take 3.1 s for a batch, and the loader's timeout is 3 s")
+
+
 def test_memory_that_grows_until_the_end_of_an_epoch_is_exceeded_before_it_is() -> None:
     numbers = examples.measurement(memory="host", peak_memory_bytes=2**30, memory_limit_bytes=2**32)
     assert not exceeds(numbers, DEFAULT_MEMORY_LIMIT)
