@@ -133,6 +133,8 @@ class Evidence:
     """What was measured beside, this configuration and others."""
     looks: tuple[Probe, ...] = ()
     """The looks at parts, those that failed included."""
+    refusal_of_more_workers: str | None = None
+    """Why no more loader workers would fit; ``None`` where they would."""
 
     @property
     def is_asynchronous(self) -> bool:

@@ -204,6 +204,8 @@ def _workers_advice(evidence: Evidence) -> str:
         return ""
     if failed := _failed_workers(evidence):
         return failed
+    if evidence.refusal_of_more_workers:
+        return f"{'more' if workers else 'loader'} workers would not fit ({evidence.refusal_of_more_workers}); "
     if not workers:
         return "load in workers (num_workers), beside training; "
     has_room = workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy))
@@ -219,8 +221,9 @@ def _failed_workers(evidence: Evidence) -> str:
         may_fit = attempt.outcome in OF_MEMORY and batch_size > config.batch_size
         if count > config.num_workers and not may_fit:
             why = " ".join(attempt.message.split()) or str(attempt.outcome)
-            way = MENDING.get(attempt.outcome, "mend that first")
-            return f"{workers_text(count)} did not work here ({why}): {way}; "
+            has_way = attempt.outcome in OF_MEMORY and "; " in why
+            way = "" if has_way else f": {MENDING.get(attempt.outcome, 'mend that first')}"
+            return f"{workers_text(count)} did not work here ({why}){way}; "
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import random
@@ -92,6 +93,12 @@ LISTS = (
     "..., batch_size, drop_last=False), or a sampler of single indices and a dataset with __getitems__"
 )
 """Why a sampler of batches is no sampler of samples."""
+
+
+def take_batch(stream: BatchStream) -> Any:
+    """Return the next batch to keep: a copy of one that lies in memory shared with a worker, and in open files."""
+    batch = next(stream)
+    return copy.deepcopy(batch) if stream.workers else batch
 
 
 class TimedSampler:

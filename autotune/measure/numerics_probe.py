@@ -21,7 +21,7 @@ import torch
 
 from autotune.config import Config
 from autotune.measure.device import Device
-from autotune.measure.loader import open_reader
+from autotune.measure.loader import open_reader, take_batch
 from autotune.measure.step import TrainingStep, tensor_bytes
 from autotune.probes import NumericsCheck
 from autotune.workload import Workload
@@ -185,10 +185,10 @@ def _take_batches(workload: Workload, config: Config, seconds: float) -> list[An
     """Return different batches: a few at least, more while there is time and room."""
     limit = time.perf_counter() + seconds
     with closing(open_reader(workload, config)) as stream:
-        batches = [next(stream)]
+        batches = [take_batch(stream)]
         most = min(STEPS, MOST_BYTES // max(1, tensor_bytes(batches[0])))
         while len(batches) < LEAST_BATCHES or (len(batches) < most and time.perf_counter() < limit):
-            batches.append(next(stream))
+            batches.append(take_batch(stream))
     return batches
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DistributedSampler, IterableDataset
 from autotune.config import Config
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device, Mark
-from autotune.measure.loader import open_reader
+from autotune.measure.loader import open_reader, take_batch
 from autotune.measure.process_memory import MemorySample, open_segments, peak_host_bytes
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import TrainingStep, move, tensor_bytes
@@ -107,7 +107,7 @@ def _resident_batches(workload: Workload, config: Config, device: Device) -> lis
     begin, size, most = time.perf_counter(), 0, RESIDENT_SHARE * device.memory_limit
     with closing(open_reader(workload, config, place=None)) as stream:
         while not found or (len(found) < RESIDENT and time.perf_counter() - begin < READ_SECONDS):
-            batch = next(stream)
+            batch = take_batch(stream)
             size += tensor_bytes(batch)
             if found and (size > most or stream.samples < LEAST_REST <= config.batch_size):
                 break

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any
 
 from autotune.config import Config
-from autotune.diagnosis.findings import Evidence, Finding
+from autotune.diagnosis.findings import Evidence, Finding, ms
 from autotune.diagnosis.limits import find
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
@@ -60,6 +61,8 @@ class Course:
     """The short looks at parts, which tell why the answer is no faster."""
     landscape: Callable[[Config], Landscape] | None = None
     """Tells what is expected of the space around a configuration."""
+    refusal_of_more_workers: Callable[[Config], str | None] = lambda config: None
+    """Tells why no more loader workers would fit, ``None`` where they would."""
 
 
 def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course: Course) -> Result:
@@ -164,6 +167,7 @@ def _findings(answer: Standing, course: Course) -> tuple[Finding, ...]:
         loader=_look_at_loader(config, probes),
         trials=course.history,
         looks=tuple(probes),
+        refusal_of_more_workers=course.refusal_of_more_workers(config),
     )
     return find(evidence)
 
@@ -270,10 +274,22 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
         share = f"{min(1.0, seen / of):.0%} of an epoch" if of else "and no end of an epoch"
         yield f"an iterable dataset begins anew each time: its first {seen:,} samples were seen, {share}"
     yield from _unseen_sizes(answer, course)
+    yield from _kept_samples(answer, course)
     if confirmation:
         yield from answer.typical.notes
     yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
     yield from (f"{why}: left out" for why in course.left_out)
+
+
+def _kept_samples(answer: Standing, course: Course) -> Iterator[str]:
+    """Yield that later epochs may be faster, where samples that were read once are read faster again."""
+    trace = _look_at_loader(answer.config, course.probes)
+    if trace and trace.again_seconds is not None and trace.keeps_samples:
+        yield (
+            f"building a batch took {ms(fmean(trace.build_seconds))}, and the same batch again "
+            f"{ms(trace.again_seconds)}: the rates are those of samples read for the first time, and later epochs may "
+            "be faster"
+        )
 
 
 def _unseen_sizes(answer: Standing, course: Course) -> Iterator[str]:

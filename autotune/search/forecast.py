@@ -183,6 +183,12 @@ class Forecast:
         """Why loader workers were left out; empty where they were not."""
         return (f"loader workers: {self.worker_failures[-1]}",) if self.worker_failures else ()
 
+    def refusal_of_more_workers(self, config: Config) -> str | None:
+        """Return why no more workers would fit with the same step, or ``None``."""
+        more = [o for o in self.configs if o.step_key == config.step_key and o.num_workers > config.num_workers]
+        refusals = [self.prediction.refusals[self.position[each]] for each in sorted(more, key=lambda o: o.num_workers)]
+        return None if None in refusals else next(iter(refusals), None)
+
     def doubtful_step(self, observations: Observations) -> Config | None:
         """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
 

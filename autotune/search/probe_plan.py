@@ -94,11 +94,11 @@ def untried_precision(observations: Observations, space: Space) -> str | None:
     return None
 
 
-def _with_one_worker(observations: Observations, config: Config) -> Config:
-    """Return a configuration whose one worker is asked for as many batches as fit into memory and open files."""
+def _with_one_worker(observations: Observations, config: Config) -> Config | None:
+    """Return a configuration whose one worker is asked for as many batches as fit, ``None`` where none does."""
     fitting = Fitting(observations, loader_model(observations))
     asked = [replace(config, num_workers=1, prefetch_factor=ahead) for ahead in range(PREFETCH, 0, -1)]
-    return next((each for each in asked if fitting.refusal(each) is None), asked[-1])
+    return next((each for each in asked if fitting.refusal(each) is None), None)
 
 
 def _slowness(observations: Observations, group: Config) -> float:
@@ -218,14 +218,13 @@ def _second_trace(observations: Observations, space: Space, start: Config) -> Co
     if build * max(look.samples_per_second for _, look in observations.looks) < RELEVANT_BUILD:
         return None
     largest = max(start.batch_size, *(config.batch_size for config, _ in observations.looks))
-    allowed = [batch for batch in space.allowed["batch_size"] if batch <= largest]
-    wanted = min(OTHER_BATCH * trace.batch_size, max(allowed))
-    if wanted == trace.batch_size:
-        wanted = min(allowed)
-    batch = min(allowed, key=lambda b: abs(b - wanted))
-    if batch == trace.batch_size:
-        return None
-    return _with_one_worker(observations, space.with_batch_size(start, batch))
+    own, others = trace.batch_size, [batch for batch in space.allowed["batch_size"] if batch <= largest]
+    larger = sorted((b for b in others if b > own), key=lambda b: abs(b - OTHER_BATCH * own))
+    smaller = sorted((b for b in others if b < own), key=lambda b: abs(b - own / OTHER_BATCH))
+    for batch in (*larger, *smaller):
+        if (found := _with_one_worker(observations, space.with_batch_size(start, batch))) is not None:
+            return found
+    return None
 
 
 def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autotune.config import Config
+from autotune.diagnosis.findings import workers_text
 from autotune.errors import InterruptedRunError
 from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, GRACE, Budget, MemoryLimit, format_duration, longer_budget
@@ -20,7 +21,7 @@ from autotune.search.feasibility import exceeds
 from autotune.search.loop import PAIR, Search
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop
-from autotune.search.study import open_study
+from autotune.search.study import TuningStudy, open_study
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 from autotune.storage.keeper import Keeper
 
@@ -93,7 +94,8 @@ class Tuner:
             wanted=self._wanted(stop, search),
             probes=study.probes,
             tried=tuple(explorer.tried) if explorer else (),
-            left_out=[*filter(None, distrusted), *study.forecast.doubts],
+            left_out=[*filter(None, distrusted), *study.forecast.doubts, *self._refused(study)],
+            refusal_of_more_workers=study.forecast.refusal_of_more_workers,
             landscape=study.landscape,
         )
         result = conclude(study.trials, confirmation, course)
@@ -268,6 +270,13 @@ class Tuner:
             return stop.text
         rest, longer = format_duration(left), longer_budget(self.budget.seconds)
         return f"the {rest} left are not enough for another trial and its confirmation: --budget {longer}"
+
+    def _refused(self, study: TuningStudy) -> Iterator[str]:
+        """Yield what would be faster and does not fit, with the reason."""
+        forecast, known = study.forecast, study.observations
+        for config, why, _ in forecast.left_out(known):
+            if forecast.prediction.refusals[forecast.position[config]] and not known.distrust(config.amp):
+                yield f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}"
 
     def _remaining(self, stop: Stop, search: Search) -> float | None:
         """Return what all that was not tried may win, as a share; ``None`` where that is not known."""

@@ -161,6 +161,22 @@ def test_where_workers_failed_the_advice_says_so_and_why_and_the_way_out(workers
     assert found.advice.startswith("four workers did not work here (shm in it): give it more" if workers else said)
 
 
+def test_more_workers_are_not_advised_where_they_would_not_fit() -> None:
+    why = "its batches in flight would need 900 of 512 open files (ulimit -n)"
+    for workers, said in ((0, "loader"), (2, "more")):
+        known = evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING)
+        advice = advice_of(replace(known, refusal_of_more_workers=why)).advice
+        assert advice.startswith(f"{said} workers would not fit ({why}); ")
+
+
+def test_the_way_out_of_a_failure_is_said_once() -> None:
+    known = evidence(WAITS, **COMPUTING)
+    files = Attempt(outcome=Outcome.SHM, message="too many open files; allow more (ulimit -n)")
+    look = Probe(part="loader", config=Config(batch_size=BATCH), attempt=files)
+    found = advice_of(replace(known, config=Config(batch_size=BATCH), looks=(look,)))
+    assert found.advice.startswith("one worker did not work here (too many open files; allow more (ulimit -n)); ")
+
+
 def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none_of_workers() -> None:
     known = evidence(WAITS, **COMPUTING)
     larger = tried(known, None, Outcome.SHM, num_workers=4, batch_size=512)

@@ -17,6 +17,7 @@ from autotune.search.observations import Observations
 from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung
 from autotune.search.step_model import LARGEST_STEP
 from tests import examples
+from tests.search.there import there
 from tests.simulated import gpu_facts, host, space_of
 
 GIB = 2**30
@@ -238,3 +239,26 @@ def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before
             assert parts[0] == "numerics"
             assert "compute" in parts
         assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
+
+
+def test_half_precision_is_looked_at_before_the_ladder_of_fp32_is_climbed() -> None:
+    probes = [probe for probe in on_gpu().run() if probe.part != "loader"]
+    first = [(probe.part, probe.config.amp, probe.config.batch_size) for probe in probes[:3]]
+    assert first == [("compute", "off", 32), ("numerics", "bf16", 32), ("compute", "bf16", 32)]
+    assert {probe.config.amp for probe in probes[3:] if probe.part == "compute"} > {"off", "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("files", "shared", "ahead"), [(None, None, 4), (400, None, 2), (None, 25, 1), (40, None, None), (None, 1, None)]
+)
+def test_a_look_at_the_loader_asks_ahead_for_what_there_is_room_for(
+    files: int | None, shared: int | None, ahead: int | None
+) -> None:
+    start = on_cpu().start
+    measured = examples.measurement(batch_tensors=100, batch_bytes=10 * 2**20)
+    few = replace(host(), open_files=files, shm_bytes=None if shared is None else shared * 2**20)
+    known = replace(start, host=few, trials=(examples.trial(config=on_cpu().space.base, measurement=measured),))
+    part, config = there(next_probe(known, on_cpu().space))
+    assert (part, config.num_workers, config.prefetch_factor) == (
+        ("compute", 0, None) if ahead is None else ("loader", 1, ahead)
+    )

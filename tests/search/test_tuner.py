@@ -265,6 +265,42 @@ def test_what_confirmation_leaves_of_its_time_goes_to_the_search() -> None:
     assert False in fresh[fresh.index(True) :]  # trials after the first round
 
 
+@pytest.mark.parametrize("facts", [CPU, GPU], ids=["cpu", "gpu"])
+def test_a_precision_that_there_was_no_time_to_look_at_leaves_it_undecided_and_is_named(facts: WorkloadFacts) -> None:
+    untried = 0
+    for seconds in (2.0, 5.0, 8.0, 12.0, 18.0):
+        machine = SimulatedMachine(cost=equal_everywhere, seconds=seconds)
+        result = tuned(machine, facts, budget=60.0)
+        if not any(config.amp == "bf16" for config, _ in machine.looks + machine.calls):
+            untried += 1
+            assert (result.verdict, result.missing[0]) == (Verdict.UNDECIDED, "time to try bf16 (--budget 2m)")
+            assert result.most_gain is None
+    assert 0 < untried < 5
+
+
+class HangingWorkers(SimulatedMachine):
+    """Loader workers never answer: the runner gives them up."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        if not config.num_workers:
+            return super().measure(config, request)
+        (self.calls if request.part == "training" else self.looks).append((config, request))
+        self.time += request.time_limit
+        return Attempt(outcome=Outcome.TIMEOUT, message="no answer", seconds=request.time_limit)
+
+
+@pytest.mark.parametrize("budget", [40.0, 60.0, 300.0])
+def test_workers_that_hang_take_a_share_of_the_time_and_the_rest_is_tuned(budget: float) -> None:
+    machine = HangingWorkers(cost=larger_batches_pay)
+    result = tuned(machine, CPU, budget=budget)
+    hung = [request.time_limit for config, request in machine.looks + machine.calls if config.num_workers]
+    assert 0 < sum(hung) <= 2 * max(8.0, 0.15 * budget)
+    assert not [config for config, request in machine.calls if request.fresh and config.num_workers]
+    assert result.verdict is Verdict.FASTER
+    assert result.config.batch_size >= 512
+    assert [note for note in result.notes if note == "loader workers: no answer: left out"]
+
+
 ROUNDS = "more rounds than 16: with --storage FILE, those of several runs add up"
 
 
@@ -510,6 +546,31 @@ def test_no_gain_is_only_claimed_where_the_search_has_seen_what_an_epoch_is_like
 def test_of_an_iterable_dataset_it_is_said_what_was_seen() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, beginning_samples=9600))
     assert [note for note in result.notes if "its first 9,600 samples were seen" in note]
+
+
+class Keeping(SimulatedMachine):
+    """The dataset keeps what it has read, so that it takes a part of the time to read it again."""
+
+    part: float = 0.1
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        attempt = super().measure(config, request)
+        if attempt.loader is None:
+            return attempt
+        again = self.part * statistics.fmean(attempt.loader.build_seconds)
+        return replace(attempt, payload=replace(attempt.loader, again_seconds=again))
+
+
+@pytest.mark.parametrize(("part", "is_kept"), [(0.1, True), (0.9, False)])
+def test_where_samples_are_kept_it_is_said_and_none_are_left_from_one_trial_to_the_next(
+    part: float, is_kept: bool
+) -> None:
+    machine = Keeping(cost=lambda config: StepCost(wait=1e-3 * config.batch_size, compute=0.01))
+    machine.part = part
+    result = tuned(machine, num_workers="0")
+    said = "building a batch took "
+    assert [note.startswith(said) for note in result.notes if "the same batch again" in note] == [True] * is_kept
+    assert {request.fresh for _, request in machine.calls[1:]} == ({True} if is_kept else {False, True})
 
 
 @pytest.mark.parametrize(
