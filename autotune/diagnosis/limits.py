@@ -152,8 +152,11 @@ def _compute_limit(evidence: Evidence) -> Finding:
 
 
 def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:
-    """Return whether something that is meant was measured to be faster, or nothing of it was measured."""
+    """Return whether something that is meant was measured to be faster, or its step was, or nothing was measured."""
     rates = [trial.rate for trial in evidence.trials if trial.rate is not None and is_meant(trial.config)]
+    for look in evidence.looks:  # its step alone is faster than it would train
+        if look.attempt.compute and is_meant(look.config) and look.config.batch_size >= evidence.config.batch_size:
+            rates.append(look.attempt.compute.samples_per_second)
     return not rates or max(rates) > FASTER * evidence.measurement.samples_per_second
 
 

@@ -50,10 +50,10 @@ class Fitting:
         """Return why a configuration would not fit, or ``None``."""
         key = (config.batch_size, config.amp, config.num_workers, config.prefetch_factor)  # all that it depends on
         if key not in self._refusals:
-            self._refusals[key] = self._refusal_in_flight(config) or self._refusal_of_memory(config)
+            self._refusals[key] = self.refusal_in_flight(config) or self._refusal_of_memory(config)
         return self._refusals[key]
 
-    def _refusal_in_flight(self, config: Config) -> str | None:
+    def refusal_in_flight(self, config: Config) -> str | None:
         """Return what the batches on their way from the workers would have too little of, time included."""
         seconds, timeout = (
             max(self._loader.trace(config.batch_size).build_seconds),

@@ -17,8 +17,9 @@ from autotune.result import Result
 from autotune.search.conclude import Course, conclude
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
 from autotune.search.explore import EXPLORE_SHARE, Explorer
-from autotune.search.feasibility import exceeds
+from autotune.search.feasibility import Fitting, exceeds
 from autotune.search.loop import PAIR, Search
+from autotune.search.predict import loader_model
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
@@ -272,11 +273,19 @@ class Tuner:
         return f"the {rest} left are not enough for another trial and its confirmation: --budget {longer}"
 
     def _refused(self, study: TuningStudy) -> Iterator[str]:
-        """Yield what would be faster and does not fit, with the reason."""
-        forecast, known = study.forecast, study.observations
-        for config, why, _ in forecast.left_out(known):
-            if forecast.prediction.refusals[forecast.position[config]] and not known.distrust(config.amp):
-                yield f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}"
+        """Yield the smallest batches whose way from the workers the machine or the loader does not allow, and why."""
+        forecast, found = study.forecast, dict[str, str]()
+        fitting = Fitting(study.observations, loader_model(study.observations))
+        for config in sorted(forecast.configs, key=lambda each: (each.batch_size, each.num_workers)):
+            why = (
+                fitting.refusal_in_flight(config)
+                if forecast.bound(config) > forecast.rate_of(forecast.best.config)
+                else None
+            )
+            if why is not None:
+                kind = "".join(character for character in why if not character.isdigit())
+                found.setdefault(kind, f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}")
+        yield from found.values()
 
     def _remaining(self, stop: Stop, search: Search) -> float | None:
         """Return what all that was not tried may win, as a share; ``None`` where that is not known."""

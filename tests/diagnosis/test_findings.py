@@ -216,6 +216,12 @@ def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_h
     larger_is_no_faster = tried(plain, rate, batch_size=64)
     assert advice_of(larger_is_no_faster).advice.startswith("amp first")
     assert advice_of(tried(larger_is_no_faster, rate, amp="bf16")).advice.startswith("torch.compile")
+    looked_at = [examples.compute_probe(samples_per_second=factor * rate) for factor in (1.0, 1.5)]
+    attempts = [Attempt(outcome=Outcome.OK, payload=look) for look in looked_at]
+    config = replace(plain.config, amp="bf16")
+    slow, fast = (replace(plain, looks=(Probe(part="compute", config=config, attempt=each),)) for each in attempts)
+    assert advice_of(slow).advice.startswith("larger batches first")
+    assert advice_of(fast).advice.startswith("amp and larger batches first")
     many_small = advice_of(evidence(split(data_wait=3.0, other=3.0, host_to_device=3.0)))
     assert many_small.cause is Cause.COMPUTE
     assert "no loader" not in many_small.what

@@ -278,6 +278,13 @@ def test_a_precision_that_there_was_no_time_to_look_at_leaves_it_undecided_and_i
     assert 0 < untried < 5
 
 
+def test_what_the_loader_does_not_allow_is_named_where_it_might_be_faster() -> None:
+    slow = SimulatedMachine(cost=lambda config: StepCost(wait=0.012 * config.batch_size, compute=0.2))
+    notes = tuned(slow, replace(CPU, loader_timeout=3.0)).notes
+    why = "a worker would take 6.1 s for a batch, and the loader's timeout is 3 s"
+    assert [note for note in notes if "timeout" in note] == [f"batch 512 with two workers: {why}: left out"]
+
+
 class HangingWorkers(SimulatedMachine):
     """Loader workers never answer: the runner gives them up."""
 
