@@ -296,15 +296,20 @@ def _unseen_sizes(answer: Standing, course: Course) -> Iterator[str]:
     """Yield that larger batches may come than were seen, where sizes may differ and not all of an epoch was seen."""
     trials = {trial.number: trial for trial in (*course.history, *course.confirmations)}.values()
     found = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
-    seen = sum(each.seen_samples or each.samples for each in found)
-    epoch = answer.typical.epoch_samples or course.facts.epoch_samples
+    counts, epoch = (
+        [m.seen_samples or m.samples for m in found],
+        answer.typical.epoch_samples or course.facts.epoch_samples,
+    )
+    seen = sum(counts)
+    if epoch is not None:  # each measurement sees samples from another part of another order
+        seen = round(epoch * (1 - math.prod(1 - min(1.0, count / epoch) for count in counts)))
     sizes_may_differ = {"collate_fn", "batch_sampler"} & set(course.facts.loader_arguments)
     if sizes_may_differ and (epoch is None or seen < epoch):
         peak, memory = max(each.epoch_peak_bytes for each in (answer.typical, *found)), answer.typical.memory
         of = "" if epoch is None else f" of an epoch's {epoch:,}"
         yield (
-            f"{seen:,}{of} samples were seen in measuring the answer, with up to {peak / 2**30:.2g} GiB of {memory} "
-            "memory: a batch with a larger sample takes more"
+            f"about {seen:,}{of} samples were seen in measuring the answer, with up to {peak / 2**30:.2g} GiB of "
+            f"{memory} memory: a batch with a larger sample takes more"
         )
 
 

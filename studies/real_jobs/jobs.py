@@ -23,7 +23,7 @@ from autotune import Workload
 
 __all__ = ["archive", "cached", "client", "mapped", "raw"]
 
-COUNT, WIDTH = 8000, 256
+COUNT, WIDTH = 4000, 256
 FOLDER = Path(os.environ.get("REAL_JOBS", tempfile.gettempdir())) / "real_jobs"
 MAPPED_BYTES = int(float(os.environ.get("MAPPED_GIB", "1")) * 2**30)
 """Size of the mapped file, which has holes instead of data."""
@@ -113,10 +113,10 @@ class Mapped(Opened):
 
 
 class Cached(Opened):
-    """Samples of 100 KB are kept once they were read, 4,000 at most."""
+    """Samples of 100 KB are kept once they were read."""
 
     def open(self) -> Any:
-        return functools.lru_cache(4000)(lambda index: time.sleep(0.004) or np.full(25_000, index, np.float32))
+        return functools.lru_cache(COUNT)(lambda index: time.sleep(0.004) or np.full(25_000, index, np.float32))
 
     def read(self, index: int) -> bytes:
         return bytes(self.opened(index)[:WIDTH].tobytes())
