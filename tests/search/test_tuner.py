@@ -583,7 +583,7 @@ def test_where_samples_are_kept_it_is_said_and_none_are_left_from_one_trial_to_t
 
 @pytest.mark.parametrize(
     ("argument", "epoch", "is_said"),
-    [("collate_fn", 10**6, 1), ("batch_sampler", 10**6, 1), ("collate_fn", 200, 0), ("sampler", 10**6, 0)],
+    [("collate_fn", 10**6, 1), ("batch_sampler", 10**6, 1), ("collate_fn", 600, 0), ("sampler", 10**6, 0)],
 )
 def test_where_batches_may_be_of_any_size_it_is_said_how_many_samples_were_seen(
     argument: str, epoch: int, is_said: int
