@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -276,14 +277,11 @@ class Tuner:
         """Yield the smallest batches whose way from the workers the machine or the loader does not allow, and why."""
         forecast, found = study.forecast, dict[str, str]()
         fitting = Fitting(study.observations, loader_model(study.observations))
-        for config in sorted(forecast.configs, key=lambda each: (each.batch_size, each.num_workers)):
-            why = (
-                fitting.refusal_in_flight(config)
-                if forecast.bound(config) > forecast.rate_of(forecast.best.config)
-                else None
-            )
-            if why is not None:
-                kind = "".join(character for character in why if not character.isdigit())
+        best = forecast.rate_of(forecast.best.config)
+        faster = [config for config in forecast.configs if forecast.bound(config) > best]
+        for config in sorted(faster, key=lambda each: (each.batch_size, each.num_workers)):
+            if (why := fitting.refusal_in_flight(config)) is not None:
+                kind = re.sub(r"[0-9.]+", "", why)
                 found.setdefault(kind, f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}")
         yield from found.values()
 
