@@ -141,6 +141,11 @@ class Conditions:
         return (self.throttled_share or 0.0) > THROTTLED
 
     @property
+    def taken_share(self) -> float:
+        """Share of the CPUs that others took where they could have been used; 0 elsewhere."""
+        return min(1.0, self.foreign_cpus / self.cpus) if self.is_crowded else 0.0
+
+    @property
     def crowd_text(self) -> str:
         """What others used of the CPUs, and who they are as far as that is known."""
         text = f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile"

@@ -34,12 +34,12 @@ BUSY_GPU = 0.9
 OWN_STEP = 0.95
 """Share of the rate on resident batches from which it is said that no loader could make training much faster."""
 TAKEN = 0.5
-"""Share of the CPUs that others use from which nothing else is claimed."""
+"""Share of the CPUs that others use from which nothing else is claimed, and only what is proven is the answer."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """Return what limits the rate, that which takes the most time first, then what is worth knowing besides."""
-    foreign = _foreign_share(evidence)
+    foreign = evidence.measurement.conditions.taken_share
     limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))
     larger = [finding for finding in limits if not foreign or (finding.share or 0.0) > foreign]
     limits = limits or [_step_limit(evidence)]
@@ -278,16 +278,10 @@ def _same_samples(evidence: Evidence, share: float) -> Finding:
     )
 
 
-def _foreign_share(evidence: Evidence) -> float:
-    """Return the share of the CPUs that others take where these could be used; 0 elsewhere."""
-    conditions = evidence.measurement.conditions
-    return min(1.0, conditions.foreign_cpus / conditions.cpus) if conditions.is_crowded else 0.0
-
-
 def _neighbours(evidence: Evidence) -> Finding:
     """Return that others take the CPUs; where they take most, nothing else can be trusted."""
     conditions = evidence.measurement.conditions
-    rest = ": nothing else here can be trusted" if _foreign_share(evidence) >= TAKEN else ""
+    rest = ": nothing else here can be trusted" if conditions.taken_share >= TAKEN else ""
     return limit(
         Cause.NEIGHBOURS,
         "other processes take CPUs that training could use",

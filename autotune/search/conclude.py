@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.diagnosis.findings import Evidence, Finding, ms
-from autotune.diagnosis.limits import find
+from autotune.diagnosis.limits import TAKEN, find
 from autotune.host import Host
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
@@ -122,7 +122,8 @@ def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple
     most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
     if most <= NEGLIGIBLE:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
-    is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM
+    is_taken = confirmation.standing(index).typical.conditions.taken_share >= TAKEN
+    is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM and not is_taken
     return Verdict.UNDECIDED, index if is_likely else None, None
 
 

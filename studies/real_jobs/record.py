@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def train(name: str, answer: str, which: str) -> None:
-    """Print the rate that was read for a configuration, and that of a plain loop over its second epoch."""
+    """Print the rate that was read for a configuration, and those of a plain loop over two epochs."""
     sys.path.insert(0, str(JOBS.parent))
     import jobs
     import torch
@@ -45,7 +45,7 @@ def train(name: str, answer: str, which: str) -> None:
     found = autotune.load_config(answer)
     measured = found.measured or {}
     config = found if which == "after" else autotune.Config()
-    read = measured["samples_per_second" if which == "after" else "baseline_samples_per_second"]
+    read = (measured if which == "after" else measured["baseline"])["samples_per_second"]
     workload = getattr(jobs, name)()
     loader = config.dataloader(workload.dataset, shuffle=True)
     optimizer = torch.optim.AdamW(workload.model.parameters())

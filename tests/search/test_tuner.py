@@ -227,6 +227,17 @@ def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_i
     assert any(told in note for note in result.notes)
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_where_others_take_half_of_the_cpus_only_what_is_proven_is_the_answer(is_busy: bool) -> None:
+    outcome = Outcome.SUSPECT if is_busy else None
+    machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome, seconds=6.0)
+    result = tuned(machine, budget=60.0)
+    assert (result.verdict, result.rounds < 3) == (Verdict.UNDECIDED, True)
+    assert there(result.likeliest).speedup > 2
+    assert (result.config == result.baseline) == is_busy
+    assert any(what.startswith("a quieter machine") for what in result.missing) == is_busy
+
+
 FEW_WORKERS = {"batch_size": 32, "num_workers": "0,2", "amp": "off", "pin_memory": False}
 
 
