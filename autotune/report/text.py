@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 from collections import Counter
 from dataclasses import asdict
@@ -152,12 +153,11 @@ def own_gain_text(result: Result) -> str:
 
 def other_steps_text(result: Result) -> str:
     """Return what other steps than the answer's would give if no batch were ever late; empty where that is no more."""
-    limit = (1 + result.remaining_gain) * result.samples_per_second
-    gain = limit / result.samples_per_second - 1
+    gain = result.remaining_gain
     if gain <= _own_gain(result) + LEAST_SHARE:
         return ""
     ceilings = [step.ceiling for step in result.landscape.steps if not step.refusal] if result.landscape else []
-    is_known = gain < MANY_TIMES and limit < UNSURE * max(ceilings, default=limit)
+    is_known = gain < MANY_TIMES and (1 + gain) * result.samples_per_second < UNSURE * max(ceilings, default=math.inf)
     what = "another batch size, precision or number of threads"
     return f"with {what} by at most {100 * gain:.0f} %" if is_known else f"what {what} would give is not known"
 
