@@ -325,10 +325,7 @@ def _disturbance(trial: Trial) -> float:
 
     They took a share of the CPUs; the rate may have lost as much, or nothing.
     """
-    if trial.measurement is None or not trial.measurement.conditions.is_crowded:
-        return 0.0
-    conditions = trial.measurement.conditions
-    return DISTURBANCE * min(1.0, conditions.foreign_cpus / max(1, conditions.cpus))
+    return DISTURBANCE * trial.measurement.conditions.taken_share if trial.measurement else 0.0
 
 
 def _demands(trials: Sequence[Trial]) -> NDArray[np.float64] | None:
