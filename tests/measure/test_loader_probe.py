@@ -32,6 +32,7 @@ BATCH_SIZE = 4
 SAMPLE_SECONDS = 0.01
 BATCH_SECONDS = 0.03
 SECONDS = 0.5  # length of a look
+WITHOUT_ITS_LATENESS = 0.7  # share of a build that is left where the batch before it arrived late
 SAMPLE_BYTES = 8  # of a sample of Squares: two floats
 
 
@@ -111,7 +112,7 @@ def of_twice_as_many(batch_size: int) -> BatchSampler:
 def test_batches_are_the_users(dataset: Any, options: dict[str, Any], seconds: float, batch_bytes: int) -> None:
     trace = look(dataset, seconds=0.3, **options)
     assert trace.batch_bytes == batch_bytes
-    assert fmean(trace.build_seconds) >= seconds
+    assert fmean(trace.build_seconds) > WITHOUT_ITS_LATENESS * seconds
 
 
 def test_epochs_of_three_batches_are_looked_at_without_their_starts() -> None:
@@ -124,7 +125,7 @@ def test_epochs_of_three_batches_are_looked_at_without_their_starts() -> None:
         time.sleep(0.02)
 
     trace = look(Doing(open_and_sleep, 3 * BATCH_SIZE), seconds=0.2)
-    assert BATCH_SIZE * 0.02 <= fmean(trace.build_seconds) < 0.3
+    assert WITHOUT_ITS_LATENESS * BATCH_SIZE * 0.02 < fmean(trace.build_seconds) < 0.3
 
 
 def test_an_iterable_dataset_may_end_within_the_look() -> None:
@@ -251,12 +252,19 @@ def kept_by(cache: Callable[[Callable[[int], None]], Callable[[int], None]]) -> 
     return look(Doing(cache(lambda index: time.sleep(SAMPLE_SECONDS))))
 
 
-def test_a_dataset_that_keeps_its_samples_shows_and_building_a_batch_takes_what_reading_them_first_does() -> None:
+def test_a_dataset_that_keeps_its_samples_shows() -> None:
     kept, read = kept_by(functools.lru_cache(10)), kept_by(lambda do: do)
     assert kept.keeps_samples
     assert not read.keeps_samples
-    assert min(kept.build_seconds) >= BATCH_SIZE * SAMPLE_SECONDS > 2 * kept.again_seconds  # type: ignore[operator]
-    assert fmean(read.build_seconds) >= BATCH_SIZE * SAMPLE_SECONDS <= read.again_seconds  # type: ignore[operator]
+
+
+def test_building_a_batch_takes_what_reading_new_samples_does_where_they_are_kept_and_either_else() -> None:
+    first, kept, read = [0.04, 0.042], [0.001, 0.002], [0.041, 0.039]
+    assert looks._Builds(first, kept).counted == first
+    assert looks._Builds(first, kept).again_seconds == 0.0015
+    assert looks._Builds(first, read).counted == [*first, *read]
+    assert looks._Builds(first, []).counted == first
+    assert looks._Builds(first[:1], kept).again_seconds is None
 
 
 def test_of_a_stream_nothing_comes_twice() -> None:
