@@ -55,7 +55,7 @@ _HOMES = {
     "tune": "api",
 }
 
-__all__ = list(_HOMES)
+__all__ = [*_HOMES, "__version__"]
 _INTEGRATIONS = ("accelerate", "lightning", "transformers")
 """Modules of ``autotune.integrations``, named after what they are for."""
 
@@ -63,6 +63,10 @@ _INTEGRATIONS = ("accelerate", "lightning", "transformers")
 def __getattr__(name: str) -> Any:
     if name in _INTEGRATIONS:
         return import_module(f"autotune.integrations.{name}")
+    if name == "__version__":
+        from autotune.flags import installed_version
+
+        return installed_version()
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     return getattr(import_module(f"autotune.{_HOMES[name]}"), name)

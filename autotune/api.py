@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -56,6 +57,7 @@ class TuneOptions(TypedDict, total=False):
     explore: Modes
     storage: str | Path | Keeper | None
     on_progress: Callable[[Progress], None] | None
+    quiet: bool
 
 
 def best_config(
@@ -123,6 +125,7 @@ def tune(
     explore: Modes = None,
     storage: str | Path | Keeper | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    quiet: bool = False,
 ) -> Result:
     """Search for the fastest configuration and prove it against the baseline.
 
@@ -139,7 +142,8 @@ def tune(
     or ``"12GiB"``).
     ``explore`` names more of the step to try, some of ``autotune.step_options.OPTIONS`` or ``"all"``. ``storage`` is a
     file or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
-    continued. ``on_progress`` is called with each ``Progress``.
+    continued. The progress is shown where standard error is a terminal or a notebook, and the verdict at the end.
+    ``on_progress`` is called with each ``Progress`` instead; ``quiet`` shows neither.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -161,34 +165,52 @@ def tune(
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
     time = Budget(require_budget(parse_duration(budget)))
-    messages = Messages(time, on_progress or (lambda progress: None))
-    messages.show(Progress(phase="inspect"))
-    with ProcessRunner(
-        describe(workload, dataset),
-        device,
-        patience=WAIT_SHARE * time.left,
-        on_wait=messages.say,
-        oversubscribe_ranks=oversubscribe_ranks,
-    ) as runner:
-        begin = time.spent
-        with messages.waiting("loading your model and dataset"):
-            facts = runner.inspect(given)
-        opening, host = time.spent - begin, inspect_host()
-        base = fitted(given, facts, global_batch_size)
-        space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
-        from autotune.search.tuner import TunePlan, Tuner
+    with _shown(on_progress, quiet) as show:
+        messages = Messages(time, show)
+        messages.show(Progress(phase="inspect"))
+        with ProcessRunner(
+            describe(workload, dataset),
+            device,
+            patience=WAIT_SHARE * time.left,
+            on_wait=messages.say,
+            oversubscribe_ranks=oversubscribe_ranks,
+        ) as runner:
+            begin = time.spent
+            with messages.waiting("loading your model and dataset"):
+                facts = runner.inspect(given)
+            opening, host = time.spent - begin, inspect_host()
+            base = fitted(given, facts, global_batch_size)
+            space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
+            from autotune.search.tuner import TunePlan, Tuner
 
-        plan = TunePlan(
-            space=space,
-            facts=facts,
-            host=host,
-            memory_limit=memory_limit,
-            max_trials=trials,
-            explore=options,
-            opening=opening,
-            seed=secrets.randbits(31),
-        )
-        return _result(Tuner(runner, plan, time, messages), storage)
+            plan = TunePlan(
+                space=space,
+                facts=facts,
+                host=host,
+                memory_limit=memory_limit,
+                max_trials=trials,
+                explore=options,
+                opening=opening,
+                seed=secrets.randbits(31),
+            )
+            result = _result(Tuner(runner, plan, time, messages), storage)
+    if not (on_progress or quiet):
+        from autotune.report.terminal import say
+
+        say(result.sentence)
+    return result
+
+
+@contextmanager
+def _shown(on_progress: Callable[[Progress], None] | None, quiet: bool) -> Iterator[Callable[[Progress], object]]:
+    """Yield the listener to a run's progress."""
+    if on_progress or quiet:
+        yield on_progress or (lambda progress: None)
+        return
+    from autotune.report.terminal import progress_display
+
+    with progress_display() as display:
+        yield display or (lambda progress: None)
 
 
 def _result(tuner: Tuner, storage: str | Path | Keeper | None) -> Result:

@@ -1,6 +1,6 @@
 """The command line: flags, exit codes, and the only place that prints.
 
-stdout carries the product (the lines for a training script, or JSON); everything else goes to stderr. Torch,
+stdout carries the answer (settings as YAML, Python lines, or JSON); everything else goes to stderr. Torch,
 optuna and rich are imported only once the flags are known to be right.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.configfile import read_document
 from autotune.errors import (
     AutotuneError,
     ConfigFileError,
@@ -31,6 +32,7 @@ from autotune.flags import (
     build_export_parser,
     build_parser,
     build_report_parser,
+    did_you_mean,
     parse_baseline,
 )
 from autotune.limits import parse_duration, require_budget
@@ -61,15 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interruptible():
             arguments = list(sys.argv[1:] if argv is None else argv)
-            if arguments[:1] == ["check"]:
-                return _check(build_check_parser().parse_args(arguments[1:]))
-            if arguments[:1] == ["diagnose"]:
-                return _diagnose(build_diagnose_parser().parse_args(arguments[1:]))
-            if arguments[:1] == ["export"]:
-                return _export(build_export_parser().parse_args(arguments[1:]))
-            if arguments[:1] == ["report"]:
-                return _report(build_report_parser().parse_args(arguments[1:]))
-            return _run(build_parser().parse_args(arguments))
+            name = "tune" if not arguments or arguments[0].startswith("-") else arguments.pop(0)
+            if name not in COMMANDS:
+                raise UsageError(
+                    f"unknown command {name!r}{did_you_mean(name, COMMANDS)}; see python -m autotune --help"
+                )
+            build, run = COMMANDS[name]
+            return run(build().parse_args(arguments))
     except AutotuneError as error:
         _show_error(error)
         return error.exit_code
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(flags: argparse.Namespace) -> int:
     arguments = _tune_arguments(flags)
-    output = _writable_config_path(flags.output)
+    output = _writable_config_path(flags.output, flags.force)
     report = _writable_report_path("--report", flags.report)
     keeper = _keeper(flags.storage, output)
     try:
@@ -88,7 +88,8 @@ def _run(flags: argparse.Namespace) -> int:
             from autotune.api import tune
 
             with _progress(flags.quiet) as on_progress:
-                result = tune(**arguments, storage=keeper, on_progress=_where_it_is_seen(on_progress))
+                shown = _where_it_is_seen(on_progress)
+                result = tune(**arguments, storage=keeper, on_progress=shown, quiet=flags.quiet)
         output = _beside_what_is_proven(result, output, flags.force)
         _deliver(result, output, keeper, flags)
         if flags.storage is None and not result.interrupted:
@@ -268,11 +269,9 @@ def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Prog
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
     if quiet:
         return nullcontext()
-    from autotune.report.terminal import LiveProgress, PlainProgress, open_console
+    from autotune.report.terminal import progress_display
 
-    console = open_console()
-    moves = sys.stderr.isatty() and not console.is_dumb_terminal
-    return LiveProgress(console) if moves else PlainProgress(console)
+    return progress_display(is_log=True)
 
 
 def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
@@ -285,8 +284,7 @@ def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
 
 def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Namespace) -> None:
     """Write and show a result; it is shown even where the file cannot be written after all."""
-    from autotune.report.terminal import open_console, summary
-    from autotune.report.text import snippet
+    from autotune.report.terminal import ending, open_console, summary
 
     written = None
     try:
@@ -298,9 +296,26 @@ def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Names
         try:
             if not flags.quiet:
                 with suppress(*CLOSED):
-                    open_console().print(summary(result, written, () if flags.report else _seen_with(keeper, flags)))
+                    open_console().print(summary(result))
         finally:
-            _print(_json_text(result) if flags.json else snippet(result, str(output)))
+            _print(_answer_text(result, str(output), flags))
+            if not flags.quiet:
+                with suppress(*CLOSED):
+                    open_console().print(ending(result, written, () if flags.report else _seen_with(keeper, flags)))
+
+
+def _answer_text(result: Result, output: str, flags: argparse.Namespace) -> str:
+    """Return the answer for standard output: JSON, Python, or the settings as YAML."""
+    if flags.json:
+        return _json_text(result)
+    if flags.snippet:
+        from autotune.report.text import snippet
+
+        return snippet(result, output)
+    from autotune.configfile import document_text
+
+    settings = {key: value for key, value in result.config.to_document().items() if key not in ("measured", "made_on")}
+    return document_text(Path(output).with_suffix(".yaml"), settings)
 
 
 def _beside_what_is_proven(result: Result, output: Path, force: bool) -> Path:
@@ -353,15 +368,22 @@ def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:
     return warnings.catch_warnings(action="ignore") if quiet else nullcontext()
 
 
-def _writable_config_path(text: str) -> Path:
+def _writable_config_path(text: str, force: bool) -> Path:
     """Return the path of the config file, known to be writable before anything is measured.
 
-    Raises ``ConfigFileError`` otherwise.
+    Raises ``ConfigFileError`` otherwise, and for a file of another program unless ``force``.
     """
     path = Path(text)
     if path.suffix not in SUFFIXES:
         raise ConfigFileError(f"--output {path}: a config file ends in one of {', '.join(SUFFIXES)}")
     _require_writable("--output", path)
+    if not force and path.exists() and path.stat().st_size:
+        try:
+            read_document(path)
+        except ConfigFileError:
+            raise ConfigFileError(
+                f"--output {path}: this file is no config of autotune; choose another name, or replace it with --force"
+            ) from None
     return path
 
 
@@ -391,3 +413,13 @@ def _require_writable(flag: str, path: Path) -> None:
             return
     except OSError as error:
         raise ConfigFileError(f"{flag} {path}: cannot be written: {error.strerror}") from None
+
+
+COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], Callable[[argparse.Namespace], int]]] = {
+    "tune": (build_parser, _run),
+    "check": (build_check_parser, _check),
+    "diagnose": (build_diagnose_parser, _diagnose),
+    "export": (build_export_parser, _export),
+    "report": (build_report_parser, _report),
+}
+"""Each command's parser and function; a line that begins with a flag tunes."""

@@ -197,7 +197,10 @@ class Config:
             if overrides.get(name):
                 raise UsageError(f"dataloader: {name} is for workers, and there are none: pass num_workers too")
         try:
-            return DataLoader(dataset, **(arguments | overrides))
+            with warnings.catch_warnings():
+                if self.measured:  # torch advises against more workers than CPUs, which were measured to be faster
+                    warnings.filterwarnings("ignore", "This DataLoader will create")
+                return DataLoader(dataset, **(arguments | overrides))
         except ValueError as error:
             given = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
             raise UsageError(f"dataloader: {error}; passed were {given or 'no overrides'}") from error

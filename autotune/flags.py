@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.errors import UsageError
 from autotune.step_options import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 KNOB_FLAGS = (
     "--batch-size",
@@ -102,6 +103,7 @@ SWITCHES = {
     "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
     "--force": "replace a file whose gain is proven, also by an answer that is undecided",
     "--exit-verdict": "exit with 0 where the answer is faster, 10 where there is no gain, 11 where that is undecided",
+    "--snippet": "print Python lines that use the answer, not its settings",
     "--json": "print the result as one JSON object",
     "--quiet": "print nothing but errors to stderr",
 }
@@ -141,8 +143,22 @@ exit codes:
 """
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the nearest known name; empty where none is near."""
+    near = get_close_matches(name, known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one line, exit code from the class."""
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse arguments; a flag that is unknown comes before one that is missing."""
+        for name in (text.partition("=")[0] for text in args if text.startswith("--")):
+            if name != "--" and name not in self._option_string_actions:
+                self.error(f"unknown flag {name}{did_you_mean(name, self._option_string_actions)}")
+        parsed: argparse.Namespace = super().parse_args(args, namespace)
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see python -m autotune --help")
@@ -170,7 +186,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
     )
-    _add(output, "--report", "--force", "--exit-verdict", "--json", "--quiet")
+    _add(output, "--report", "--force", "--exit-verdict", "--quiet")
+    _add(output.add_mutually_exclusive_group(), "--json", "--snippet")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
 
@@ -273,14 +290,18 @@ class _Version(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> NoReturn:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            text = f"autotune {version('torch-autotune')}"
-        except PackageNotFoundError:
-            text = "autotune, run from its source without being installed"
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"autotune {installed_version()}\n")
         parser.exit()
+
+
+def installed_version() -> str:
+    """Return the installed version; ``unknown`` where the package runs from its source."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch-autotune")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def parse_baseline(text: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class Progress:
 
     phase: Phase
     """What the run is doing."""
-    seconds_left: float = 0.0
-    """What is left of the budget."""
+    seconds_left: float | None = None
+    """Seconds left of the budget; ``None`` without one."""
     running: Config | None = None
     """The configuration that is being measured now."""
     finished: Trial | None = None
@@ -48,7 +48,7 @@ class Messages:
     def __init__(
         self, budget: Budget | None = None, on_progress: Callable[[Progress], object] = lambda progress: None
     ) -> None:
-        """Take what hears of each ``Progress``; without a budget no time is left."""
+        """Take a listener to each ``Progress``, and the budget if there is one."""
         self._budget = budget
         self._on_progress = on_progress
         self._lock = threading.RLock()
@@ -59,9 +59,9 @@ class Messages:
         """What the result says again."""
 
     @property
-    def seconds_left(self) -> float:
-        """What is left of the budget."""
-        return self._budget.left if self._budget else 0.0
+    def seconds_left(self) -> float | None:
+        """Seconds left of the budget; ``None`` without one."""
+        return self._budget.left if self._budget else None
 
     def show(self, moment: Progress) -> None:
         """Show a moment of the run, with what is left of the budget now."""

@@ -302,6 +302,15 @@ class Result:
 
         save_trials(self.history, Path(path))
 
+    def __str__(self) -> str:
+        """Return the summary that a terminal shows, 100 characters wide."""
+        from autotune.report.terminal import result_text
+
+        return result_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Result: {self.sentence}>"
+
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
         from autotune.report.html import html_summary

@@ -39,8 +39,8 @@ FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore",
     "--exit-verdict", "--force", "--global-batch-size", "--oversubscribe-ranks",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
-    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--storage", "--threads", "--trials",
-    "--version",
+    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--snippet", "--storage", "--threads",
+    "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 FASTER, UNDECIDED = examples.faster_result(), examples.undecided_result()
@@ -184,7 +184,7 @@ def test_the_run_gets_what_the_flags_say(run: Run) -> None:
     given: dict[str, Any] = {"workload": "m:f", "dataset": "m:d", "device": "cpu", "budget": 90.0, "trials": 7}
     given |= {"baseline": {"batch_size": 8}, "headroom": "20%", "max_memory": "12GiB", "batch_size": "32..512"}
     given |= {"global_batch_size": 512, "explore": "channels_last,compile", "num_workers": "0,2,4", "amp": "off"}
-    given |= {"pin_memory": "true", "ranks": 2, "oversubscribe_ranks": False}
+    given |= {"pin_memory": "true", "ranks": 2, "oversubscribe_ranks": False, "quiet": False}
     assert received == given | dict.fromkeys(("prefetch_factor", "persistent_workers", "threads"))
 
 
@@ -208,7 +208,7 @@ def test_what_a_name_hides_is_shown_written_out(run: Run) -> None:
         on_progress(Progress(phase="search", seconds_left=9.0, finished=trial, message=f"{name} is known"))
         return examples.faster_result(notes=(f"{name} is large",))
 
-    code, out, err = run("--model m:f --output a\x1b[2J.yaml", tune)
+    code, out, err = run("--model m:f --snippet --output a\x1b[2J.yaml", tune)
     assert code == 0
     assert r'load_config("a\u001b[2J.yaml")' in out
     compile(out, "stdout", "exec")
@@ -351,14 +351,50 @@ def test_an_interrupted_result_is_written_before_exit_130(run: Run) -> None:
     assert load_config("autotune.yaml") == examples.ANSWER
 
 
-def test_stdout_is_a_script_and_stderr_the_rest(run: Run) -> None:
+def test_stdout_is_the_settings_and_stderr_ends_with_verdict_file_and_next_commands(run: Run) -> None:
     code, out, err = run("--model m:f", FASTER)
     assert code == 0
+    assert out.splitlines() == Path("autotune.yaml").read_text().splitlines()[:4]
+    Path("settings.yaml").write_text(out)
+    assert load_config("settings.yaml") == examples.ANSWER
+    *_, verdict, written, use = err.splitlines()
+    assert verdict.startswith("2.31 times faster") or verdict == "processes."
+    assert written == "Written: autotune.yaml"
+    assert use == "Use it:  python -m autotune export autotune.yaml --to python"
+    assert "\x1b" not in out + err
+
+
+def test_a_snippet_is_a_script(run: Run) -> None:
+    out = run("--model m:f --snippet", FASTER)[1]
     compile(out, "stdout", "exec")
     assert 'autotune.load_config("autotune.yaml")' in out
-    assert "2.31 times faster" in err
-    assert "Written: autotune.yaml" in err
-    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("chek a.yaml", "unknown command 'chek': did you mean check?"),
+        ("help", "unknown command 'help'; see python -m autotune --help"),
+        ("--modell m:f", "unknown flag --modell: did you mean --model?"),
+        ("diagnose --modle=m:f", "unknown flag --modle: did you mean --model?"),
+        ("tune --model m:f --xyz", "unknown flag --xyz; see"),
+    ],
+)
+def test_a_name_that_is_mistyped_is_told_with_the_nearest(run: Run, line: str, said: str) -> None:
+    code, out, err = run(line)
+    assert (code, out) == (UsageError.exit_code, "")
+    assert_is_one_line(err, said)
+
+
+def test_a_file_of_another_program_is_replaced_only_by_force(run: Run) -> None:
+    path = Path("own.yaml")
+    path.write_text("name: theirs\n")
+    code, _, err = run(f"--model m:f --output {path}")
+    assert code == ConfigFileError.exit_code
+    assert_is_one_line(err, "no config of autotune", "--force")
+    assert path.read_text() == "name: theirs\n"
+    assert run(f"--model m:f --output {path} --force", FASTER)[0] == 0
+    assert load_config(path) == examples.ANSWER
 
 
 def test_json_is_one_object_with_the_file_the_verdict_and_every_trial(run: Run) -> None:
@@ -398,21 +434,20 @@ def test_what_is_proven_is_not_replaced_by_what_is_undecided(run: Run, name: str
     path, aside = Path(name), Path(name.replace(".", ".undecided."))
     FASTER.config.save(path)
     proven = path.read_bytes()
-    code, out, err = run(f"--model m:f --output {name}", UNDECIDED)
+    code, _, err = run(f"--model m:f --output {name}", UNDECIDED)
     assert code == 0
     assert path.read_bytes() == proven
     assert aside.exists()
-    assert f'load_config("{aside}")' in out
     assert f"{name} holds a gain that was proven, and stays" in err
     assert f"Written: {aside}" in err
     run(f"--model m:f --output {name} --force", UNDECIDED)
     assert path.read_bytes() == aside.read_bytes()
 
 
-@pytest.mark.parametrize("earlier", ["undecided", "no gain above 3 %", "no proven gain", None])
-def test_anything_else_is_replaced(run: Run, earlier: str | None) -> None:
+@pytest.mark.parametrize("earlier", ["undecided", "no gain above 3 %", "no proven gain", ""])
+def test_anything_else_is_replaced(run: Run, earlier: str) -> None:
     path = Path("autotune.yaml")
-    path.write_text("no config file" if earlier is None else "")
+    path.write_text("")
     if earlier:
         Config(measured={"verdict": earlier}).save(path)
     assert run("--model m:f --quiet", UNDECIDED)[0] == 0
@@ -440,7 +475,7 @@ def test_quiet_leaves_stderr_empty(run: Run) -> None:
 
     code, out, err = run("--model m:f --quiet", tune)
     assert (code, err) == (0, "")
-    assert out.startswith("import autotune\n")
+    assert out.startswith("autotune: 1\n")
 
 
 def test_without_a_terminal_each_finished_trial_is_one_plain_line(run: Run) -> None:
@@ -454,7 +489,7 @@ def test_without_a_terminal_each_finished_trial_is_one_plain_line(run: Run) -> N
     code, _, err = run("--model m:f", tune)
     lines = err.splitlines()
     assert code == 4
-    assert [line.split()[:2] for line in lines] == [["0", "ok"], ["4", "device_oom"], ["autotune:", "error:"]]
+    assert [line.split()[:2] for line in lines] == [["0", "baseline"], ["4", "device_oom"], ["autotune:", "error:"]]
     assert lines[1].endswith("out of memory")
 
 

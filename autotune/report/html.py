@@ -21,18 +21,16 @@ from autotune.limits import format_duration
 from autotune.report.drawing import require_drawing, vega_script
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.text import (
+    before_after,
     cause_text,
-    compared,
     config_text,
     counted,
     gibibytes_text,
-    measured_rows,
     other_steps_text,
     outcomes_text,
     own_gain_text,
     printable,
     rate_text,
-    settings_rows,
     snippet,
     tried_line,
     verdict_details,
@@ -219,7 +217,7 @@ def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
     if study.since:
         yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
     for tried in result.tried:
-        yield tried_line(tried, tried.option in result.config.options)
+        yield f"option {tried_line(tried, tried.option in result.config.options)}"
     yield from result.notes
 
 
@@ -259,7 +257,7 @@ def _tiles(result: Result) -> Iterator[_Tile]:
     whole = f"of {gibibytes_text(after.memory_limit_bytes)} GiB {after.memory}"
     yield _Tile("peak memory", f"{gibibytes_text(after.peak_memory_bytes)} GiB", _joined(used, whole))
     own = own_gain_text(result).replace(" %", "\N{NO-BREAK SPACE}%")
-    yield _Tile("faster, were no batch ever late", own, other_steps_text(result))
+    yield _Tile("a perfect data loader would gain", own, other_steps_text(result))
     if after.device_idle_share is not None:
         was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
         yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)
@@ -276,16 +274,10 @@ def _long(seconds: float) -> str:
 
 
 def _comparison(result: Result) -> dict[str, Any]:
-    columns = compared(result)
-    rates = {"before": result.baseline_samples_per_second}
-    rows = settings_rows([config for config, _ in columns.values()])
-    rows["samples/s"] = tuple(rate_text(rates.get(heading, result.samples_per_second)) for heading in columns)
-    rows |= measured_rows([measured for _, measured in columns.values()])
-    return {
-        "title": "Before and after" if len(columns) > 1 else "Your configuration",
-        "columns": list(columns),
-        "rows": [{"name": name, "cells": cells, "changes": len(set(cells)) > 1} for name, cells in rows.items()],
-    }
+    columns, rows = before_after(result)
+    title = "Before and after" if len(columns) > 1 else "Your configuration"
+    changed = [{**row._asdict(), "changes": row.is_setting and len(set(row.cells)) > 1} for row in rows]
+    return {"title": title, "columns": columns, "rows": changed}
 
 
 def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:

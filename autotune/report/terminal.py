@@ -5,9 +5,12 @@ Every function returns text or a rich renderable and prints nothing; rates are s
 
 from __future__ import annotations
 
+import io
 import shlex
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from statistics import fmean
 from typing import TYPE_CHECKING, Self
 
@@ -22,30 +25,28 @@ from rich.text import Text
 from autotune.limits import format_duration
 from autotune.records import Outcome
 from autotune.report.text import (
-    LEAST_SHARE,
-    TIME_PARTS,
+    RATE,
     TIMES,
+    Comparison,
+    alone,
+    before_after,
     cause_text,
-    compared,
     config_text,
     counted,
-    finding_text,
     gibibytes_text,
-    measured_rows,
     outcomes_text,
     printable,
     rate_text,
     remaining_gain_text,
     sentence,
-    settings_rows,
-    time_parts,
     tried_line,
     verdict_sentence,
 )
 from autotune.result import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from autotune.diagnosis.findings import Finding
     from autotune.messages import Progress
     from autotune.probes import Trace
-    from autotune.records import Measurement, Probe, Trial
+    from autotune.records import Probe, Trial
     from autotune.result import Result
     from autotune.search.check import Check
 
@@ -69,6 +70,9 @@ _PHASES = {
     "explore": "exploring",
     "confirm": "confirming",
 }
+COMMAND = "python -m autotune"
+REMARK = (0, 0, 0, 32)
+"""Padding of a trial's remark, below its configuration."""
 INDENT = (0, 0, 0, 3)
 """Padding of what belongs to a numbered line: top, right, bottom, left."""
 FRAMES_PER_SECOND = 4
@@ -76,19 +80,21 @@ FRAMES_PER_SECOND = 4
 
 
 def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
-    """Return a finished trial on one line: number, outcome, rate, ratio to the baseline, configuration."""
+    """Return a finished trial on one line: number, kind or outcome, rate, ratio to the baseline, configuration."""
     line = Text().append(f"{trial.number:>3} ", style="dim")
+    is_ok = trial.outcome is Outcome.OK
+    label = trial.kind if is_ok and trial.kind in ("baseline", "confirm") else str(trial.outcome)
     if trial.rate is None:
-        line.append(f"{trial.outcome:<26}", style="yellow")
+        line.append(f"{label:<27}", style="yellow")
     else:
-        line.append(f"{trial.outcome:<7}", style="green" if trial.outcome is Outcome.OK else "yellow")
+        line.append(f"{label:<8}", style="green" if is_ok else "yellow")
         line.append(f" {rate_text(trial.rate):>8}/s {_ratio_text(trial.rate, baseline_rate):>6} ")
-    line.append(f" {config_text(trial.config)}")
-    if trial.kind in ("baseline", "confirm"):
-        line.append(f" ({trial.kind})", style="dim")
-    if trial.attempt.message:
-        line.append(f": {_on_one_line(trial.attempt.message)}", style="dim")
-    return line
+    return line.append(f" {config_text(trial.config)}")
+
+
+def trial_remark(trial: Trial) -> str:
+    """Return a trial's message on one line; empty without one."""
+    return _on_one_line(trial.attempt.message)
 
 
 def probe_line(probe: Probe) -> Text:
@@ -96,7 +102,7 @@ def probe_line(probe: Probe) -> Text:
     line = Text("  · ", style="dim")
     if loader := probe.attempt.loader:
         build = 1000 * fmean(loader.build_seconds)
-        line.append(f"loader   {build:>7.3g} ms for one worker to build a batch of {loader.batch_size}")
+        line.append(f"loader   {build:>7.3g} ms for a worker to build a batch of {loader.batch_size}")
     elif compute := probe.attempt.compute:
         rate, peak = rate_text(compute.samples_per_second), gibibytes_text(compute.peak_memory_bytes)
         line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
@@ -120,8 +126,8 @@ def _step_text(config: Config) -> str:
     return config_text(config).replace(" · no workers", "")
 
 
-def status(progress: Progress, *, number: int, last_rate: float | None, seconds_left: float) -> Text:
-    """Return the moment on two lines: what runs now, and how it stands.
+def status(progress: Progress, *, number: int, last_rate: float | None, seconds_left: float | None) -> Text:
+    """Return the moment on two lines: the running trial, and the best so far.
 
     ``number`` is the running trial's; ``seconds_left`` counts down between two ``Progress`` records.
     """
@@ -131,10 +137,13 @@ def status(progress: Progress, *, number: int, last_rate: float | None, seconds_
         what = _step_text(progress.running) if is_look else config_text(progress.running)
         position = "" if is_look else f"trial {number} · "
         now.append(f" · {position}{what}", style="not bold")
+    parts = list(_standing(progress, last_rate))
+    if seconds_left is not None:
+        parts.append((f"{format_duration(seconds_left)} of the budget left", "dim"))
     now.append("\n")
-    for text, style in _standing(progress, last_rate):
-        now.append(f"{text} · ", style=f"not bold {style}")
-    return now.append(f"{format_duration(seconds_left)} of the budget left", style="not bold dim")
+    for place, (text, style) in enumerate(parts):
+        now.append(f"{' · ' if place else ''}{text}", style=f"not bold {style}")
+    return now
 
 
 def _standing(progress: Progress, last_rate: float | None) -> Iterator[tuple[str, str]]:
@@ -145,27 +154,47 @@ def _standing(progress: Progress, last_rate: float | None) -> Iterator[tuple[str
         yield (f"best {rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""), "green")
 
 
-def summary(result: Result, path: str | None = None, study: Sequence[str] = ()) -> Group:
-    """Return what a run found: table, verdict, why it stopped, what is left to gain, notes, the file written.
+def summary(result: Result) -> Group:
+    """Return the table of a result, its limits and its notes."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for finding in result.findings:
+        if finding.is_limit:
+            facts.add_row("Limited by", sentence(cause_text(finding)))
+            facts.add_row("To do", sentence(finding.advice))
+    facts.add_row("Left to gain", remaining_gain_text(result))
+    if result.control and result.control.ci99 and not result.control.is_off:
+        low, high = result.control.ci99
+        ratio = f"{result.control.ratio:.2f} ({low:.2f} to {high:.2f})"
+        facts.add_row("Control", f"The baseline measured again ran at {ratio} times its rate.")
+    for tried in result.tried:
+        facts.add_row("Option", tried_line(tried, tried.option in result.config.options))
+    facts.add_row("Stopped", sentence(result.stop_reason))
+    facts.add_row("Trials", f"{outcomes_text(result.history)}, in {format_duration(result.seconds)}")
+    for note in result.notes:
+        facts.add_row(*(Text(text, style="yellow") for text in ("Note", sentence(note))))
+    return Group(Text(), comparison_table(before_after(result)), Text(), facts, Text())
+
+
+def result_text(result: Result) -> str:
+    """Return a result as plain text."""
+    console = Console(file=io.StringIO(), width=100, color_system=None, highlight=False)
+    console.print(summary(result), ending(result))
+    return printable(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def ending(result: Result, path: str | None = None, study: Sequence[str] = ()) -> Group:
+    """Return the verdict, the file and the next commands.
 
     ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
     """
-    verdict = Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")
-    facts = [
-        f"Stopped: {sentence(result.stop_reason)}",
-        f"Were no batch ever late, it would be faster by {remaining_gain_text(result)}",
-        *(finding_text(finding) for finding in result.findings if finding.is_limit),
-        f"Trials: {outcomes_text(result.history)}, in {format_duration(result.seconds)}.",
-    ]
-    if result.control and result.control.ci99 and not result.control.is_off:
-        low, high = result.control.ci99
-        facts.insert(0, f"Control: the baseline against itself {result.control.ratio:.2f} ({low:.2f} to {high:.2f}).")
-    facts.extend(tried_line(tried, tried.option in result.config.options) for tried in result.tried)
-    notes = [Text(f"Note: {sentence(note)}", style="yellow") for note in result.notes]
-    file = [Text(f"Written: {path}", style="bold")] if path else []
-    more = [Text(f"See it: python -m autotune report {shlex.join(study)}", style="bold")] if study else []
-    blank = Text()
-    return Group(blank, before_after(result), blank, verdict, *map(Text, facts), *notes, *file, *more, blank)
+    lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
+    if path:
+        lines += [Text(f"Written: {path}"), Text(f"Use it:  {COMMAND} export {shlex.quote(path)} --to python")]
+    if study:
+        lines.append(Text(f"See it:  {COMMAND} report {shlex.join(study)}"))
+    return Group(*lines)
 
 
 def check_text(check: Check, path: str) -> str:
@@ -199,57 +228,20 @@ def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: floa
     return f"{speedup:.2f} times the baseline{limits}{at}"
 
 
-def measured_table(config: Config, measurement: Measurement) -> Table:
-    """Return the table of one configuration: settings, rate, memory and step time."""
-    table = _settings_table({"your configuration": config})
-    table.add_row("samples/s (95 %)", _rate(measurement.samples_per_second, measurement.ci95))
-    table.add_row("on a batch that is there", rate_text(measurement.ceiling_samples_per_second))
-    _add_measured(table, [measurement])
-    return table
-
-
-def before_after(result: Result) -> Table:
-    """Return the table of settings, rate, memory and step time; one column where nothing changes."""
-    columns = compared(result)
-    table = _settings_table({heading: config for heading, (config, _) in columns.items()})
-    rates = [_rate(result.baseline_samples_per_second, result.baseline_ci95)] if len(columns) > 1 else []
-    table.add_row("samples/s (95 %)", *rates, _rate(result.samples_per_second, result.ci95, style="bold"))
-    _add_measured(table, [measurement for _, measurement in columns.values()])
-    return table
-
-
-def _rate(rate: float, interval: tuple[float, float] | None, style: str = "") -> Text:
-    """Return a rate with its interval."""
-    text = Text(rate_text(rate), style=style)
-    if interval:
-        text.append(" ({} to {})".format(*map(rate_text, interval)), style="not bold")
-    return text
-
-
-def _settings_table(columns: Mapping[str, Config]) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the table of configurations side by side, with a bar for each share of the time."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     table.add_column("")
-    for heading in columns:
+    for heading in comparison.columns:
         table.add_column(heading, overflow="fold")
-    for name, cells in settings_rows(list(columns.values())).items():
-        table.add_row(name, *cells)
+    for row in comparison.rows:
+        cells = map(_bar, row.cells, row.shares) if row.shares else row.cells
+        table.add_row(row.name, *cells, style="bold" if row.name == RATE else "")
     return table
 
 
-def _add_measured(table: Table, measurements: list[Measurement]) -> None:
-    """Add memory, the slowest rank, and the time of a step with its parts."""
-    for name, cells in measured_rows(measurements).items():
-        table.add_row(name, *cells)
-    parts = [time_parts(each) for each in measurements]
-    totals = [sum(each.values()) for each in parts]
-    for part, heading in TIME_PARTS.items():
-        shares = [each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True)]
-        if max(shares) >= LEAST_SHARE:
-            table.add_row(f"  {heading}", *map(_bar, shares))
-
-
-def _bar(share: float) -> RenderableType:
-    return Text(f"{100 * share:>3.0f} % ").append("━" * round(BAR_WIDTH * share), style="cyan")
+def _bar(text: str, share: float) -> Text:
+    return Text(f"{text} ").append("━" * round(BAR_WIDTH * share), style="cyan")
 
 
 def _ratio_text(rate: float, baseline_rate: float | None) -> str:
@@ -258,6 +250,20 @@ def _ratio_text(rate: float, baseline_rate: float | None) -> str:
 
 def _on_one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def progress_display(*, is_log: bool = False) -> AbstractContextManager[Callable[[Progress], None] | None]:
+    """Return a live display where standard error is a terminal, lines in a notebook or a log, otherwise nothing."""
+    console = open_console()
+    if sys.stderr.isatty() and not console.is_dumb_terminal:
+        return LiveProgress(console)
+    return PlainProgress(console) if is_log or console.is_jupyter else nullcontext()
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, or in a notebook; nothing where that is closed."""
+    with suppress(OSError, SystemExit):
+        open_console().print(Text(text))
 
 
 def open_console(*, stderr: bool = True) -> Console:
@@ -288,7 +294,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> Group:
     limits = [finding for finding in diagnosis.findings if finding.is_limit]
     besides = [finding for finding in diagnosis.findings if not finding.is_limit]
     return Group(
-        measured_table(diagnosis.config, diagnosis.measurement),
+        comparison_table(alone(diagnosis.config, diagnosis.measurement)),
         Text(),
         *_section("What limits training", limits),
         *_section("Worth knowing", besides),
@@ -339,7 +345,8 @@ class PlainProgress:
         if progress.looked:
             self._console.print(probe_line(progress.looked), soft_wrap=True)
         if progress.finished:
-            self._console.print(trial_line(progress.finished, progress.baseline_rate), soft_wrap=True)
+            line, remark = trial_line(progress.finished, progress.baseline_rate), trial_remark(progress.finished)
+            self._console.print(line.append(f": {remark}" if remark else "", style="dim"), soft_wrap=True)
 
 
 class LiveProgress:
@@ -377,13 +384,16 @@ class LiveProgress:
         if trial:
             self._number = trial.number + 1
             self._last_rate = trial.rate
-            may_be_cut = not trial.attempt.message  # a configuration; what went wrong is read to its end
-            self._console.print(trial_line(trial, progress.baseline_rate), no_wrap=may_be_cut, overflow="ellipsis")
+            self._console.print(trial_line(trial, progress.baseline_rate), no_wrap=True, overflow="ellipsis")
+            if remark := trial_remark(trial):
+                self._console.print(Padding(Text(remark, style="dim"), REMARK))
 
     def render(self) -> RenderableType:
         """Return what stands at the foot of the terminal now; the time left counts down by the clock."""
         if self._progress:
-            left = self._progress.seconds_left - (self._clock() - self._received)
+            left = self._progress.seconds_left
+            if left is not None:
+                left -= self._clock() - self._received
             text = status(self._progress, number=self._number, last_rate=self._last_rate, seconds_left=left)
         else:
             text = Text("starting", style="bold")

@@ -7,14 +7,14 @@ import math
 import unicodedata
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.limits import format_duration, format_size
 from autotune.records import Outcome
 from autotune.result import Verdict, percent_above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autotune.config import Config
     from autotune.diagnosis.findings import Finding
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.result import Result, TriedOption
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+RATE = "samples/s (95 %)"
 LEAST_SHARE = 0.005
 """Parts of the time below this share everywhere are left out: they would read 0 %."""
 TIME_PARTS = {
@@ -39,6 +40,8 @@ LINE_ENDS = ("Zl", "Zp")
 """Unicode categories of other ends of lines; those that begin with C are controls, marks and what has no meaning."""
 LEAST_CHANGE = 10 * 2**20
 """Changes of memory below so many bytes are not worth a word."""
+LEAST_TIMES = 1.2
+"""Speed-ups below are told in percent."""
 MANY_TIMES = 10.0
 """Gains above are told as a multiple."""
 UNSURE = 2.0
@@ -57,14 +60,66 @@ def time_parts(measurement: Measurement) -> dict[str, float]:
     return {**parts, "restart": 1 / rate - steady}
 
 
+class Row(NamedTuple):
+    """One line of a comparison, with a cell for each configuration."""
+
+    name: str
+    cells: tuple[str, ...]
+    shares: tuple[float, ...] = ()
+    """Share of the time in each configuration, for a part of it."""
+    is_setting: bool = False
+    """Whether the line shows a setting, not a measurement."""
+
+
+class Comparison(NamedTuple):
+    """Configurations side by side: settings, rate, memory and time of a step."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
 def compared(result: Result) -> dict[str, tuple[Config, Measurement]]:
-    """Return what stands side by side, by heading: before and after, or what stays as it is."""
+    """Return baseline and answer by their heading, or the baseline alone where that is the answer."""
     if result.config == result.baseline:
         return {"your configuration": (result.config, result.measurement)}
     return {"before": (result.baseline, result.baseline_measurement), "after": (result.config, result.measurement)}
 
 
-def settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
+def before_after(result: Result) -> Comparison:
+    """Return the baseline beside the answer, or the baseline alone where that is the answer."""
+    columns, rate = compared(result), _rate_with_interval(result.samples_per_second, result.ci95)
+    was = _rate_with_interval(result.baseline_samples_per_second, result.baseline_ci95)
+    return _side_by_side(columns, (was, rate)[-len(columns) :])
+
+
+def alone(config: Config, measurement: Measurement) -> Comparison:
+    """Return one configuration with the rate of its step on a batch in memory."""
+    rate = _rate_with_interval(measurement.samples_per_second, measurement.ci95)
+    columns, rows = _side_by_side({"your configuration": (config, measurement)}, (rate,))
+    index = next(place for place, row in enumerate(rows) if row.name == RATE) + 1
+    ready = Row("with data ready", (rate_text(measurement.ceiling_samples_per_second),))
+    return Comparison(columns, (*rows[:index], ready, *rows[index:]))
+
+
+def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...]) -> Comparison:
+    configs, measurements = zip(*columns.values(), strict=True)
+    parts = [time_parts(each) for each in measurements]
+    totals = [sum(each.values()) for each in parts]
+    rows = [Row(name, cells, is_setting=True) for name, cells in _settings_rows(configs).items()]
+    rows.append(Row(RATE, rates))
+    rows.extend(Row(name, cells) for name, cells in _measured_rows(measurements).items())
+    for part, heading in TIME_PARTS.items():
+        shares = tuple(each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True))
+        if max(shares) >= LEAST_SHARE:
+            rows.append(Row(f"  {heading}", tuple(f"{100 * share:>3.0f} %" for share in shares), shares))
+    return Comparison(tuple(columns), tuple(rows))
+
+
+def _rate_with_interval(rate: float, interval: tuple[float, float] | None) -> str:
+    return rate_text(rate) + (" ({} to {})".format(*map(rate_text, interval)) if interval else "")
+
+
+def _settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
     """Return the settings of configurations side by side, by name."""
     rows: dict[str, Callable[[Config], str]] = {
         "batch size": lambda config: str(config.batch_size),
@@ -103,14 +158,14 @@ def memory_text(measurement: Measurement) -> str:
     return f"{gibibytes_text(peak)} of {gibibytes_text(limit)} GiB {measurement.memory}{each}"
 
 
-def measured_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+def _measured_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
     """Return memory, the slowest rank and the time of a step, side by side, by name."""
     times = tuple(step_text(each.step_time.total) for each in measurements)
     peaks = tuple(map(memory_text, measurements))
-    return {"peak memory": peaks, **slowest_rank_rows(measurements), "time per step": times}
+    return {"peak memory": peaks, **_slowest_rank_rows(measurements), "time per step": times}
 
 
-def slowest_rank_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+def _slowest_rank_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
     """Return which rank the others wait for, side by side; nothing with one process."""
     texts = tuple(map(_slowest_rank_text, measurements))
     return {"slowest rank": texts} if any(texts) else {}
@@ -140,26 +195,26 @@ def step_text(seconds: float) -> str:
 
 
 def remaining_gain_text(result: Result) -> str:
-    """Return what would be gained at most if no batch were ever late, as a sentence's end."""
+    """Return the most that a perfect data loader would gain, as a sentence."""
     other = other_steps_text(result)
-    return f"{own_gain_text(result)}; {other}." if other else f"{own_gain_text(result)}."
+    return f"A perfect data loader would gain {own_gain_text(result)}{f'; {other}' if other else ''}."
 
 
 def own_gain_text(result: Result) -> str:
-    """Return what the answer's own step would gain at most if no batch were ever late."""
+    """Return the most that the answer's step would gain from a perfect data loader."""
     own = _own_gain(result)
     return f"at most {100 * own:.0f} %" if own < MANY_TIMES else f"at most {own:,.0f} times"
 
 
 def other_steps_text(result: Result) -> str:
-    """Return what other steps than the answer's would give if no batch were ever late; empty where that is no more."""
+    """Return the most that another step would gain beside a perfect data loader; empty where it is no more."""
     gain = result.remaining_gain
     if gain <= _own_gain(result) + LEAST_SHARE:
         return ""
     ceilings = [step.ceiling for step in result.landscape.steps if not step.refusal] if result.landscape else []
     is_known = gain < MANY_TIMES and (1 + gain) * result.samples_per_second < UNSURE * max(ceilings, default=math.inf)
-    what = "another batch size, precision or number of threads"
-    return f"with {what} by at most {100 * gain:.0f} %" if is_known else f"what {what} would give is not known"
+    other = "with another batch size, precision or thread count"
+    return f"{other} at most {100 * gain:.0f} %" if is_known else f"{other} the limit is unknown"
 
 
 def _own_gain(result: Result) -> float:
@@ -202,28 +257,45 @@ def verdict_title(result: Result) -> str:
     """Return the verdict in a few words."""
     if result.verdict is Verdict.FASTER:
         return f"{result.speedup:.2f} times faster"
-    if result.verdict is Verdict.UNDECIDED:
+    if result.verdict is Verdict.NO_GAIN:
+        return f"No gain above {percent_above(result.most_gain or 0.0)} %"
+    if result.config == result.baseline:
         return "Undecided"
-    return f"No gain above {percent_above(result.most_gain or 0.0)} %"
+    return f"Probably about {_about(result.speedup)} faster"
+
+
+def _about(speedup: float) -> str:
+    """Return a speed-up in two figures."""
+    return f"{100 * (speedup - 1):.0f} %" if speedup < LEAST_TIMES else f"{speedup:.2g} times"
 
 
 def verdict_sentence(result: Result) -> str:
-    """Return the verdict with its interval, how it was found, and what it means for the user."""
+    """Return the verdict with its evidence, and the way to a proof."""
     details = verdict_details(result)
     return f"{verdict_title(result)}: {details[:1].lower()}{details[1:]}"
 
 
 def verdict_details(result: Result) -> str:
-    """Return what stands behind the verdict's title."""
+    """Return the evidence behind the verdict's title."""
     if result.verdict is Verdict.FASTER:
-        how = f"confirmed in {counted(result.rounds, 'round')} of fresh processes"
         seen = result.baseline_measurement.beginning_samples
         where = f", for the first {seen:,} samples of an epoch" if seen is not None else ""
-        return f"{_interval_text(result.speedup_ci95)}, {how}{where}."
-    if result.verdict is Verdict.UNDECIDED:
-        missing = f" What would decide it: {'; '.join(result.missing)}." if result.missing else ""
-        return f"{_estimate_text(result)}.{missing}"
-    return f"Keep what you have. {_best_text(result)}."
+        rounds = counted(result.rounds, "round")
+        return f"{_interval_text(result.speedup_ci95)}, confirmed in {rounds} of fresh processes{where}."
+    if result.verdict is Verdict.NO_GAIN:
+        return f"Keep your settings. {_best_text(result)}."
+    missing = " and ".join(result.missing)
+    if result.config != result.baseline:
+        proof = f" {_capital(missing)} would prove it." if missing else ""
+        interval = f"; {_interval_text(result.speedup_ci95)}" if result.speedup_ci95 else ""
+        return f"{counted(result.rounds, 'round')}, no proof yet{interval}.{proof}"
+    best = f"{_best_text(result)}; keep your settings for now"
+    found = "Nothing ran beside your settings, so keep them for now" if result.likeliest is None else best
+    return f"{found}.{f' {_capital(missing)} would decide it.' if missing else ''}"
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _interval_text(interval: tuple[float, float] | None) -> str:
@@ -231,32 +303,19 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
 
 
 def _best_text(result: Result) -> str:
-    """Return what the best alternative gave."""
+    """Return the rate of the best alternative."""
     best = result.likeliest
     if best is None:
-        return "Nothing was compared with it"
-    what, rounds = config_text(best.config), counted(len(best.ratios), "round")
-    return f"{what} gave {best.speedup:.2f} times your rate in {rounds} ({_interval_text(best.interval)})"
-
-
-def _estimate_text(result: Result) -> str:
-    """Return what is known where nothing is proven, and what the answer is."""
-    if result.likeliest is None:
-        return "Nothing could be compared with what you have, which is the answer for now"
-    if result.config == result.baseline:
-        return f"{_best_text(result)}; the answer for now is what you have"
-    return f"{_best_text(result)}, which is likely to be faster and is the answer for now"
+        return "Nothing was compared with them"
+    rounds = counted(len(best.ratios), "round")
+    rate = f"{best.speedup:.2f} times your rate in {rounds} ({_interval_text(best.interval)})"
+    return f"The best alternative, {config_text(best.config)}, ran at {rate}"
 
 
 def cause_text(finding: Finding) -> str:
     """Return a cause with what happens, and the time it takes."""
     share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
     return f"{finding.cause.replace('_', ' ')}: {finding.what}{share}"
-
-
-def finding_text(finding: Finding) -> str:
-    """Return what limits training, and what to do about it."""
-    return f"Limited by {cause_text(finding)}. To do: {finding.advice}."
 
 
 def snippet(result: Result, path: str) -> str:
@@ -360,9 +419,9 @@ def _written_out(character: str) -> str:
 def tried_line(tried: TriedOption, is_used: bool) -> str:
     """Return what became of an option, in a sentence or two; ``is_used`` says that the answer has it."""
     if tried.gain is None:
-        return f"Option {tried.option}: {tried.message.removeprefix(f'{tried.option} ')}."
+        return f"{tried.option}: {tried.message.removeprefix(f'{tried.option} ')}."
     pace = "faster" if tried.gain >= 0 else "slower"
-    found = f"Option {tried.option}: the step alone is {100 * abs(tried.gain):.0f} % {pace}{_memory_text(tried)}"
+    found = f"{tried.option}: the step alone is {100 * abs(tried.gain):.0f} % {pace}{_memory_text(tried)}"
     if not tried.kept:
         return f"{found}; left out: {tried.message}."
     if not is_used:

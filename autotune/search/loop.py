@@ -25,6 +25,8 @@ CONFIRM_MEASUREMENTS = 24
 """Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
 CONFIRM_SHARE = 0.4
 """Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
+PROOF_SHARE = 0.6
+"""Share of the budget that is set aside at most for three rounds, below which nothing is proven."""
 CROWDED_CONFIRM_SHARE = 0.5
 """That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
@@ -278,14 +280,15 @@ class Search:
 
     @property
     def confirmation_seconds(self) -> float:
-        """What is set aside for confirmation: what it takes as a rule, or one round where nothing else was tried."""
+        """Seconds set aside for confirmation: three rounds at least once something else was tried, one before."""
         least = PAIR * self.fresh_cost
         if len(self.study.trials) < 2:
             return least
         if self.is_confirmed:
             return LEAST_ROUNDS * least
         share = CROWDED_CONFIRM_SHARE if self._is_crowded else CONFIRM_SHARE
-        return max(least, min(share * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost))
+        usual = min(share * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost)
+        return max(least, usual, min(LEAST_ROUNDS * least, PROOF_SHARE * self.budget.seconds))
 
     @property
     def trial_cost(self) -> float:

@@ -38,6 +38,8 @@ LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
 """Bytes, as JSON, of what the user's code says that a record keeps: MySQL takes 64 KiB of text for a whole one."""
 LONGEST_NOTE = 4000
 """Characters of a message or traceback in a note; its end says most."""
+CLEARLY_SLOWER = 0.9
+"""Share of the baseline's rate below which a trial is no finalist while something untried could win."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
 
@@ -272,8 +274,9 @@ class TuningStudy:
 
     @property
     def candidate(self) -> Config | None:
-        """What comes first beside the baseline, where nothing has yet; ``None`` where nothing else may be measured."""
-        return None if self.has_alternative else self._next_to_search
+        """The next configuration, where no trial came near the baseline; ``None`` otherwise, or where none is left."""
+        near = CLEARLY_SLOWER * (self.trials[0].rate or 0.0)
+        return None if any((trial.rate or 0.0) >= near for trial in self._rivals) else self._next_to_search
 
     @property
     def has_alternative(self) -> bool:

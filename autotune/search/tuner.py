@@ -241,12 +241,12 @@ class Tuner:
         )
         entering = self._compared(likely, explored)
         finalists = self._compared(sorted(likely, key=study.cost), explored)
-        if not finalists and not self._is_interrupted and self.plan.max_trials is None:
-            finalists = self._untried(search)
+        if not self._is_interrupted and self.plan.max_trials is None:
+            finalists = self._untried(search) or finalists
         return finalists, entering, explored
 
     def _untried(self, search: Search) -> list[Config]:
-        """Return what there was no time to try before; whether its workers should live on nobody knows."""
+        """Return the next configuration, untried yet: whether its workers should live on is not known."""
         candidate, space = search.study.candidate, self.plan.space
         if candidate is None or not space.decides_persistence or not candidate.num_workers:
             return [candidate] if candidate else []

@@ -119,11 +119,11 @@ SAID = {
         "autotune.load_config",
         "CUDA out of memory.",
     ),
-    "no_gain": ("No gain above 3 %", "Keep what you have.", "Your configuration"),
+    "no_gain": ("No gain above 3 %", "Keep your settings.", "Your configuration"),
     "undecided": (
-        "Undecided",
-        "2.31 times your rate in 1 round (no interval yet)",
-        "What would decide it: more time (--budget 1m); a quieter machine (",
+        "Probably about 2.3 times faster",
+        "1 round, no proof yet.",
+        "More time (--budget 1m) and a quieter machine (",
     ),
 }
 
@@ -136,7 +136,7 @@ def test_the_page_says_what_was_slow_what_was_gained_and_what_it_costs(verdict: 
 
 def test_what_other_steps_would_gain_is_told_beside_the_answers_own_or_that_it_is_not_known() -> None:
     text = page_of(examples.faster_result(remaining_gain=354.75)).text
-    assert "at most 4\N{NO-BREAK SPACE}% what another batch size, precision or number of threads would give is" in text
+    assert "at most 4\N{NO-BREAK SPACE}% with another batch size, precision or thread count the" in text
 
 
 def test_every_trial_is_a_row_and_numbers_sort_as_numbers() -> None:

@@ -17,8 +17,18 @@ from autotune.messages import Progress
 from autotune.probes import Trace, TracedOperation
 from autotune.records import Attempt, Outcome, Part, Probe, StepTime
 from autotune.report import terminal
-from autotune.report.terminal import TIMES, LiveProgress, before_after, probe_line, status, summary, trial_line
-from autotune.report.text import config_text, finding_text, printable, snippet, verdict_sentence
+from autotune.report.terminal import (
+    TIMES,
+    LiveProgress,
+    PlainProgress,
+    comparison_table,
+    ending,
+    probe_line,
+    status,
+    summary,
+    trial_line,
+)
+from autotune.report.text import before_after, config_text, printable, snippet, verdict_sentence
 from autotune.result import Control, Landscape, StepForecast, TriedOption
 from tests import examples
 
@@ -50,7 +60,7 @@ def shown(renderable: RenderableType, width: int = 80, color: str | None = None)
 
 def rows(result: Result) -> dict[str, list[str]]:
     """The table's cells by the heading of their row."""
-    lines = shown(before_after(result), width=120).splitlines()[1:]
+    lines = shown(comparison_table(before_after(result)), width=120).splitlines()[1:]
     cells = [re.split(r" {2,}", line.strip()) for line in lines]
     return {heading: values for heading, *values in cells}
 
@@ -58,10 +68,14 @@ def rows(result: Result) -> dict[str, list[str]]:
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("result", RESULTS)
 def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -> None:
-    lines = shown(summary(result, "autotune.yaml"), width).splitlines()
+    lines = (shown(summary(result), width) + shown(ending(result, "autotune.yaml", ["a.study"]), width)).splitlines()
     assert max(map(cell_len, lines)) <= width
     assert not any("…" in line for line in lines)
-    assert "Written: autotune.yaml" in lines
+    assert lines[-3:] == [
+        "Written: autotune.yaml",
+        "Use it:  python -m autotune export autotune.yaml --to python",
+        "See it:  python -m autotune report a.study",
+    ]
 
 
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +86,7 @@ def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_faster_summary_compares_before_and_after() -> None:
-    assert shown(before_after(examples.faster_result())).split()[:2] == ["before", "after"]
+    assert shown(comparison_table(before_after(examples.faster_result()))).split()[:2] == ["before", "after"]
     table = rows(examples.faster_result())
     assert table["batch size"] == ["32", "128"]
     assert table["workers (prefetch)"] == ["none", "2 (2)"]
@@ -88,8 +102,7 @@ def test_no_gain_shows_one_column_and_says_keep() -> None:
     text = shown(summary(examples.no_gain_result()), width=120)
     assert "before" not in text
     assert "your configuration" in text
-    assert "No gain above 3 %: keep what you have." in text
-    assert "Note: the loader is the limit" in text
+    assert "Note          the loader is the limit" in text
     assert "1,234 (1,200 to 1,270)" in text
 
 
@@ -117,32 +130,44 @@ def test_the_verdict_counts_the_confirmed_rounds_and_no_gain_has_its_limit_and_w
         "in 3 rounds of fresh processes, for the first 9,600 samples of an epoch."
     )
     assert verdict_sentence(examples.no_gain_result()) == (
-        f"No gain above 3 %: keep what you have. {config_text(examples.ANSWER)} gave 1.00 times your rate in 8 rounds "
-        "(95 % interval 0.98 to 1.03)."
+        f"No gain above 3 %: keep your settings. The best alternative, {config_text(examples.ANSWER)}, ran at 1.00 "
+        "times your rate in 8 rounds (95 % interval 0.98 to 1.03)."
     )
 
 
-def test_what_is_undecided_says_what_is_known_what_the_answer_is_and_what_would_decide_it() -> None:
-    known = f"Undecided: {config_text(examples.ANSWER)} gave 2.31 times your rate in 1 round (no interval yet)"
+def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None:
     machine = "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"
-    missing = f"What would decide it: more time (--budget 1m); {machine}."
+    missing = f"More time (--budget 1m) and {machine} would"
     undecided = examples.undecided_result()
-    assert verdict_sentence(undecided) == (
-        f"{known}, which is likely to be faster and is the answer for now. {missing}"
+    likely = "Probably about 2.3 times faster: 1 round, no proof yet"
+    assert verdict_sentence(undecided) == f"{likely}. {missing} prove it."
+    assert verdict_sentence(replace(undecided, speedup=1.134)).startswith("Probably about 13 % faster:")
+    known = replace(undecided, rounds=4, speedup_ci95=(0.97, 3.1), missing=())
+    assert verdict_sentence(known) == (
+        "Probably about 2.3 times faster: 4 rounds, no proof yet; 95 % interval 0.97 to 3.10."
     )
-    kept = verdict_sentence(examples.undecided_result(config=undecided.baseline))
-    assert kept == f"{known}; the answer for now is what you have. {missing}"
-    nothing = verdict_sentence(examples.undecided_result(likeliest=None, missing=()))
-    assert nothing == "Undecided: nothing could be compared with what you have, which is the answer for now."
+    assert verdict_sentence(examples.undecided_result(config=undecided.baseline)) == (
+        f"Undecided: the best alternative, {config_text(examples.ANSWER)}, ran at 2.31 times your rate in 1 round "
+        f"(no interval yet); keep your settings for now. {missing} decide it."
+    )
+    nothing = verdict_sentence(
+        examples.undecided_result(config=undecided.baseline, likeliest=None, missing=("more time (--budget 1m)",))
+    )
+    assert nothing == (
+        "Undecided: nothing ran beside your settings, so keep them for now. More time (--budget 1m) would decide it."
+    )
 
 
 def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
     text = shown(summary(examples.faster_result()), width=120)
-    assert "Stopped: the rate is within 3 % of the compute ceiling.\n" in text
-    assert "Were no batch ever late, it would be faster by at most 4 %.\n" in text
-    assert "Limited by compute: the model's own compute (96 % of the time). To do: torch.compile.\n" in text
-    assert "Trials: 7 ok, 1 device_oom, in 3m2s.\n" in text
-    assert "Control: the baseline against itself 1.00 (0.98 to 1.03).\n" in text
+    assert [re.split(" {2,}", line.strip(), maxsplit=1) for line in text.splitlines()[-7:-1]] == [
+        ["Limited by", "compute: the model's own compute (96 % of the time)."],
+        ["To do", "torch.compile."],
+        ["Left to gain", "A perfect data loader would gain at most 4 %."],
+        ["Control", "The baseline measured again ran at 1.00 (0.98 to 1.03) times its rate."],
+        ["Stopped", "the rate is within 3 % of the compute ceiling."],
+        ["Trials", "7 ok, 1 device_oom, in 3m2s"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,33 +177,33 @@ def test_a_control_that_says_nothing_or_is_told_of_in_a_note_has_no_line(control
     assert "Control" not in shown(summary(examples.faster_result(control=control)))
 
 
-ALONE = "Were no batch ever late, it would be faster by at most 4 %"
-OTHERS = "another batch size, precision or number of threads"
-NOT_KNOWN = f"; what {OTHERS} would give is not known"
+ALONE = "A perfect data loader would gain at most 4 %"
+OTHERS = "; with another batch size, precision or thread count"
+NOT_KNOWN = f"{OTHERS} the limit is unknown"
 
 
 @pytest.mark.parametrize(
     ("remaining", "said"),
-    [(0.0, ""), (0.98, f"; with {OTHERS} by at most 98 %"), (354.75, NOT_KNOWN), (inf, NOT_KNOWN)],
+    [(0.0, ""), (0.98, f"{OTHERS} at most 98 %"), (354.75, NOT_KNOWN), (inf, NOT_KNOWN)],
 )
 def test_what_is_left_is_said_of_the_step_itself_and_of_others_as_far_as_it_is_known(
     remaining: float, said: str
 ) -> None:
     result = examples.faster_result(remaining_gain=remaining)
-    assert f"{ALONE}{said}.\n" in shown(summary(result), width=200)
+    assert f"{ALONE}{said}." in shown(summary(result), width=200)
 
 
 def test_a_gain_beyond_what_is_expected_of_any_step_is_not_known() -> None:
     steps = (StepForecast(batch_size=128, amp="bf16", ceiling=3000.0, rate=2900.0, refusal=None),)
     expected = Landscape(steps=steps, loaders=(), importances=(), memory_bytes=2**30)
     text = shown(summary(examples.faster_result(remaining_gain=1.5, landscape=expected)), width=200)
-    assert f"{ALONE}{NOT_KNOWN}.\n" in text
+    assert f"{ALONE}{NOT_KNOWN}." in text
 
 
 def test_many_times_is_no_percentage_of_five_digits() -> None:
     slow = examples.measurement(samples_per_second=10.0, ceiling_samples_per_second=3557.5)
     text = shown(summary(examples.faster_result(measurement=slow)), width=200)
-    assert "faster by at most 355 times." in text
+    assert "would gain at most 355 times." in text
 
 
 @pytest.mark.parametrize(
@@ -206,11 +231,28 @@ def test_a_trial_line_says_outcome_rate_ratio_and_configuration() -> None:
     assert TIMES not in trial_line(examples.trial(), None).plain  # no baseline, no ratio
 
 
-def test_a_failed_trial_says_what_went_wrong_on_one_line() -> None:
-    line = trial_line(examples.failed_trial(), 1234.5).plain
-    assert line.split()[:2] == ["4", "device_oom"]
-    assert "batch 2048" in line
-    assert line.endswith(": CUDA out of memory. Tried to allocate 20.00 GiB")
+@pytest.mark.parametrize("kind", ["baseline", "confirm"])
+def test_the_mark_of_a_confirmation_is_never_cut(kind: Any) -> None:
+    console = Console(file=io.StringIO(), width=40, highlight=False)
+    LiveProgress(console)(Progress(phase="confirm", finished=examples.trial(kind=kind), baseline_rate=1.0))
+    assert console.file.getvalue().split()[1] == kind  # type: ignore[attr-defined]
+
+
+MESSAGE = "CUDA out of memory. Tried to allocate 20.00 GiB"
+
+
+def test_a_failed_trial_has_its_message_on_its_line_in_a_log_and_below_its_configuration_on_a_terminal() -> None:
+    progress, texts = Progress(phase="search", finished=examples.failed_trial(), baseline_rate=1234.5), []
+    for display in (PlainProgress, LiveProgress):
+        console = Console(file=io.StringIO(), width=80, highlight=False)
+        display(console)(progress)
+        texts.append(console.file.getvalue())  # type: ignore[attr-defined]
+    plain, live = texts
+    assert plain.split()[:2] == ["4", "device_oom"]
+    assert "batch 2048" in plain
+    assert plain.endswith(f": {MESSAGE}\n")
+    first, second = live.rstrip().splitlines()
+    assert second.rstrip() == f"{first.index('batch') * ' '}{MESSAGE}"
 
 
 @pytest.mark.parametrize(
@@ -316,7 +358,7 @@ LOOKS = {
     "numerics fp32 · channels_last · compile trains like fp32 over 20 steps": look(
         "numerics", OPTIONED, examples.numerics_check()
     ),
-    "60 ms for one worker to build a batch of 32": look("loader", Config(), examples.loader_trace()),
+    "60 ms for a worker to build a batch of 32": look("loader", Config(), examples.loader_trace()),
     "3,200/s at most, 0.50 GiB:  batch 32 · fp32": look("compute", Config(), examples.compute_probe()),
     "bf16 trains like fp32 over 20 steps": look("numerics", Config(amp="bf16"), examples.numerics_check()),
     OVERFLOWS: look("numerics", Config(amp="fp16"), examples.numerics_check(settles=False), message=OVERFLOWS),
@@ -363,13 +405,13 @@ def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
         TriedOption(option="compile", kept=True, gain=0.3, first_step_seconds=12.1, start_seconds=12.0),
     )
     text = shown(summary(examples.faster_result(config=OPTIONED, tried=tried)), width=200)
-    lines = [line.rstrip() for line in text.splitlines() if line.startswith("Option ")]
+    lines = [line[len("Option") :].strip() for line in text.splitlines() if line.startswith("Option")]
     assert lines == [
-        "Option channels_last: the step alone is 5 % faster, with 256 MiB less memory; used.",
-        "Option tf32: does not apply here: the model is on cpu; leave it out.",
-        f"Option fused_optimizer: the step alone is 3 % faster; left out: {UNCONFIRMED}.",
-        "Option checkpointing: the step alone is 20 % slower; left out: the step is not 2% faster with it.",
-        "Option compile: the step alone is 30 % faster; used. Compiling takes 12 s, repaid after 40s of training.",
+        "channels_last: the step alone is 5 % faster, with 256 MiB less memory; used.",
+        "tf32: does not apply here: the model is on cpu; leave it out.",
+        f"fused_optimizer: the step alone is 3 % faster; left out: {UNCONFIRMED}.",
+        "checkpointing: the step alone is 20 % slower; left out: the step is not 2% faster with it.",
+        "compile: the step alone is 30 % faster; used. Compiling takes 12 s, repaid after 40s of training.",
     ]
 
 
@@ -432,9 +474,3 @@ def test_brackets_in_names_are_no_markup() -> None:
     odd = replace(examples.LATE_LOADER, what="[bold]x[/bold]", evidence=("[red]y",), advice="[z]")
     text = diagnosed(findings=(odd,))
     assert all(part in text for part in ("[bold]x[/bold]", "[red]y", "[z]"))
-
-
-def test_a_finding_in_a_summary_is_two_sentences() -> None:
-    assert finding_text(replace(examples.LONG_LIST, what="many objects")) == (
-        "Limited by dataset copies: many objects. To do: keep large data in a few arrays."
-    )

@@ -13,7 +13,7 @@ from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Outcome, Part, Request, WorkloadFacts
 from autotune.search import loop as stages
 from autotune.search.forecast import Forecast
-from autotune.search.loop import MAX_DOUBTS, PROBE_SHARE, Search
+from autotune.search.loop import CONFIRM_SHARE, MAX_DOUBTS, PROBE_SHARE, PROOF_SHARE, Search
 from autotune.search.stopping import Ending
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.keeper import Keeper
@@ -52,7 +52,8 @@ class Run:
             self.study: TuningStudy = open_study(self.space, facts, host(), keeper=keeper)
             messages = Messages(self.clock, self.told.append)
             given = {"budget": self.clock, "messages": messages, "max_trials": max_trials}
-            stop = Search(runner=machine, study=self.study, space=self.space, **given).run()
+            self.search = Search(runner=machine, study=self.study, space=self.space, **given)
+            stop = self.search.run()
         self.reason, self.ending = stop.text, stop.ending
 
 
@@ -86,14 +87,16 @@ def test_no_look_begins_once_their_share_of_the_budget_is_spent(budget: float) -
 
 
 @pytest.mark.parametrize("budget", [20.0, 30.0])
-def test_the_search_leaves_time_for_confirmation(budget: float) -> None:
+def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
     def never_enough(config: Config) -> StepCost:
         return StepCost(wait=10.0 / config.batch_size / (1 + config.num_workers), compute=1e-5 * config.batch_size)
 
     run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
     assert run.reason == "the budget is spent"
-    assert run.clock.left >= 0.4 * budget - 2.0 - 1e-9
-    assert run.clock.spent > 0.4 * budget
+    three_rounds = min(PROOF_SHARE * budget, 3 * 2 * run.search.fresh_cost)
+    assert three_rounds > CONFIRM_SHARE * budget
+    assert run.clock.left >= three_rounds - run.search.trial_cost - 1e-9
+    assert run.clock.spent > (1 - PROOF_SHARE) * budget - run.search.trial_cost
 
 
 class Slow(SimulatedMachine):

@@ -188,6 +188,14 @@ def test_the_best_alternative_is_a_finalist_however_slow_and_the_baseline_never_
     assert study_with({}).finalists(3) == ()
 
 
+@pytest.mark.parametrize(("rate", "is_tried_first"), [(600.0, True), (970.0, False)])
+def test_something_untried_comes_before_a_trial_that_was_clearly_slower(rate: float, is_tried_first: bool) -> None:
+    slower = replace(KEPT, num_workers=2)
+    study = study_with({Config(): 1000.0, slower: rate})
+    assert (study.candidate is not None) == is_tried_first
+    assert study.candidate not in (Config(), slower)
+
+
 def test_opening_a_study_leaves_optunas_verbosity_as_it_was() -> None:
     before = optuna.logging.get_verbosity()
     opened()

@@ -252,7 +252,7 @@ def test_what_is_undecided_says_what_would_decide_it() -> None:
     assert undecided.verdict is Verdict.UNDECIDED
     assert undecided.missing[0] == "more time (--budget 2m)"
     assert undecided.missing[1].startswith("a quieter machine (")
-    assert "What would decide it: more time (--budget 2m); a quieter machine" in verdict_sentence(undecided)
+    assert "More time (--budget 2m) and a quieter machine (" in verdict_sentence(undecided)
 
 
 @pytest.mark.parametrize("budget", [30.0, 40.0, 60.0, 75.0])
