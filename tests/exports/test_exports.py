@@ -19,7 +19,7 @@ from autotune.exports.target import SETTINGS, settings
 from autotune.flags import EXPORTS
 from autotune.step_options import OPTIONS
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
 PLAIN = Config(batch_size=64)
 ON_CPU = Config(batch_size=64, amp="bf16", measured={"memory": "host"})
 FULL = Config(
@@ -207,9 +207,9 @@ def coverage() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def test_the_command_line_and_the_readme_know_the_same_tools() -> None:
+def test_the_command_line_and_the_documentation_know_the_same_tools() -> None:
     assert tuple(TARGETS) == EXPORTS
-    assert coverage() in README.read_text(encoding="utf-8")
+    assert coverage() in PAGE.read_text(encoding="utf-8")
 
 
 class Losses:

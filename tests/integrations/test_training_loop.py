@@ -15,7 +15,9 @@ from autotune.config import Config
 from tests.datasets import Squares
 
 LOOP = Path(__file__).with_name("training_loop.py")
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "config-file.md"
 
 
 class Counting(torch.optim.SGD):
@@ -28,6 +30,10 @@ class Counting(torch.optim.SGD):
 
 def test_the_readme_shows_the_file() -> None:
     assert f"```python\n{LOOP.read_text(encoding='utf-8')}```" in README.read_text(encoding="utf-8")
+
+
+def test_the_documentation_shows_the_file() -> None:
+    assert f"```python\n{LOOP.read_text(encoding='utf-8')}```" in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_loop_takes_every_sample_in_the_configurations_batches(

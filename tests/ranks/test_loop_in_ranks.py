@@ -19,7 +19,7 @@ pytestmark = pytest.mark.machine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "ranks.md"
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -55,9 +55,9 @@ def steps_of(losses: list[list[tuple[float, int]]], batches: int) -> list[float]
     return [sum(loss * count for loss, count in part) / sum(count for _, count in part) for part in parts]
 
 
-def test_the_readme_shows_the_loop() -> None:
+def test_the_documentation_shows_the_loop() -> None:
     text = (HERE / "training_loop.py").read_text(encoding="utf-8")
-    assert f"```python\n{text}```" in README.read_text(encoding="utf-8")
+    assert f"```python\n{text}```" in PAGE.read_text(encoding="utf-8")
 
 
 def test_two_ranks_train_as_one_process_does_with_the_same_samples_in_a_step(tmp_path: Path) -> None:

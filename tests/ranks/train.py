@@ -1,4 +1,4 @@
-"""A training script: the README's loop for several ranks with a model, a dataset and a log, as torchrun starts it.
+"""A training script: the loop of docs/ranks.md with a model, a dataset and a log, as torchrun starts it.
 
 ``train.py curve`` writes the loss of every batch and the weights at the end, ``train.py rate`` the samples per second
 of all ranks once they have settled.
@@ -70,7 +70,7 @@ def rate() -> None:
 
 
 def run(model: nn.Module, dataset: Any, training_step: Any, epochs: int) -> None:
-    """Run the README's loop."""
+    """Run the loop of docs/ranks.md."""
     given = {"dataset": dataset, "model": model, "device": "cpu", "epochs": epochs, "training_step": training_step}
     given["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
     runpy.run_path(str(HERE / "training_loop.py"), init_globals=given)

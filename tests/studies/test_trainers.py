@@ -26,10 +26,10 @@ def test_every_trainer_was_recorded_three_times_beside_a_measurement(summary: Mo
     assert all(len(kept.rates) == len(kept.beside) == 3 for kept in found)
 
 
-def test_the_projects_readme_says_how_far_trainers_were_from_what_was_measured_beside_them(summary: ModuleType) -> None:
+def test_the_documentation_says_how_far_trainers_were_from_the_rate_measured_beside_them(summary: ModuleType) -> None:
     ratios = [kept.of_beside for kept in summary.read()]
-    claim = f"{min(ratios):.2f} to {max(ratios):.2f} times what was measured beside them"
-    assert claim in " ".join((STUDY.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    claim = f"{min(ratios):.2f} to {max(ratios):.2f} times the rate measured beside them"
+    assert claim in " ".join((STUDY.parents[1] / "docs" / "trainers.md").read_text(encoding="utf-8").split())
     assert all(abs(ratio - 1) < 0.12 for ratio in ratios)
 
 
