@@ -161,7 +161,7 @@ class Conditions:
         if self.is_crowded:
             found.append(self.crowd_text)
         if self.allocator_retries:
-            found.append(f"the device's memory was full {self.allocator_retries} times and had to be given back first")
+            found.append(f"device memory was full {self.allocator_retries} times: the allocator had to free its cache")
         return tuple(found)
 
 

@@ -97,12 +97,12 @@ TAKEN = {
     **dict.fromkeys(("batch_size", "num_workers", "prefetch_factor"), "a knob"),
     **dict.fromkeys(("pin_memory", "persistent_workers"), "a knob"),
     **dict.fromkeys(("dataset", "sampler", "batch_sampler", "collate_fn"), "an argument of Workload itself"),
-    "shuffle": "decided by sampler, which SequentialSampler(dataset) keeps in order",
+    "shuffle": "decided by sampler: SequentialSampler(dataset) keeps the order",
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
 FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
 
-COMPILING = 'whether compiling pays is found by explore="compile"'
+COMPILING = 'explore="compile" finds whether compiling pays'
 
 WorkloadSource = ImportedWorkload | PickledWorkload
 
@@ -122,7 +122,7 @@ def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSo
 
     if getattr(workload.model, "_compiled_call_impl", None) is not None:
         raise UsageError(
-            "the model is compiled in place, which no copy is: pass it before model.compile(); " + COMPILING
+            "the model was compiled in place, which a copy cannot keep: pass it before model.compile(); " + COMPILING
         )
     try:
         return PickledWorkload(blob=cloudpickle.dumps(workload), path=path, settings=differing_settings())

@@ -71,7 +71,7 @@ class DeviceLock:
         with suppress(OSError, ValueError, KeyError, TypeError):
             text = self._path.read_bytes() if self._path.is_file() and self._path.stat().st_size < LONGEST else b""
             return "process {pid} of {user}, since {since} ({command})".format_map(json.loads(text))
-        return "a process that did not say which"
+        return "an unknown process"
 
 
 def _sign(descriptor: int) -> None:

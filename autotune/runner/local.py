@@ -117,7 +117,7 @@ class ProcessRunner:
         attempt = replace(attempt, seconds=time.monotonic() - begin)
         slept = suspended_seconds() - slept
         if slept > LONGEST_SLEEP:
-            message = f"the machine was suspended for {slept:.0f} s meanwhile"
+            message = f"the machine was suspended for {slept:.0f} s during the measurement"
             return Attempt(outcome=Outcome.SUSPECT, message=message, seconds=attempt.seconds)
         return _with_names(attempt, usage)
 

@@ -69,7 +69,7 @@ class Watchdog:
         if self._kernel_was_first():  # asked last: a process that is being killed holds little
             return None
         sizes = [format_size(size) for size in (left, self._meter.total, self._begin, own)]
-        message = "ended before memory ran out: {} of {} were left, {} when it began; it had taken {}".format(*sizes)
+        message = "stopped before memory ran out: {} of {} were left, {} at its start; it had taken {}".format(*sizes)
         if own < gone / 2:
             return Outcome.SUSPECT, f"{message}, other programs the rest"
         return Outcome.HOST_OOM, message

@@ -175,7 +175,7 @@ class Forecast:
                     without_numbers = "".join(character for character in refusal if not character.isdigit())
                     found.setdefault(without_numbers, (config, refusal, bound))
             elif key in looked_at and np.log(bound) < self.best_log:
-                found.setdefault(key, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
+                found.setdefault(key, (config, f"no data loader could give it more than {bound:,.0f} samples/s", bound))
         return list(found.values())
 
     @property
@@ -300,11 +300,11 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
             yield _Failure(trial.config, trial.outcome, f"ended as {trial.outcome}")
         elif exceeds(measured, observations.memory_limit):
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
-            yield _Failure(trial.config, outcome, "takes more memory than it may")
+            yield _Failure(trial.config, outcome, "takes more memory than allowed")
     for probe in observations.probes:
         closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
         if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
-            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a short look")
+            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a probe")
 
 
 def feasible(observations: Observations) -> list[Trial]:

@@ -131,13 +131,13 @@ class Search:
         if not claims or (done and (stop is None or not self.has_time)):
             self._waits_for = None
             return False
-        what = "what may be faster" if done else "the baseline"
+        what = "a configuration that may be faster" if done else "the baseline"
         who = "; ".join(sorted({claim.by for claim in claims}))
         if not done and self.budget.left <= 0:
             raise NothingFeasibleError(
-                f"the budget is spent, and the baseline is still being measured by {who}; pass a larger --budget"
+                f"the budget is spent while {who} still measures the baseline; pass a larger --budget"
             )
-        message = f"{who}: measuring {what}; waiting for it"
+        message = f"waiting for {who} to measure {what}"
         if message != self._waits_for:
             self.messages.say(message)
         self._waits_for = message
@@ -193,7 +193,7 @@ class Search:
         if not self.study.trials:
             return None
         if self._has_all_trials:
-            return Stop(Ending.TRIALS, f"{self.max_trials} trials were asked for")
+            return Stop(Ending.TRIALS, f"all {self.max_trials} trials that were asked for are done")
         reason = None if self.study.candidate else reason_to_stop(self.study.forecast)
         if reason:
             return Stop(Ending.COMPLETE, reason)
@@ -321,5 +321,5 @@ def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
     if memory_limit.most is not None and peak > memory_limit.most:
         raise UsageError(
             f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; pass a smaller "
-            "one, for example --baseline batch_size=1"
+            "baseline, for example --baseline batch_size=1"
         )

@@ -222,7 +222,7 @@ class Keeper:
         self._storage = JournalStorage(self._file)
         if self._file.left_out:
             lines = "1 damaged line was" if self._file.left_out == 1 else f"{self._file.left_out} damaged lines were"
-            self._messages.note(f"{location}: {lines} left out; as it was: {self._file.backup}")
+            self._messages.note(f"{location}: {lines} left out; the original is {self._file.backup}")
 
     def _studies(self) -> dict[str, dict[str, Any]]:
         """Return name and attributes of all studies of autotune in the storage, the newest last."""
@@ -286,7 +286,7 @@ class Keeper:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self.failure = f"the study could not be kept: {self.location}: {self._reason(error)}"
+        self.failure = f"the study could not be saved: {self.location}: {self._reason(error)}"
 
     def _reason(self, error: Exception) -> str:
         """Return what went wrong in one line, without the URL's password."""
