@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class Workload:
     """A model, its dataset and, where the defaults do not fit, how one trains the other.
 
-    Batches are ``(x, ..., y)`` tuples, dictionaries, dataclasses or single tensors. By default the model is
-    called with everything but the last element of a tuple, with the items of a dictionary as keywords, or with
-    the batch itself; integer targets get cross-entropy, floating ones the mean squared error; an output with a
-    ``loss`` attribute or key, or a scalar output, is its own loss; the optimizer is AdamW.
+    Batches are ``(x, ..., y)`` tuples, dictionaries, dataclasses or single tensors. By default the model is called with
+    everything but the last element of a tuple, with the items of a dictionary as keywords, or with the batch itself.
+    Integer targets get cross-entropy, floating ones the mean squared error. An output with a ``loss`` attribute or key,
+    or a scalar output, is its own loss. The optimizer is AdamW.
     """
 
     model: torch.nn.Module
@@ -192,7 +192,7 @@ def _checked(workload: object, origin: str, dataset_origin: str | None = None) -
 
 
 def _require_free(options: Mapping[str, Any], origin: str) -> None:
-    """Refuse DataLoader arguments that are a knob's or another field's, and those that there are not."""
+    """Refuse DataLoader arguments that a knob or another field sets, and unknown ones."""
     from torch.utils.data import DataLoader
 
     for name in options:

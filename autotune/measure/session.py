@@ -176,7 +176,7 @@ def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str]
     needed = measurement.epoch_host_memory_bytes
     if needed is not None and needed > limit:
         return Outcome.HOST_OOM, (
-            f"loader workers copy the dataset as they read it: by the end of an epoch {needed / 2**30:.1f} of "
-            f"{limit / 2**30:.1f} GiB would be needed; keep large data in arrays or tensors, which they share"
+            f"loader workers copy the dataset as they read it: an epoch would need {needed / 2**30:.1f} of "
+            f"{limit / 2**30:.1f} GiB; keep large data in arrays or tensors, which they share"
         )
     return None

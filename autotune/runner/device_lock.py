@@ -1,6 +1,6 @@
 """One tuner on an accelerator at a time: two would measure each other.
 
-The lock is the kernel's, on a file that all users share: it ends with the process that holds it, however that ends.
+The lock is the kernel's, on a file that all users share: it ends with its holder, however the process ends.
 The file stays, and says who took it last.
 """
 

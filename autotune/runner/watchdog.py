@@ -83,7 +83,7 @@ class Watchdog:
         return True
 
     def _own(self) -> int:
-        """Return the bytes that the processes hold and that cannot be reclaimed, and those left in shared memory."""
+        """Return the unreclaimable bytes of the processes, and the bytes left in shared memory."""
         shared = max(0, _shared_memory_used() - self._shared)
         return shared + sum(_proportional_bytes(process) for process in self._processes())
 

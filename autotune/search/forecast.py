@@ -129,9 +129,9 @@ class Forecast:
         return float(np.exp(hopes[among].max() - self.best_log) - 1)
 
     def most_promising(self) -> Config | None:
-        """Return the configuration that is expected to be the fastest of those that were not measured and may fit.
+        """Return the fastest configuration, as expected, of the unmeasured ones that may fit; ``None`` without any.
 
-        ``None`` where there is none. It need not be expected to win.
+        It need not be expected to win.
         """
         may_run = np.array([self.refusal(config) is None for config in self.configs])
         is_left = may_run & self.is_untried & ~self.is_doubtful
@@ -161,8 +161,8 @@ class Forecast:
     def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
         """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
 
-        Of every step that was looked at and whose bound lies below the best, the most promising configuration; and
-        for every way not to fit, the fastest of those that are expected to be faster than the best.
+        For every probed step with a bound below the best, the most promising configuration; for every way not to fit,
+        the fastest of the configurations expected to beat the best.
         """
         tried = {observations.step_key(trial.config) for trial in observations.trials}
         looked_at = {observations.step_key(config) for config, _ in observations.looks} - tried

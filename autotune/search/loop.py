@@ -41,8 +41,8 @@ CROWDED_SHARE, LATEST = 0.5, 8
 MAX_DOUBTS = 4
 """Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
-"""Seconds after which a look is given up, and a trial of a kind that has failed: a share of the budget at most, unless
-the baseline shows that they take as long."""
+"""Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
+baseline took as long."""
 LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
@@ -289,7 +289,7 @@ class Search:
 
     @property
     def trial_cost(self) -> float:
-        """The seconds that a trial takes; one that hung says nothing about the next."""
+        """Seconds of a usual trial; a hung trial says nothing about the next."""
         trials = self.study.trials
         took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
         return median(took or [trials[0].attempt.seconds])

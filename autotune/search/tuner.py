@@ -155,7 +155,7 @@ class Tuner:
             return Stop(Ending.INTERRUPTED, INTERRUPTED)
 
     def _interrupt(self) -> None:
-        """Note that the user has interrupted, and end the measurement that runs."""
+        """Note that the user has interrupted, and end the running measurement."""
         self._is_interrupted = True
         self.runner.close()
 

@@ -1,7 +1,7 @@
 """Keeps what a search finds, as it finds it: in a file, or behind any URL that Optuna knows.
 
-The search itself needs no storage, so the answer never depends on a disk: a storage that fails while the search goes
-on is given up, and the result says so.
+The search itself needs no storage, so the answer never depends on a disk. A storage that fails during the search is
+given up, and the result says so.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ class Keeper:
         self.keep(lambda storage, study_id: stored.write_trial(storage, study_id, frozen, note))
 
     def failed_baseline(self, trial: Trial, frozen: FrozenTrial, note: str) -> None:
-        """Keep a baseline that could not be measured; a file that is made for one run is not made for that."""
+        """Keep a baseline that could not be measured; no file is created for it where the file is for one run."""
         self._failed += (trial,)
         if self._study_id is not None or not self._for_one_run:
             self.trial(frozen, note)
 
     @property
     def failed_study(self) -> RecordedStudy | None:
-        """The study where all that was tried is a baseline that could not be measured."""
+        """The study of a run whose baseline could not be measured; ``None`` otherwise."""
         if not self._failed:
             return None
         return RecordedStudy(

@@ -1,7 +1,7 @@
 """How a study lies in Optuna's storage: values that people read in Optuna's tools, our own records beside them.
 
-Parameters, values, constraints and user attributes are for people and Optuna; the records, from which a study goes on
-and a report is made, are system attributes, which those tools do not show.
+Parameters, values, constraints and user attributes are for people and Optuna. The records are system attributes, which
+those tools do not show: from them a study goes on and a report is made.
 """
 
 from __future__ import annotations
