@@ -14,13 +14,12 @@ Reduction = Literal["mean", "sum"]
 
 
 class GradientAccumulator:
-    """Takes the loss of each batch, and steps the optimizer after every so many.
+    """Takes the loss of each batch, and steps the optimizer after every ``steps`` batches.
 
-    The gradients are those of the whole: of a loss that is a mean over samples each batch counts by its samples, of a
-    sum all count alike; a short last batch changes nothing in that. A mean over something else, such as tokens that are
-    not padding or weighted classes, is that of the whole only where every batch has as much of it. The scaler may be a
-    disabled one. In a process group the whole is the batches of all ranks, whose gradients DistributedDataParallel and
-    FSDP average.
+    The gradients equal those of one large batch, also where the last batch is short. With a mean loss each batch counts
+    by its samples, with a sum all count alike. A mean over anything but samples (tokens without padding, weighted
+    classes) is exact only where every batch has as much of it. The scaler may be disabled. In a process group the large
+    batch spans all ranks, whose gradients DistributedDataParallel and FSDP average.
 
     Raises ``UsageError`` for a reduction that is neither ``mean`` nor ``sum``.
     """

@@ -249,18 +249,18 @@ class Config:
         """Apply ``options`` to a model that is on its device, and to its optimizer; call it before the first step.
 
         Both are changed in place; names, parameters and the state dictionary stay as they are. ``tf32`` and
-        ``cudnn_benchmark`` hold for the whole process. An optimizer state that is loaded brings its own flags: call it
-        again after that. Raises ``UsageError`` with the reason where an option does not apply.
+        ``cudnn_benchmark`` hold for the whole process. A loaded optimizer state brings its own flags: call this again
+        afterwards. Raises ``UsageError`` with the reason where an option does not apply.
         """
         apply_options(self.options, model, optimizer)
 
     def apply_threads(self) -> None:
         """Set the thread counts of this process; call it before torch is imported.
 
-        Native thread pools read the environment when they are first loaded, and torch sets only its own counts
-        later: set before the import, one thread trained some 6 % faster than set after it (studies/digits). Warns
-        (``UserWarning``) where it comes too late to be the same. The number of inter-op threads can be set once
-        per process; where torch has already fixed it, it stays as it is.
+        Native thread pools read the environment when they are first loaded; later torch sets only its own counts.
+        Set before the import, one thread trained some 6 % faster than set after it (studies/digits). Warns
+        (``UserWarning``) where torch was imported too early. The number of inter-op threads can be set once per
+        process; where torch has already fixed it, it stays.
         """
         variables = self.thread_environment()
         comes_late = "torch" in sys.modules and os.environ.get(THREAD_VARIABLES[0]) != variables.get(

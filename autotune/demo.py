@@ -1,7 +1,7 @@
 """The built-in demo workload ``autotune.demo:build``: an image classifier that needs nothing but torch.
 
-Decoding an image costs about as much as training on it, as in many real projects, so that batch size, workers
-and threads each make a difference on a machine with two CPU cores. Nothing in it waits or spins for show.
+Decoding an image costs about as much as training on it, as in many real projects. So batch size, workers and threads
+each make a difference on a machine with two CPU cores. Nothing in it waits or spins for show.
 """
 
 from __future__ import annotations

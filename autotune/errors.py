@@ -1,4 +1,4 @@
-"""The one exception tree.
+"""The exceptions of autotune.
 
     AutotuneError                exit 1
     ├── UsageError               exit 2    a flag, an argument or a reference is wrong

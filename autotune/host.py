@@ -1,7 +1,7 @@
 """What this machine really gives a training process: CPUs, memory, GPUs and versions.
 
-A container or a batch system gives less than the machine has: the affinity mask and the control groups say
-how much. torch is never imported, so this is safe in the process that must not initialise CUDA.
+A container or a batch system gives less than the machine has; the affinity mask and the control groups say how much.
+It never imports torch, so it is safe in the process that must not initialise CUDA.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """The share that stays free, and the most that training may take."""
+    """The share of memory to leave free, and the most memory for training."""
 
     headroom: float = 0.1
     """Share of each memory that must stay free."""
@@ -107,7 +107,7 @@ class MemoryLimit:
         return cls(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
 
     def of(self, limit: float) -> float:
-        """Return the bytes that may be used of so many in the memory that limits training."""
+        """Return the usable bytes of a ``limit`` in bytes, in the memory that limits training."""
         share = self.beside(limit)
         return share if self.most is None else min(share, self.most)
 

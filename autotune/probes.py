@@ -144,13 +144,13 @@ class Anatomy:
     """What a spawned worker receives: the pickled dataset without tensors, which travel in shared memory; ``None``
     where it cannot be pickled, or not in a second."""
     python_objects: int
-    """Python objects in the lists, dictionaries, tuples and sets that the dataset holds, counted up to a million;
-    forked workers copy the memory of each that they touch."""
+    """Python objects in the dataset's lists, dictionaries, tuples and sets, counted up to a million. Forked workers
+    copy the memory of every object that they touch."""
     start_method: str
     """How worker processes start: ``fork``, ``spawn`` or ``forkserver``."""
     operators_per_step: int
-    """ATen operators that the host calls in forward, backward and optimizer of one step; those that an operator
-    calls itself do not count, and neither do those that a compiled region has replaced."""
+    """ATen operators that the host calls in forward, backward and optimizer of one step. Operators called by another
+    operator, or replaced by a compiled region, do not count."""
     synchronisations: tuple[Synchronisation, ...]
     """Where the user's code makes the host wait for an accelerator, or would on one; most frequent first."""
     has_cuda_build: bool

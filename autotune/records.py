@@ -1,6 +1,5 @@
-"""The records that cross the process boundary and that everything else only reads.
-
-All are frozen and made of plain values, so that they travel as JSON (``autotune.encoding``).
+"""Records that cross the process boundary, read everywhere: frozen, of plain values, and written as JSON
+(``autotune.encoding``).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ THROTTLED = 0.05
 """Share of the time that a CPU quota may stop processes before it is told."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
-"""What a request is about: training with the loader, the step alone on a resident batch, the loader alone, what a
-precision and options do to the losses, what is inside the user's code, or a trace of training steps."""
+"""The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
+``numerics`` the losses in a precision and with options, ``anatomy`` the inside of the user's code."""
 
 Interval = tuple[float, float]
 
@@ -121,12 +120,12 @@ class Conditions:
     allocator_retries: int
     """How often the device's memory was full and the allocator had to give back what it kept; 0 on a CPU."""
     neighbours: tuple[str, ...] = ()
-    """The processes that took most of the CPUs that others took, each with its number and the CPUs it used."""
+    """The other processes that used the most CPUs, each with its number and the CPUs it used."""
     named_cpus: float = 0.0
-    """What these used together."""
+    """CPUs that these used together."""
     foreign_demand: float | None = None
-    """Average number of CPUs that other processes wanted: those they used and those they waited for. That is their own
-    doing, where what they used depends on what a measurement leaves them. ``None`` where it is not known."""
+    """Average number of CPUs that other processes wanted: those they used and those they waited for. The measurement
+    changes their use of CPUs, but not their demand. ``None`` where unknown."""
 
     @property
     def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:
@@ -161,7 +160,7 @@ class Conditions:
         if self.is_crowded:
             found.append(self.crowd_text)
         if self.allocator_retries:
-            found.append(f"the device's memory was full {self.allocator_retries} times and had to be given back first")
+            found.append(f"device memory was full {self.allocator_retries} times: the allocator had to free its cache")
         return tuple(found)
 
 
@@ -183,18 +182,17 @@ class RankShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one configuration gave in timed training steps."""
+    """The numbers of one configuration in timed training steps."""
 
     samples_per_second: float
-    """Training rate, of all ranks together, over whole epochs: samples divided by time, epoch restarts included. What
-    counts is what workers built in the window and training used or, where it waited for data at other times, would have
-    used."""
+    """Training rate of all ranks together over whole epochs: samples divided by time, epoch restarts included. Batches
+    count that workers built in the window, as far as training used them or waited for data at other times."""
     ci95: Interval | None
     """95 % t-interval of that rate on block means; ``None`` with fewer than two blocks."""
     steady_samples_per_second: float
     """Rate inside an epoch, without restarts."""
     ceiling_samples_per_second: float
-    """Rate of the same step on batches that are already on the device, or the steady one where that is higher."""
+    """Rate of the same step on batches already on the device, or the steady rate where it is higher."""
     steps: int
     """Steps in the measured window."""
     settling_steps: int
@@ -202,7 +200,7 @@ class Measurement:
     samples: int
     """Samples in the measured window; a short last batch counts what it holds."""
     seen_samples: int = 0
-    """Samples trained on from the first batch of the loader to the end of the window; 0 where that was not counted."""
+    """Samples trained on from the first batch of the loader to the end of the window; 0 where not counted."""
     seconds: float
     """Length of the measured window."""
     step_time: StepTime
@@ -217,8 +215,8 @@ class Measurement:
     order_seconds: float | None = None
     """Seconds that the sampler takes to order an epoch, in the training process; ``None`` for an iterable dataset."""
     persistence_gain: float | None
-    """What keeping the workers alive between epochs gains over new ones for each, as a share of the rate; ``None``
-    without workers or a known length of an epoch."""
+    """Gain of persistent workers over new ones for each epoch, as a share of the rate; ``None`` without workers or a
+    known length of an epoch."""
     epoch_samples: int | None
     """Samples in one epoch; ``None`` when the dataset does not say."""
     peak_memory_bytes: int
@@ -234,11 +232,11 @@ class Measurement:
     shared_memory_bytes: int
     """The part of it in batches that workers had built and training had not received, at most."""
     worker_growth_bytes_per_sample: float | None
-    """How much the memory of the workers grew for each sample that one of them built, by copies of pages shared with
-    the parent and by what they keep; ``None`` without workers that lived through the measurement."""
+    """Growth of the workers' memory per sample built, by copies of pages shared with the parent and by caches or leaks;
+    ``None`` without workers that lived through the measurement."""
     epoch_host_memory_bytes: int | None
-    """What ``host_memory_bytes`` would be at the end of an epoch, at most, if the copying goes on; what workers keep
-    may end at any moment and is not in it."""
+    """Largest ``host_memory_bytes`` at the end of an epoch if the copying goes on. Caches of workers may stop growing
+    at any moment, and are left out."""
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions
@@ -246,18 +244,18 @@ class Measurement:
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
     beginning_samples: int | None = None
-    """Samples at the beginning of an iterable dataset of which alone the rate is known, since no end of an epoch was
-    seen; ``None`` where whole epochs were measured, or training began anywhere in the order."""
+    """Samples at the beginning of an iterable dataset, where the measurement saw no end of an epoch: only their rate is
+    known. ``None`` where whole epochs were measured, or training began anywhere in the order."""
     batch_bytes: int = 0
-    """Bytes of the tensors in a batch; 0 where that is not known, as in studies of before."""
+    """Bytes of the tensors in a batch; 0 where unknown, as in older studies."""
     batch_tensors: int = 1
     """Tensors in a batch."""
     unique_share: float = 1.0
     """Share of the batches that are not another worker's; below 1 where an iterable dataset is not divided."""
     stopped_early: bool = False
-    """Whether the window ended as soon as the rate was sure to lie below what was asked for; it may be lower still."""
+    """Whether the window ended as soon as the rate was surely below ``least_rate``; it may be lower still."""
     ranks: tuple[RankShare, ...] = ()
-    """What each of several ranks took; empty with one process."""
+    """Each rank's part of a step; empty with one process."""
     notes: tuple[str, ...] = ()
     """What a reader must know to trust this number, in plain words."""
 
@@ -353,7 +351,7 @@ class Request:
     """Samples per second below which the configuration is of no interest: once the interval lies below, the window
     ends."""
     trace_path: str | None = None
-    """File that a trace is written to; only for that part."""
+    """File for the trace; only with ``part="trace"``."""
 
 
 Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | Anatomy | Trace

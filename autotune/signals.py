@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: Ctrl-C, SIGTERM of a batch system, SIGHUP of a terminal that closes.
+"""Signals that ask a run to stop: Ctrl-C, SIGTERM of a batch system, SIGHUP of a closing terminal.
 
 Each raises ``KeyboardInterrupt`` in the main thread. The second one also ends what was started at once, and the
 process itself where that does not come to an end by itself.

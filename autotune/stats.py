@@ -35,13 +35,13 @@ ALIKE = 2.0
 MAX_ROUNDS = 16
 """Most rounds that are ever planned."""
 PLANNED_SHARE, SHORT_SHARE = 0.77, 0.6
-"""Share of it that is spent over the rounds that are planned, in equal parts: where those are the most, and where they
-are few, since the study may well go on later."""
+"""Share of it for the planned rounds, in equal parts: where these are the most possible, and where they are few, since
+the study may well go on later."""
 TOTAL_SHARE = 0.82
 """The share for all rounds, later ones included. What is left stays unspent: bounds carried over to Student's t claim
 up to a fifth more often than agreed (``tests/search/test_sequential.py``)."""
 FIRST_SHARE = 0.7
-"""Share of it for the first configuration that enters; each one after that has half of what is left then."""
+"""Share of it for the first configuration to enter; each later one gets half of the rest."""
 USUAL_SPREAD, USUAL_PAIRS = 0.1, 2.0
 """What is known of the spread of a pair's difference before the first: this share of the rates, worth so many pairs."""
 HUGE = 20.0
@@ -112,10 +112,9 @@ def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
 def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
     """Return the half-width of the t-interval of the mean of a series whose neighbours resemble each other.
 
-    Takes the series for a first-order autoregression: ``n`` values are worth ``n * (1 - r) / (1 + r)`` independent
-    ones, where ``r`` is the lag-1 autocorrelation, corrected for its bias of ``-(1 + 3 r) / n`` (Marriott and Pope,
-    Biometrika 41, 1954) and, to be on the safe side, raised by half its standard error. Infinite where the values
-    are worth fewer than two.
+    In a first-order autoregression ``n`` values are worth ``n * (1 - r) / (1 + r)`` independent values. ``r`` is the
+    lag-1 autocorrelation, corrected for its bias of ``-(1 + 3 r) / n`` (Marriott and Pope, Biometrika 41, 1954). To be
+    on the safe side it is raised by half its standard error. Infinite where the values are worth fewer than two.
     """
     count = len(values)
     if count < 3:
@@ -147,7 +146,7 @@ def mean_rate(rates: Sequence[float], *, is_crowded: bool = False) -> tuple[floa
 
 
 def around(rate: float, width: float) -> Interval | None:
-    """Return the interval of a rate from a half-width that is a share of it; ``None`` where that is infinite."""
+    """Return the interval of a rate from its relative half-width; ``None`` for an infinite one."""
     return (max(0.0, rate * (1 - width)), rate * (1 + width)) if math.isfinite(width) else None
 
 
@@ -205,7 +204,7 @@ def adjusted_interval(
     of_denominators: Sequence[float],
     quantile: float,
 ) -> Interval | None:
-    """Return the ratios of two expectations that may be, of values that follow a covariate each in its own way.
+    """Return the possible ratios of two expectations, where the values follow a covariate each in its own way.
 
     They are compared where the covariate has its mean over both; that this is a sample's mean moves both at once.
     ``None`` where the covariate is not alike for both, so that it may depend on what is compared.
@@ -283,8 +282,8 @@ def mser_truncation(values: Sequence[float], most: int | None = None) -> int:
 def trend(values: Sequence[float]) -> float:
     """Return how far a series rises (positive) or falls, in standard deviations of what chance would give.
 
-    This is Kendall's rank correlation with the order, in its normal approximation (Kendall, Rank Correlation Methods,
-    1948): the number of rising pairs less that of falling ones, over ``sqrt(n (n - 1) (2 n + 5) / 18)``.
+    This is Kendall's rank correlation with the order, in its normal approximation. It is the number of rising pairs
+    less falling pairs over ``sqrt(n (n - 1) (2 n + 5) / 18)`` (Kendall, Rank Correlation Methods, 1948).
     """
     count = len(values)
     if count < 2:
@@ -311,9 +310,9 @@ def sequential_interval(
     """Return the interval of the ratio of two means, from pairs, that may be looked at after every pair.
 
     Each end has the chance ``alpha`` of ever being wrong, of which most is spent over the rounds that were ``planned``
-    before the first test. ``None`` below ``LEAST_ROUNDS`` pairs. Where the others vary so much that their mean is
-    hardly known, as on a machine that slows down, each pair may tell all the same: then it is that of the geometric
-    mean of the pairs' ratios, wide enough to hold the ratio of the means.
+    before the first test. ``None`` below ``LEAST_ROUNDS`` pairs. On a machine that slows down the mean of ``others`` is
+    hardly known, but each pair may still tell. Then the interval is of the geometric mean of the pairs' ratios, wide
+    enough to hold the ratio of the means.
 
     ``covariates`` are what both rates follow; pairs for which they are not known are left out, and it is ``None`` below
     ``LEAST_ADJUSTED`` of the others. It is wide enough to hold the ratio of the means as they are.
@@ -344,10 +343,10 @@ def sequential_interval(
 def chance_of_gain(
     rates: Sequence[float], others: Sequence[float], ratio: float = 1.0, usual_spread: float = USUAL_SPREAD
 ) -> float:
-    """Return the probability that the mean of rates is above ``ratio`` times that of others, from the first pair on.
+    """Return the probability of a mean rate above ``ratio`` times the mean of ``others``, from the first pair on.
 
-    Nothing is supposed of the means; of the spread that ``usual_spread`` is usual, as a share of the rates, since few
-    pairs do not show it.
+    Nothing is supposed of the means. The spread is supposed near ``usual_spread``, a share of the rates: few pairs do
+    not show it.
     Source: Gelman et al., Bayesian Data Analysis, 3.3 (the normal model with a conjugate prior of the variance).
     """
     count = len(rates)

@@ -83,8 +83,8 @@ def _to_channels_last(model: nn.Module) -> None:
 def _allow_tf32(model: nn.Module) -> None:
     """Allow TF32 in matrix products and convolutions.
 
-    These setters keep the older and the newer flags of torch alike (``allow_tf32``, ``fp32_precision``), so either may
-    be read afterwards; where a program has set the newer ones alone, reading the older ones raises.
+    These setters keep torch's older and newer flags alike (``allow_tf32``, ``fp32_precision``), so either may be read
+    afterwards. Where a program has set only the newer flags, reading the older ones raises.
     """
     import torch
 

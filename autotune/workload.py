@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class Workload:
     """A model, its dataset and, where the defaults do not fit, how one trains the other.
 
-    Batches are ``(x, ..., y)`` tuples, dictionaries, dataclasses or single tensors. By default the model is
-    called with everything but the last element of a tuple, with the items of a dictionary as keywords, or with
-    the batch itself; integer targets get cross-entropy, floating ones the mean squared error; an output with a
-    ``loss`` attribute or key, or a scalar output, is its own loss; the optimizer is AdamW.
+    Batches are ``(x, ..., y)`` tuples, dictionaries, dataclasses or single tensors. By default the model is called with
+    everything but the last element of a tuple, with the items of a dictionary as keywords, or with the batch itself.
+    Integer targets get cross-entropy, floating ones the mean squared error. An output with a ``loss`` attribute or key,
+    or a scalar output, is its own loss. The optimizer is AdamW.
     """
 
     model: torch.nn.Module
@@ -97,12 +97,12 @@ TAKEN = {
     **dict.fromkeys(("batch_size", "num_workers", "prefetch_factor"), "a knob"),
     **dict.fromkeys(("pin_memory", "persistent_workers"), "a knob"),
     **dict.fromkeys(("dataset", "sampler", "batch_sampler", "collate_fn"), "an argument of Workload itself"),
-    "shuffle": "decided by sampler, which SequentialSampler(dataset) keeps in order",
+    "shuffle": "decided by sampler: SequentialSampler(dataset) keeps the order",
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
 FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
 
-COMPILING = 'whether compiling pays is found by explore="compile"'
+COMPILING = 'explore="compile" finds whether compiling pays'
 
 WorkloadSource = ImportedWorkload | PickledWorkload
 
@@ -122,7 +122,7 @@ def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSo
 
     if getattr(workload.model, "_compiled_call_impl", None) is not None:
         raise UsageError(
-            "the model is compiled in place, which no copy is: pass it before model.compile(); " + COMPILING
+            "the model was compiled in place, which a copy cannot keep: pass it before model.compile(); " + COMPILING
         )
     try:
         return PickledWorkload(blob=cloudpickle.dumps(workload), path=path, settings=differing_settings())
@@ -192,7 +192,7 @@ def _checked(workload: object, origin: str, dataset_origin: str | None = None) -
 
 
 def _require_free(options: Mapping[str, Any], origin: str) -> None:
-    """Refuse DataLoader arguments that are a knob's or another field's, and those that there are not."""
+    """Refuse DataLoader arguments that a knob or another field sets, and unknown ones."""
     from torch.utils.data import DataLoader
 
     for name in options:

@@ -267,7 +267,7 @@ OWN_COMPUTE = Finding(
     cause=Cause.COMPUTE,
     is_limit=True,
     what="the model's own compute",
-    evidence=("96 % of the rate on a batch that is already there",),
+    evidence=("96 % of the rate on batches already on the device",),
     advice="torch.compile",
     share=0.96,
 )
@@ -329,7 +329,7 @@ def no_gain_result(**changes: Any) -> Result:
         verdict=Verdict.NO_GAIN,
         most_gain=0.028,
         likeliest=Finalist(config=ANSWER, speedup=1.004, interval=(0.98, 1.028), ratios=(1.0,) * 8, has_failed=False),
-        stop_reason="the best that was not tried is expected to be less than 2 % faster",
+        stop_reason="no untried setting is expected to gain more than 2 %",
         remaining_gain=0.014,
         measurement=measurement(),
         notes=("the loader is the limit: store the images uncompressed",),
@@ -384,7 +384,7 @@ def check(**changes: Any) -> Check:
 LATE_LOADER = Finding(
     cause=Cause.DECODING,
     is_limit=True,
-    what="training waits for data, and building a batch is computing",
+    what="training waits for data: building a batch takes CPU time",
     evidence=("62 ms of a step of 100 ms waited", "70 % in data.py:7 decode"),
     advice="more workers; do less for each sample",
     share=0.62,

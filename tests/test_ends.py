@@ -97,7 +97,7 @@ def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, m
 
 LIMIT = 2**30
 KILLED_A_WORKER = "the kernel had run out of memory and killed a loader worker:"
-WATCHED = "ended before memory ran out: "
+WATCHED = "stopped before memory ran out: "
 HIERARCHIES = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
 
 

@@ -79,8 +79,8 @@ def diagnose(
         given = as_baseline(config)
         if given.ranks > 1:
             raise UsageError(
-                f"the configuration is for {given.ranks} ranks, a diagnosis looks at one process: pass one without "
-                "ranks. What limits several ranks is in the result of tuning them"
+                f"the configuration is for {given.ranks} ranks, but a diagnosis measures one process: pass a "
+                "configuration without ranks; the result of tuning says what limits several ranks"
             )
         facts = runner.inspect(given)
         return _Looks(runner, fitted(given, facts, None), facts, messages).diagnosis(trace)
@@ -110,8 +110,8 @@ class _Looks:
             anatomy=inside.anatomy,
             looks=(Probe(part="loader", config=self.config, attempt=loader),),
         )
-        failed = {"the step alone": compute, "the loader": loader, "the code": inside}
-        unseen = (f"no look at {what}: {look.message}" for what, look in failed.items() if not look.found)
+        failed = {"the step alone": compute, "the data loader": loader, "the workload's code": inside}
+        unseen = (f"{what} could not be probed: {look.message}" for what, look in failed.items() if not look.found)
         return Diagnosis(
             config=self.config,
             facts=self.facts,

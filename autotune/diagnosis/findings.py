@@ -108,7 +108,7 @@ class Finding:
     advice: str
     """What to do about it."""
     share: float | None = None
-    """Share of the training time that it takes, at most; ``None`` where that is not known."""
+    """Largest share of the training time that it takes; ``None`` where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +196,12 @@ def limit(cause: Cause, what: str, evidence: tuple[str, ...], advice: str, share
 def loader_figures(evidence: Evidence) -> tuple[str, ...]:
     """Return what is known of building a batch."""
     split, loader = evidence.measurement.step_time, evidence.loader
-    waited = f"{ms(split.data_wait)} of a step of {ms(split.total)} waited"
+    waited = f"{ms(split.data_wait)} of a step of {ms(split.total)} is waiting for data"
     if loader is None:
         return (waited,)
     build = fmean(loader.build_seconds) * evidence.config.batch_size / loader.batch_size
     busy = 1 - (evidence.blocked_share or 0.0)
-    return waited, f"one worker takes {ms(build)} for a batch, a CPU busy for {percent(busy)} of it"
+    return waited, f"one worker takes {ms(build)} per batch, {percent(busy)} of it on a CPU"
 
 
 def code_figures(evidence: Evidence) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def phase_figures(measured: Measurement) -> tuple[str, ...]:
 
 def peak_figure(measured: Measurement) -> str:
     """Return the peak of the memory that limits training."""
-    return f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB taken"
+    return f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB used"
 
 
 def workers_text(count: int) -> str:

@@ -18,7 +18,7 @@ LARGE_DATASET = 100 * 2**20
 MANY_OBJECTS = 100_000
 """Python objects in a dataset whose counts, once touched, make forked workers copy their pages."""
 LEAST_GROWTH = 0.02
-"""Copies that the workers make in an epoch, as a share of the machine's memory, that are told."""
+"""Share of the machine's memory from which the copies that workers make in an epoch are told."""
 SLOW_START = 1.0
 """Seconds until the first batch, from which spawned workers are told."""
 FEW_BYTES = 4096
@@ -29,6 +29,7 @@ UNEVEN = 0.1
 """Share of the slowest rank's part of a step by which another is faster, from which it is told."""
 FOREIGN_BYTES = 2**29
 """Bytes that others may hold on an accelerator before it is told: a display takes less."""
+KEEP_IN_ARRAYS = "keep large data in a few arrays or tensors (or memory-mapped) instead of lists: workers share those"
 
 
 def habits(evidence: Evidence) -> Iterator[Finding]:
@@ -51,7 +52,9 @@ def _of_ranks(measured: Measurement) -> Iterator[Finding]:
         Cause.SLOW_RANK,
         f"rank {slowest.rank} takes longer than the others, which wait for it in every step",
         (f"{1000 * slowest.own_seconds:.3g} ms a step, rank {fastest.rank} {1000 * fastest.own_seconds:.3g} ms",),
-        "look at its loader and its share of the data" if waits else "look at its device, and at what only it does",
+        "check its data loader and its share of the data"
+        if waits
+        else "check its device, and what only this rank does",
     )
 
 
@@ -69,7 +72,7 @@ def _of_machine(evidence: Evidence) -> Iterator[Finding]:
             Cause.SHARED_GPU,
             "another process is on the same accelerator",
             (f"it holds {(conditions.gpu_foreign_bytes or 0) / 2**30:.1f} GiB",),
-            "look at it with nvidia-smi; what both of them compute, each computes more slowly",
+            "find it with nvidia-smi: processes on one accelerator slow each other down",
         )
     if (conditions.worker_threads or 1) > 1:
         yield _finding(
@@ -91,7 +94,7 @@ def _of_memory(evidence: Evidence) -> Iterator[Finding]:
             Cause.DATASET_COPIES,
             "each worker makes its own copy of what it reads in the dataset",
             tuple(figures),
-            "keep large data in a few arrays or tensors, of which workers do not make copies, instead of lists",
+            KEEP_IN_ARRAYS,
         )
 
 
@@ -99,12 +102,12 @@ def _of_step(anatomy: Anatomy) -> Iterator[Finding]:
     if anatomy.synchronisations:
         yield _finding(
             Cause.SYNCHRONISATION,
-            "the step reads values back into Python; on an accelerator the host waits there for all it has asked for",
+            "the step reads values back into Python; on an accelerator the host waits there for all work in its queue",
             tuple(
                 f"{each.operator} {each.per_step:.3g} times a step, in {each.where}"
                 for each in anatomy.synchronisations
             ),
-            "keep what you log as a tensor (loss.detach()), and read it every so many steps",
+            "keep logged values as tensors (loss.detach()), and read them only every so many steps",
         )
 
 
@@ -112,9 +115,9 @@ def _of_dataset(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
     if anatomy.batch_tensors >= MANY_TENSORS:
         yield _finding(
             Cause.MANY_TENSORS,
-            "a batch consists of many tensors, and each is sent to the training process and moved by itself",
+            "a batch consists of many tensors, each sent to the training process and copied to the device on its own",
             (f"{anatomy.batch_tensors} tensors in a batch",),
-            "put them into a few, in collate_fn: concatenated, with offsets",
+            "concatenate them into a few in collate_fn, with offsets",
         )
     if anatomy.numpy_arrays and not anatomy.is_custom_collate:
         yield _finding(
@@ -145,8 +148,8 @@ def _of_workers(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
             Cause.SPAWN,
             f"workers start by {anatomy.start_method}: each imports everything anew and unpickles the dataset",
             (f"{evidence.measurement.first_batch_seconds:.1f} s until the first batch",),
-            f"{'persistent_workers=True, ' if evidence.should_keep_workers else ''}fewer imports at the top of the "
-            "dataset's module, and a dataset that opens its data on first use",
+            f"{'set persistent_workers=True, ' if evidence.should_keep_workers else ''}import less at the top of the "
+            "dataset's module, and open the data on first use",
         )
     is_copied = is_spawned and size is not None and size >= LARGE_DATASET
     if is_copied or (not is_spawned and anatomy.python_objects >= MANY_OBJECTS):
@@ -157,10 +160,10 @@ def _of_workers(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
             Cause.DATASET_COPIES,
             "every worker gets its own copy of the dataset"
             if is_copied
-            else "the dataset consists of many Python objects: touching one changes its reference count, and forked "
+            else "the dataset consists of many Python objects: reading one changes its reference count, and forked "
             "workers copy its page",
             tuple(figures),
-            "keep large data in a few arrays or tensors (or memory-mapped), of which workers do not make copies",
+            KEEP_IN_ARRAYS,
         )
 
 

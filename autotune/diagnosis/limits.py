@@ -1,9 +1,8 @@
 """What limits a measured configuration, by the time that each part takes.
 
-A step that took longer than on a resident batch lost that time somewhere: waiting for data, copying, between the
-phases, to workers that use its CPUs, at the start of epochs. The part that takes the most is the limit, if it takes a
-tenth of the time; otherwise it is the step itself. Where a part has several causes, the looks at the loader and into
-the code say which.
+A step slower than on a resident batch lost the time somewhere: waiting for data, copying, between the phases, to
+workers on its CPUs, at the start of epochs. The part that takes the most is the limit, if it takes a tenth of the
+time; otherwise the step itself is. Where a part has several causes, the probes of loader and code say which.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def _together(alike: Sequence[Finding]) -> Finding:
 def _limits(evidence: Evidence) -> Iterator[Finding]:
     """Yield what takes a tenth of the time or more, and is not the step itself.
 
-    The loop may have waited less than it would in the long run, while a queue drained, or more, at the start of an
-    epoch: the rate inside an epoch says which.
+    The loop may have waited less than in the long run, while a queue drained, or more, at the start of an epoch. The
+    rate inside an epoch says which.
     """
     measured = evidence.measurement
     split, samples = measured.step_time, measured.samples / measured.steps
@@ -97,12 +96,12 @@ def _step_limit(evidence: Evidence) -> Finding:
             Cause.HEAT,
             "the accelerator runs slower than it can",
             conditions.gpu_slowdowns,
-            "look at its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
+            "check its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
         )
     if conditions.allocator_retries:
         return limit(
             Cause.MEMORY,
-            "the device's memory is full: the allocator gives memory back and takes it again while training",
+            "device memory is full: the allocator frees memory and takes it again while training",
             (f"{conditions.allocator_retries} times in {measured.steps} steps", peak_figure(measured)),
             "take a smaller batch, amp, or activation checkpointing",
         )
@@ -119,14 +118,14 @@ def _launch_limit(evidence: Evidence) -> Finding | None:
     step = evidence.config.samples_per_step / compute.samples_per_second
     if compute.host_seconds < LAUNCHING * step:
         return None
-    figures = [f"the host takes {ms(compute.host_seconds)} to ask for a step of {ms(step)}"]
+    figures = [f"the host takes {ms(compute.host_seconds)} to launch a step of {ms(step)}"]
     if evidence.anatomy:
-        figures.append(f"{evidence.anatomy.operators_per_step} operators a step")
+        figures.append(f"{evidence.anatomy.operators_per_step} operators per step")
     if utilisation is not None:
         figures.append(f"the GPU was in use {percent(utilisation)} of the time")
     return limit(
         Cause.LAUNCH,
-        "the host asks for operators more slowly than the accelerator runs them",
+        "the host launches operators more slowly than the accelerator runs them",
         tuple(figures),
         "take larger batches, torch.compile (mode='reduce-overhead' uses CUDA graphs), or a fused optimizer",
     )
@@ -141,10 +140,10 @@ def _compute_limit(evidence: Evidence) -> Finding:
     first = " and ".join([*(["amp"] if may_amp else []), *(["larger batches"] if may_grow else [])])
     return limit(
         Cause.COMPUTE,
-        f"the model's own compute: no loader could make training with {step} much faster"
+        f"the model's own compute: no data loader could make training with {step} much faster"
         if share >= OWN_STEP
         else f"the model's own compute, with {step}; nothing else takes a tenth of the time",
-        (f"{percent(share)} of the rate on a batch that is already there", *phase_figures(measured)),
+        (f"{percent(share)} of the rate on batches already on the device", *phase_figures(measured)),
         (f"{first} first, then " if first else "")
         + "torch.compile, channels_last, a fused optimizer, or a smaller model",
         share,
@@ -179,10 +178,10 @@ def _communication(evidence: Evidence, share: float) -> Finding:
     measured = evidence.measurement
     return limit(
         Cause.COMMUNICATION,
-        "the ranks spend their time on synchronising gradients, which backward does not hide",
+        "synchronising gradients between ranks takes time that backward does not hide",
         (f"{ms(measured.step_time.communication)} a step in the slowest of {len(measured.ranks)} ranks",),
-        "larger batches in each rank, or accumulate several (--global-batch-size): gradients are synchronised once in "
-        "each step of the optimizer",
+        "take larger batches per rank, or accumulate several (--global-batch-size): gradients are synchronised once "
+        "per optimizer step",
         share,
     )
 
@@ -192,7 +191,7 @@ def _slow_loop(evidence: Evidence, share: float) -> Finding:
         Cause.LOOP,
         "the training loop itself takes time between the phases of a step",
         (f"{ms(evidence.measurement.step_time.other)} a step",),
-        "take larger batches; log and compute metrics every so many steps only",
+        "take larger batches; log and compute metrics only every so many steps",
         share,
     )
 
@@ -209,9 +208,9 @@ def _slowed_step(evidence: Evidence, share: float) -> Finding:
         return _step_limit(evidence)
     return limit(
         Cause.CPUS,
-        "the step is slower beside the loader than alone: they take the CPUs from each other",
+        "the step is slower beside the data loader than alone: they compete for the CPUs",
         (
-            f"{ms(computing)} with the loader, {ms(alone)} on a resident batch",
+            f"{ms(computing)} with the data loader, {ms(alone)} alone",
             f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
         ),
         f"{_either(_fewer_workers(evidence), 'fewer threads for training (--threads)')}; do less for each sample",
@@ -229,7 +228,7 @@ def _restarts(evidence: Evidence, share: float) -> Finding:
     longer = "longer epochs (a sampler that goes through the data several times)"
     return limit(
         Cause.RESTARTS,
-        "epochs are short, and each begins with starting the loader",
+        "epochs are short, and each starts the data loader anew",
         tuple(figures),
         _either(keep, _fewer_workers(evidence), longer),
         share,
@@ -260,7 +259,7 @@ def _slow_sampler(evidence: Evidence, share: float) -> Finding:
     measured = evidence.measurement
     return limit(
         Cause.SAMPLER,
-        "training waits while the sampler orders each epoch; workers do not help, as it runs in the training process",
+        "training waits while the sampler orders each epoch; workers do not help, it runs in the training process",
         (f"{measured.order_seconds or 0.0:.3g} s for each epoch of {measured.epoch_samples or 0:,} samples",),
         "let the sampler sort once and only shuffle for each epoch, or make longer epochs",
         share,
@@ -281,10 +280,10 @@ def _same_samples(evidence: Evidence, share: float) -> Finding:
 def _neighbours(evidence: Evidence) -> Finding:
     """Return that others take the CPUs; where they take most, nothing else can be trusted."""
     conditions = evidence.measurement.conditions
-    rest = ": nothing else here can be trusted" if conditions.taken_share >= TAKEN else ""
+    rest = ": no other finding can be trusted" if conditions.taken_share >= TAKEN else ""
     return limit(
         Cause.NEIGHBOURS,
         "other processes take CPUs that training could use",
         (f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others",),
-        f"close what else is running, and look again{rest}",
+        f"stop other programs, and measure again{rest}",
     )

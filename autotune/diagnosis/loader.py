@@ -26,13 +26,13 @@ BLOCKED = 0.5
 FROM_STORAGE = 0.3
 """Share of the bytes read that came from storage, from which storage is what it waits for."""
 BELIEVED = 1.5
-"""Every step receives a batch, so that it waits for as long at least: a look that says much more met a busy worker."""
+"""Every step waits at least until its batch is received: a probe that says much more met a busy worker."""
 LEAST_BUSY = 0.1
 """Share of a CPU that a worker is taken to use at least, when it is said how many there could be."""
 ONE_READER = 1.15
 """Rate of several workers over that of one alone, up to which they are served one at a time."""
 BELOW_STEP = 0.9
-"""Rate of several workers over that of the step alone, above which it is the step that holds them up."""
+"""Rate of several workers over that of the step alone, above which the step holds them up."""
 MENDING = {
     Outcome.TIMEOUT: "create threads, locks and connections of the dataset in the worker, on first use, or start "
     "workers by spawn (multiprocessing_context)",
@@ -68,8 +68,8 @@ def _slow_dataset(evidence: Evidence, share: float) -> Finding:
     if is_blocked and storage >= FROM_STORAGE:
         return limit(
             Cause.STORAGE,
-            "training waits for data, and building a batch waits for storage",
-            (*figures, f"{percent(storage)} of what was read came from storage, not from the page cache"),
+            "training waits for data: loading a sample waits for storage",
+            (*figures, f"{percent(storage)} of the bytes read came from storage, not from the page cache"),
             f"{workers}read larger pieces (one archive instead of many small files), or keep the data in memory "
             "or on a faster disk",
             share,
@@ -77,15 +77,14 @@ def _slow_dataset(evidence: Evidence, share: float) -> Finding:
     if is_blocked:
         return limit(
             Cause.WAITING,
-            "training waits for data, and building a batch waits for something that is no CPU and no local storage: "
-            "a network, a lock, another process",
+            "training waits for data: loading a sample waits on a network, a lock or another process",
             figures,
-            f"{workers}fetch ahead, and many samples at once",
+            f"{workers}fetch ahead, and fetch many samples at once",
             share,
         )
     return limit(
         Cause.DECODING,
-        "training waits for data, and building a batch is computing: decoding, augmenting, collating",
+        "training waits for data: building a batch takes CPU time (decoding, augmenting, collating)",
         (*figures, *code_figures(evidence)),
         f"{workers}do less for each sample: store the data decoded or smaller, use faster decoders, augment whole "
         "batches on the device",
@@ -106,11 +105,10 @@ def _one_reader(evidence: Evidence, share: float) -> Finding | None:
     count = workers_text(several.num_workers)
     return limit(
         Cause.ONE_READER,
-        f"{count} bring no more than one: what building a batch waits for (storage, a lock) serves one "
-        "reader at a time",
+        f"{count} are no faster than one: they wait for storage or a lock that serves one reader at a time",
         (*loader_figures(evidence), f"one worker alone {one:,.0f} samples/s, {count} {rates[several]:,.0f}"),
-        "read larger pieces, or several samples in one request (__getitems__), or use a second copy of the data or "
-        "another storage",
+        "read larger pieces, read several samples per request (__getitems__), or use other storage or a second copy "
+        "of the data",
         share,
     )
 
@@ -134,7 +132,7 @@ def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
     if not waited / 2 <= receive <= BELIEVED * waited:
         return None
     figures = [
-        f"taking a batch that is ready takes {ms(receive)} of {ms(measured.step_time.data_wait)} that training waits",
+        f"receiving a ready batch takes {ms(receive)} of the {ms(measured.step_time.data_wait)} that training waits",
         f"{measured.ready_batches:.1f} batches were ready on average",
     ]
     if evidence.anatomy:
@@ -143,7 +141,7 @@ def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
     or_none = "" if is_measured else "; no workers at all may be faster"
     return limit(
         Cause.RECEIVE,
-        "batches are ready, but taking them from the workers keeps the training process busy",
+        "batches are ready, but receiving them from the workers keeps the training process busy",
         tuple(figures),
         "send fewer and larger tensors, in as small a type as will do (uint8 images, int32 tokens), and turn them into "
         f"floats on the device{or_none}",
@@ -172,7 +170,7 @@ def _full_cpus(evidence: Evidence, share: float) -> Finding:
     conditions = evidence.measurement.conditions
     return limit(
         Cause.CPUS,
-        "every CPU is busy: loader workers and the training step take them from each other",
+        "every CPU is busy: loader workers and the training step compete for them",
         (
             f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
             *loader_figures(evidence),
@@ -187,7 +185,7 @@ def _worker_threads(evidence: Evidence, share: float) -> Finding:
     conditions, workers = evidence.measurement.conditions, evidence.config.num_workers
     return limit(
         Cause.WORKER_THREADS,
-        "each loader worker computes in several threads, and together they crowd the CPUs",
+        "each loader worker computes in several threads: together they overload the CPUs",
         (f"{conditions.worker_threads} threads in a worker, {workers} workers, {conditions.cpus} CPUs",),
         "limit them in the dataset or in worker_init_fn, for example cv2.setNumThreads(0), or set OMP_NUM_THREADS=1",
         share,
@@ -207,7 +205,7 @@ def _workers_advice(evidence: Evidence) -> str:
     if evidence.refusal_of_more_workers:
         return f"{'more' if workers else 'loader'} workers would not fit ({evidence.refusal_of_more_workers}); "
     if not workers:
-        return "load in workers (num_workers), beside training; "
+        return "use loader workers (num_workers); "
     has_room = workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy))
     return "more workers; " if has_room and (evidence.measurement.conditions.worker_threads or 1) < 2 else ""
 
@@ -222,8 +220,8 @@ def _failed_workers(evidence: Evidence) -> str:
         if count > config.num_workers and not may_fit:
             why = " ".join(attempt.message.split()) or str(attempt.outcome)
             has_way = attempt.outcome in OF_MEMORY and "; " in why
-            way = "" if has_way else f": {MENDING.get(attempt.outcome, 'mend that first')}"
-            return f"{workers_text(count)} did not work here ({why}){way}; "
+            way = "" if has_way else f": {MENDING.get(attempt.outcome, 'fix that first')}"
+            return f"{workers_text(count)} failed here ({why}){way}; "
     return ""
 
 
@@ -233,8 +231,8 @@ def quota(evidence: Evidence, share: float | None) -> Finding:
     allowed = "" if host.quota_cpus is None else f", the quota is {host.quota_cpus:g} of {host.affinity_cpus} CPUs"
     return limit(
         Cause.QUOTA,
-        "a quota of CPU time (of a container or a batch system) stops the processes again and again",
+        "a CPU quota (of a container or a batch system) keeps stopping the processes",
         (f"stopped for {percent(conditions.throttled_share or 0.0)} of the time{allowed}",),
-        "take only as many workers and threads as the quota has CPUs, or ask for a larger one",
+        "take only as many workers and threads as the quota has CPUs, or ask for a larger quota",
         share,
     )

@@ -180,8 +180,8 @@ def _epoch_cost(
 ) -> EpochCost | None:
     """Return what an epoch and its start cost; ``None`` without a length, or where nothing starts.
 
-    Without workers the sampler's order is all that an epoch begins with. A restart that was not seen costs, with
-    workers that are kept, that order and building the first batch: one round of all workers at most.
+    Without workers the sampler's order is all that an epoch begins with. A restart of persistent workers that was
+    not seen costs this order and the first batch: one round of all workers at most.
     """
     config, orders = run.config, stream.order_seconds
     starts = stream.start_seconds if config.num_workers else orders
@@ -203,34 +203,34 @@ def window_notes(summary: WindowSummary) -> Iterator[str]:
     """Yield what there is to say of the steps."""
     if summary.early_share > UNCREDITED:
         yield (
-            f"{summary.early_share:.0%} of the batches had been built before the window and are not counted: "
+            f"{summary.early_share:.0%} of the batches were built before the measured window and are not counted: "
             "the queue was still draining"
         )
     if summary.early_share < -UNCREDITED:
         yield (
-            f"{-summary.early_share:.0%} more batches are counted than were used: workers built them in the window, "
-            "in which training waited for others"
+            f"{-summary.early_share:.0%} more batches are counted than training used: workers built them while "
+            "training waited for others"
         )
     if not summary.is_steady:
-        yield "step times never settled within the window"
+        yield "step times never settled within the measured window"
 
 
 def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterator[str]:
     """Yield what there is to say of a loader that asks for ``in_flight`` batches ahead."""
     if loader.epoch_batches is not None and loader.epoch_batches <= in_flight:
         yield (
-            f"the loader asks for {in_flight} batches ahead and an epoch ends after {loader.epoch_batches}: "
+            f"the data loader prefetches {in_flight} batches, but an epoch has only {loader.epoch_batches}: "
             "no steady state is reached"
         )
     if loader.misstated_batches is not None:
         yield (
-            f"the loader says that an epoch has {loader.misstated_batches:,} batches, and one had "
-            f"{loader.epoch_batches:,}: that counts"
+            f"the data loader gives its length as {loader.misstated_batches:,} batches, but an epoch had "
+            f"{loader.epoch_batches:,}: the measured number counts"
         )
     if loader.idle_workers:
-        yield f"{loader.idle_workers} of {config.num_workers} loader workers got no data: fewer do the same"
+        yield f"{loader.idle_workers} of {config.num_workers} loader workers got no data: fewer are as fast"
     if loader.freezes_epoch:
-        yield "the dataset's set_epoch does not reach workers that live on: each keeps its own copy of it"
+        yield "the dataset's set_epoch does not reach persistent workers: each keeps its own copy of the dataset"
     if loader.unique_share < 1:
         ranks, by = ("", "") if config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
         yield (
@@ -242,7 +242,7 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
 def growth_notes(kept: int, samples: int, limit: int) -> Iterator[str]:
     """Yield what there is to say of workers that would keep so many bytes of an epoch, where memory is limited."""
     if kept >= RELEVANT_GROWTH * limit:
-        follows = "a cache without a bound, or a leak, ends training there" if kept >= limit else "look for its bound"
+        follows = "an unbounded cache or a leak ends training there" if kept >= limit else "check that it is bounded"
         yield (
             f"the loader workers' memory grew by {1000 * kept / samples / 2**20:.3g} MiB per 1,000 samples; if that "
             f"goes on, an epoch of {samples:,} needs {kept / 2**30:.1f} GiB more, of {limit / 2**30:.1f} GiB in all: "
@@ -258,11 +258,11 @@ def machine_notes(conditions: Conditions) -> Iterator[str]:
             "fewer workers or threads may be faster"
         )
     if conditions.page_cache in ("cold", "mixed"):
-        yield f"{conditions.storage_share:.0%} of the data came from storage; read again it may come faster"
+        yield f"{conditions.storage_share:.0%} of the data came from storage; later epochs may read it faster"
     if (conditions.worker_threads or 1) > 1:
         yield (
             f"each loader worker computes in {conditions.worker_threads} threads: limit them, for example with "
-            "cv2.setNumThreads(0) or OMP_NUM_THREADS=1, or more workers only get in each other's way"
+            "cv2.setNumThreads(0) or OMP_NUM_THREADS=1, or more workers only slow each other down"
         )
     yield from conditions.disturbances
 
@@ -282,7 +282,7 @@ class EpochCost:
     batch as well."""
 
     def rate_over_epochs(self, *, keeps_workers: bool) -> float:
-        """Return the samples per second over epochs that each start their workers, or that keep them."""
+        """Return the samples per second over epochs that start new workers, or keep them."""
         return self.samples / (self.samples / self.rate + (self.restart if keeps_workers else self.start))
 
     @property

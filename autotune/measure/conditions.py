@@ -23,7 +23,7 @@ from autotune.records import Conditions
 FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
 LEAST_THREAD_SHARE = 0.05
-"""Share of the time that a thread must have worked to count; a loader worker has threads that only pass things on."""
+"""Least share of the time in which a counted thread worked; a loader worker has threads that only pass data on."""
 SENDERS = ("QueueFeederThread", "(_serve)")
 """Ends of the names of threads in which multiprocessing sends objects and files."""
 SENDER = "sender"
@@ -33,7 +33,7 @@ MOST_THREADS = 5000
 LEAST_READ = 2**20
 """Bytes below which next to nothing was read: then it does not matter where from."""
 SEEN, NOISE = 1.2, 0.1
-"""What others used may exceed what they were seen to want by this factor and so many CPUs; else some are not seen: in
+"""Factor, and CPUs, by which the use of others may exceed the demand that was seen. Beyond that some are hidden: in
 another container, on another machine, or gone within the window."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
@@ -128,7 +128,7 @@ class Demand:
     """Of each of their threads."""
 
     def cpus_since(self, begin: Demand) -> float:
-        """Return the CPUs that they wanted on average; threads that have ended meanwhile are not among them."""
+        """Return the CPUs that others wanted on average, without threads that have ended."""
         wanted = (max(0.0, seconds - begin.wanted.get(thread, 0.0)) for thread, seconds in self.wanted.items())
         return sum(wanted) / (self.clock - begin.clock)
 

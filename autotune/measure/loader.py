@@ -34,7 +34,7 @@ GOLDEN = 0.6180339887498949
 
 
 def begin_anywhere(seed: int) -> float:
-    """Seed the generators that samplers draw from; return the share of an epoch's order that is to be passed over.
+    """Seed the generators of the samplers; return the share of an epoch's order to pass over.
 
     The places of consecutive seeds cover the order evenly (van der Corput and Weyl; Niederreiter, Random Number
     Generation and Quasi-Monte Carlo Methods, 3.1).
@@ -50,8 +50,8 @@ def open_loader(
 ) -> DataLoader[Any]:
     """Build the loader as a training script would, with counting around its collate function.
 
-    Its first epoch begins at a place of the order, a share of it, and ends with the indices before that; where it is
-    ``None``, each batch comes from another part of the order. With ``twice`` each comes once more right after itself.
+    The first epoch begins at ``place``, a share of the order, and ends with the indices before it. With ``None`` each
+    batch comes from another part of the order. With ``twice`` each batch comes once more right after itself.
     """
     arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
@@ -165,9 +165,8 @@ class CountingCollate:
     """A collate function that also counts the batches each worker builds, in memory shared with the parent.
 
     A batch travels with the number of its samples, which its shape does not always tell, and its place among those
-    of its worker. With ``compares_workers``
-    each worker's first batch is noted: workers of an iterable dataset that does not divide itself among them all yield
-    the same samples, and those must not count twice.
+    of its worker. ``compares_workers`` notes each worker's first batch: workers of an undivided iterable dataset all
+    yield the same samples, which must not count twice.
     """
 
     def __init__(
@@ -409,8 +408,8 @@ class BatchStream:
     def close(self) -> None:
         """Let the workers go.
 
-        Left to the garbage collector after an exception, whose traceback holds the iterator in a cycle, this takes
-        torch's limit of five seconds, and a dead worker is reported once more, from wherever the collector runs.
+        After an exception the traceback holds the iterator in a cycle. Left to the garbage collector, it takes torch's
+        limit of five seconds, and reports a dead worker once more, from wherever the collector runs.
         """
         # a persistent iterator keeps its workers after an epoch; iterators may have no length, so no truth either
         iterator = self._iterator if self._iterator is not None else self._loader._iterator

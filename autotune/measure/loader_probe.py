@@ -27,7 +27,7 @@ LONGEST = 3
 LEAST_PAIRS = 2
 """Batches that must have been built twice for the second time to tell of a cache."""
 RECEIVE_SHARE = 0.15
-"""Share of a look that goes to taking batches that are ready."""
+"""Share of a probe that goes to receiving ready batches."""
 COPIES = 3
 POLL_SECONDS = 0.0005
 
@@ -37,8 +37,8 @@ def look_at_loader(
 ) -> LoaderTrace:
     """Trace a loader with one worker for about so many seconds, while nothing holds it up.
 
-    It begins at a ``place`` of the order, a share of it, and builds each batch twice, so that a dataset that keeps what
-    it has read shows. Several ranks do so at the same time.
+    It begins at ``place``, a share of the order, and builds each batch twice: so a dataset with a cache shows. Several
+    ranks do so at the same time.
     """
     batch_size, prefetch = config.batch_size, min(PREFETCH, config.prefetch_factor or PREFETCH)
     single = Config(batch_size=batch_size, num_workers=1, prefetch_factor=prefetch, persistent_workers=True)

@@ -27,8 +27,7 @@ class MemorySample:
     private: dict[int, int]
     """Per worker: bytes that only it holds, without shared memory and pages of files."""
     shared: dict[int, int]
-    """Per worker: bytes that it still shares with its parent, and that a write, or a change of a reference
-    count, would copy."""
+    """Per worker: bytes still shared with its parent, which a write or a change of a reference count copies."""
     in_flight: int
     """Bytes of shared memory (/dev/shm) in batches that were built and not yet received."""
     held: int
@@ -40,8 +39,7 @@ class MemoryGrowth:
     """How the workers' memory grew while they built batches."""
 
     kept_per_batch: float
-    """Bytes that all workers together keep of each batch that one of them builds, in a cache or by a leak: nobody knows
-    where that ends."""
+    """Bytes that all workers together keep per batch built by one of them, in a cache or a leak without a known end."""
     copied_per_batch: float
     """Bytes that they copy for it from pages shared with the parent."""
     copyable: int
@@ -52,7 +50,7 @@ class MemoryGrowth:
         return round(min(self.copied_per_batch * batches, self.copyable))
 
     def kept_after(self, batches: int) -> int:
-        """Return the bytes that the workers would keep of so many further batches, if nothing ends that."""
+        """Return the bytes that the workers would keep after further ``batches``, if the growth goes on."""
         return round(self.kept_per_batch * batches)
 
 
@@ -120,9 +118,9 @@ def peak_host_bytes(workers: MemorySample) -> int:
     resident sizes over-counted 2.3 times; the sum of proportional sizes (PSS) under-counts here, where imported
     libraries are shared with the process that sessions are forked from.
 
-    The kernel keeps a peak (VmHWM) only of everything that is resident. Mapped files and shared memory are taken out
-    as they are now, so the peak is too low by what was mapped since, and too high by what was unmapped since; it is
-    never below what is held now. Steps that reach the same peak again and again make both small.
+    The kernel keeps a peak (VmHWM) only of everything that is resident. Mapped files and shared memory are subtracted
+    at their present size: the peak is too low by later mappings, too high by later unmappings, and never below the
+    present use. Steps that reach the same peak again and again make both errors small.
     """
     peak = _status_bytes("VmHWM") - _status_bytes("RssFile") - _status_bytes("RssShmem")
     return max(peak, held_bytes()) + sum(workers.private.values()) + workers.in_flight + workers.held
@@ -158,7 +156,7 @@ def process_tree(pid: int | None = None) -> Iterator[psutil.Process]:
 
 
 def _private_and_shared(worker: psutil.Process) -> tuple[int, int]:
-    """Return the bytes that only this worker holds, and those that it would copy on writing to them."""
+    """Return the bytes that only this worker holds, and its shared bytes, which a write would copy."""
     if not hasattr(worker, "memory_maps"):  # macOS
         return int(worker.memory_full_info().uss), 0
     maps = worker.memory_maps(grouped=False)

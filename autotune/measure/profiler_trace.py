@@ -89,7 +89,7 @@ def _longest_operations(profiler: profile, device: Device, steps: int) -> tuple[
 
 @contextmanager
 def _written_whole(path: Path) -> Iterator[Path]:
-    """Give an empty file beside ``path`` that takes its place at the end, and that no failure leaves behind.
+    """Give an empty file beside ``path``, which replaces ``path`` at the end and is removed after a failure.
 
     Raises ``UsageError`` at once when it cannot be created, and at the end when nothing was written to it: the
     profiler only logs what goes wrong.

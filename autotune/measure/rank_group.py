@@ -43,7 +43,7 @@ Forward = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 
 class Board:
-    """Memory that processes share which are forked from the one that made it."""
+    """Memory that a process shares with its forks."""
 
     def __init__(self, ranks: int) -> None:
         self._memory: NDArray[np.int64] = np.frombuffer(mmap.mmap(-1, 8 * (1 + ranks)), dtype=np.int64)
@@ -376,9 +376,9 @@ def share_of(workload: Workload, group: RankGroup) -> Workload:
 
     A model in ``nn.DataParallel`` is taken out of it.
 
-    Without a sampler that is torch's ``DistributedSampler``; a sampler of that kind is made anew for these ranks. Of
-    any other sampler, and of batch samplers, each rank takes every so many-th item, unless its ``num_replicas`` says
-    that it is divided among as many.
+    Without a sampler torch's ``DistributedSampler`` divides the samples; a sampler of that kind is made anew for these
+    ranks. Of any other sampler or batch sampler each of N ranks takes every N-th item, unless its ``num_replicas`` is N
+    already.
     """
     if group.size == 1:
         return workload

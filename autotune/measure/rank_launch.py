@@ -1,8 +1,8 @@
 """A session of several ranks: each is a fork of the session's own process, which waits for them and ends them.
 
-Ranks of one host meet in a file of the private scratch folder, from which nothing is unpickled, and talk over the
+Ranks of one host meet in a file of the private scratch folder, from which nothing is unpickled. They talk over the
 loopback interface: no port is open to other hosts. Rank 0 leads the conversation with the tuner. Where one of them
-fails, in any way, the others, which would wait for it for ever, are ended.
+fails, the others, which would wait for it for ever, are ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autotune.runner.postmortem import RANK_FRAME
 INTERFACE = "lo"
 """Linux's name of the loopback interface."""
 ROOT_CAUSE = 10.0
-"""Seconds for which a rank that was cut off waits to be ended with the one that has failed."""
+"""Seconds for which a rank that was cut off waits to be ended with the failed rank."""
 _CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "NCCL communicator")
 """What the others hear from gloo and NCCL when a rank has gone."""
 
@@ -50,7 +50,7 @@ def import_parallel() -> None:
 def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] | None:
     """Run ``serve`` in so many ranks; return what the tuner is told where one of them fails.
 
-    Looks at no accelerator: a process that has cannot fork ranks that use it.
+    Touches no accelerator: a process with a CUDA context cannot fork ranks that use one.
     """
     board, folder = Board(ranks), Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
     started: dict[int, int] = {}

@@ -154,7 +154,7 @@ class Session:
         return self._warm
 
     def _take_options(self, config: Config) -> None:
-        """Note the options that are about to be applied, to a model that has none others."""
+        """Note the options that are about to be applied to a model without other options."""
         self._require_options((), config.options)
         self._options = config.options
 
@@ -176,8 +176,7 @@ def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str]
     needed = measurement.epoch_host_memory_bytes
     if needed is not None and needed > limit:
         return Outcome.HOST_OOM, (
-            f"the loader workers copy what they read of the dataset: by the end of an epoch {needed / 2**30:.1f} of "
-            f"{limit / 2**30:.1f} GiB would be needed; keep large data in arrays or tensors, of which workers do not "
-            "make copies"
+            f"loader workers copy the dataset as they read it: an epoch would need {needed / 2**30:.1f} of "
+            f"{limit / 2**30:.1f} GiB; keep large data in arrays or tensors, which they share"
         )
     return None

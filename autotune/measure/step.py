@@ -165,7 +165,7 @@ def _default_forward(
 
 
 def infer_loss(output: Any, target: Any) -> torch.Tensor:
-    """Return the loss that the output carries, or that the target's type suggests.
+    """Return the loss in the output, or the usual loss for the target's type.
 
     Raises ``UserCodeError`` naming the argument to pass when neither is possible.
     """

@@ -1,4 +1,4 @@
-"""The process that sessions are forked from sees to it that nothing outlives them, even where the tuner is killed.
+"""The parent of the sessions ends everything that would outlive them, even where the tuner is killed.
 
 On Linux orphans below it become its children, and the kernel tells it when its parent dies. Elsewhere nobody is told:
 what a session has started ends with the tuner's own ``stop``, and stays where the tuner is killed.
@@ -69,7 +69,7 @@ def end_of(session: int) -> int:
 
 
 def end_at_once(code: int = 0) -> NoReturn:
-    """End this process in order, but for taking apart all that was imported: of a fork that alone takes a second."""
+    """End this process in order, without unloading its imports: in a fork they alone take a second."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

@@ -51,10 +51,10 @@ SHORT = 2
 
 
 class SynchronisationLog:
-    """What was seen: operators that wait, and where they were called.
+    """Operators that made the host wait, and the code behind each call.
 
-    Only a call with a line of the user's or of a library's between it and autotune's own step is noted: what torch's
-    optimizers and gradient scaling do by themselves is not the user's.
+    A call counts only with a line of the user's code or of a library between it and autotune's own step. Calls of
+    torch's optimizers and gradient scaling are not the user's.
     """
 
     def __init__(self) -> None:

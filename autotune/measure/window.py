@@ -154,8 +154,8 @@ def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[i
     """Return the half-width of the 95 % interval of the seconds per sample, as a share; infinite below two cycles.
 
     Bursts may resemble the one before, and tell no less together than their range; cycles from stall to stall are
-    independent. A cycle that holds more may last
-    longer: its deviation is that from the ratio of the sums (Cochran, Sampling Techniques, 6.3).
+    independent. Larger cycles may last longer: deviations are from the ratio of the sums (Cochran, Sampling Techniques,
+    6.3).
     """
     found = cycles(ends, start, burst)
     if len(found.steps) < 2:
@@ -174,9 +174,9 @@ def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[i
 def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *, whole_epochs: bool) -> WindowSummary:
     """Summarise a window that starts at time 0 with ``ready_before`` batches in the inventory.
 
-    Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise the window is cut to whole
-    cycles where it has stalls, or leading blocks are dropped until the steps are steady, and batches count that were
-    built in the window, see ``_early_share``.
+    Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise a window with stalls is cut
+    to whole cycles; without stalls, leading blocks are dropped until the steps are steady. Batches built in the window
+    count, see ``_early_share``.
     """
     workers, ends = max(1, num_workers), [row.end for row in rows]
     burst = workers if sum(row.there - row.begin for row in rows) > STARVING_SHARE * ends[-1] else 1
@@ -213,8 +213,8 @@ def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *,
 def _early_share(early: float, steps: int, waiting: float) -> float:
     """Return the share of a window's steps whose batches were built before it; of one step at least they were not.
 
-    Where the inventory grew instead, and the loop waited for data at other times, the share is negative: the loop
-    would have used those batches too, but no more than fit into the share of the window that it was ``waiting``.
+    The share is negative where the inventory grew and the loop waited for data at other times. The loop would have used
+    those batches too, but no more than fit into the share of the window that it was ``waiting``.
     """
     if abs(early) <= COUNTING_NOISE or waiting >= 1:
         return 0.0
@@ -248,9 +248,9 @@ def _lengths(ends: Sequence[float], start: float, steps: int) -> list[float]:
 def _settling_blocks(times: Sequence[float]) -> tuple[int, bool]:
     """Return how many leading blocks had not settled, and whether the rest had.
 
-    MSER alone also drops blocks that were slow by chance, and with them a part of the truth: what is dropped
-    must differ from the rest by more than the rest differs within itself. The rest is unsteady where it rises or
-    falls from block to block.
+    MSER alone also drops blocks that were slow by chance, and a part of the truth with them. So dropped blocks must
+    differ from the rest by more than the rest differs within itself. The rest is unsteady where it rises or falls from
+    block to block.
     """
     if len(times) < LEAST_BURSTS:
         return 0, True

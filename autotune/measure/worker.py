@@ -1,10 +1,9 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
-Reads requests from its standard input, frames of ``autotune.runner.protocol`` (``load`` may be followed by pickled
-bytes), and answers each with one frame on its standard output: ``open`` begins a session of one or several ranks,
-``load``, ``inspect`` and ``measure`` are for it, ``close`` ends it, and how it ended is told with the number of its
-``open``. The user's own output goes to standard error, and the user's code reads an empty standard input, so neither
-can disturb the conversation.
+Reads requests from its standard input and answers each on its standard output, in frames of
+``autotune.runner.protocol``; pickled bytes may follow ``load``. ``open`` begins a session of one or several ranks,
+``load``, ``inspect`` and ``measure`` are for it, ``close`` ends it. The end of a session is told with the number of its
+``open``. The user's code writes to standard error and reads an empty standard input, so neither disturbs the frames.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from autotune.runner.protocol import FrameError, encode, frames
 from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource, load
 
 HIGH = (500, 200, 100)
-"""From where the conversation's descriptors are numbered, as high as the system lets them: code that closes or writes
-to those that it never opened begins low."""
+"""First numbers for the conversation's descriptors, as high as the system allows: code that closes or writes to foreign
+descriptors begins low."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,5 +53,5 @@ def require_numbers(attempt: Attempt) -> Measurement:
         raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
     raise NothingFeasibleError(
         f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; "
-        "pass a smaller one, for example --baseline batch_size=1"
+        "pass a smaller baseline, for example --baseline batch_size=1"
     )

@@ -1,7 +1,7 @@
 """Ending everything that a process has started, however distant, and what it would leave behind.
 
-Loader workers, and what the user's code has started, are found below the process, in its process group, and by a
-mark in their environment: a process that has lost its parent, or has made a session of its own, still carries it.
+Loader workers, and processes of the user's code, are found below the process, in its process group, and by a mark in
+their environment. Orphans, and processes in a session of their own, still carry the mark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def remove_scratch(mark: str | None) -> None:
-    """Remove a scratch folder and all that it holds, and the shared memory of the workers that were noted in it."""
+    """Remove a scratch folder with its content, and the shared memory of the workers noted in it."""
     if mark is not None:
         remove_segments_of_noted(mark)
         shutil.rmtree(mark, ignore_errors=True)

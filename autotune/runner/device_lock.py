@@ -1,6 +1,6 @@
 """One tuner on an accelerator at a time: two would measure each other.
 
-The lock is the kernel's, on a file that all users share: it ends with the process that holds it, however that ends.
+The lock is the kernel's, on a file that all users share: it ends with its holder, however the process ends.
 The file stays, and says who took it last.
 """
 
@@ -71,7 +71,7 @@ class DeviceLock:
         with suppress(OSError, ValueError, KeyError, TypeError):
             text = self._path.read_bytes() if self._path.is_file() and self._path.stat().st_size < LONGEST else b""
             return "process {pid} of {user}, since {since} ({command})".format_map(json.loads(text))
-        return "a process that did not say which"
+        return "an unknown process"
 
 
 def _sign(descriptor: int) -> None:

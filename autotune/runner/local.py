@@ -44,9 +44,9 @@ LEAST_CPUS = 0.1
 class ProcessRunner:
     """Measures on this machine, in sessions: processes that have loaded the workload.
 
-    On a CPU configurations that differ in the loader, batch size or precision share a session; on an
-    accelerator only those that differ in the loader do, because memory fragments and kernels are chosen per
-    process. Options stay on a model and in its process, so each set of them has sessions of its own.
+    On a CPU, configurations with the same threads, ranks and options share a session. On an accelerator batch size and
+    precision must be the same too, because memory fragments and kernels are chosen per process. Options stay on a model
+    and in its process, so each set of them has sessions of its own.
     A session that forks loader workers never reads the dataset, or workers would inherit its offsets, threads and
     locks: what reads has a session of its own. ``request.fresh`` always opens a new one, and a failure ends the one
     it happened in.
@@ -117,7 +117,7 @@ class ProcessRunner:
         attempt = replace(attempt, seconds=time.monotonic() - begin)
         slept = suspended_seconds() - slept
         if slept > LONGEST_SLEEP:
-            message = f"the machine was suspended for {slept:.0f} s meanwhile"
+            message = f"the machine was suspended for {slept:.0f} s during the measurement"
             return Attempt(outcome=Outcome.SUSPECT, message=message, seconds=attempt.seconds)
         return _with_names(attempt, usage)
 
@@ -217,7 +217,7 @@ def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
 
 
 def _require_room(ranks: int, host: Host | None) -> None:
-    """Refuse ranks that cannot be measured here, or that the host has no CPU or GPU for."""
+    """Refuse ranks on other systems than Linux, and more ranks than the host has CPUs or GPUs."""
     if sys.platform != "linux":
         raise UsageError(f"--ranks {ranks}: several are measured on Linux only; pass --ranks 1")
     if host is not None and ranks > (most := max(host.cpus, len(host.gpus))):

@@ -120,9 +120,9 @@ def describe_silence(limit: float, output: str, *, shared_memory_full: bool) -> 
 
 
 def lost_batch(output: str) -> Sign | None:
-    """Return the sign that a worker could not put a batch into shared memory in the thread that sends it.
+    """Return the sign of a worker whose sending thread found no room for a batch in shared memory.
 
-    It reports that and goes on without the batch, for which training waits for ever.
+    The worker reports the error and goes on without the batch, for which training waits for ever.
     """
     return find_sign(["output"], output)
 
@@ -147,7 +147,7 @@ def last_words(output: str) -> str:
 
 
 def _place(output: str, before: str = " in ") -> str:
-    """Return where a process that crashed or was aborted says that it was, the user's code first; else nothing."""
+    """Return where a crashed or aborted process was by its own dump, the user's code first; else nothing."""
     dumps = [list(_FRAME.finditer(dump)) for dump in output.split("Fatal Python error: ")[1:]]
     frames = [(frame, dump) for dump in dumps for frame in dump]
     if not frames:

@@ -1,8 +1,7 @@
 """One measuring process tree: start it, talk to it, limit it, say how it ended, kill it.
 
-Starting Python and importing torch with what an optimizer needs takes seconds; a measurement takes no longer. So
-the process that is started only imports, and forks itself for each session: a session is a new process in the
-state that the imports left, and nothing that an earlier one did is in it.
+Starting Python and importing torch takes seconds, as long as a measurement. So the process only imports, and forks
+itself for each session: a session is a new process right after the imports, without traces of an earlier session.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ OUTPUT_BYTES = 64_000
 DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
 """Seconds in which a process that is aborted has written its frames, and all of them have."""
 UNREADABLE_SECONDS = 1.0
-"""Seconds for which the end of a session is waited for that has sent no whole reply: it tells more than that."""
+"""Seconds to wait for the end of a session after an unreadable reply: the end tells more than the reply."""
 
 
 class ProcessLostError(Exception):
@@ -200,7 +199,7 @@ class MeasuringProcess:
             raise _EndedError(self._process.returncode)
 
     def stop(self) -> None:
-        """Close the conversation, and kill all that is left below if that does not end it."""
+        """Close the conversation, and kill everything that still runs below."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -268,7 +267,7 @@ class _EndedError(Exception):
 
 
 def _abort(process: psutil.Process) -> None:
-    """Abort a process that stands still, in its main thread where the system can tell: in that the user's code runs."""
+    """Abort a suspended process, where possible in its main thread, which runs the user's code."""
     try:
         ctypes.CDLL(None).tgkill(process.pid, process.pid, signal.SIGABRT)  # glibc 2.30
     except (AttributeError, TypeError):  # an older one, or another system

@@ -1,8 +1,8 @@
 """What the tuner and a measuring process say to each other: one frame a line, in both directions.
 
-A frame is ``autotune/1 NUMBER CRC32 DOCUMENT``: the protocol's version, the number of the request that it belongs to,
-the checksum of what surrounds it, and a JSON object. The line before it is empty, so that what others have written to
-the same pipe, or a process that was killed in the middle of a frame, spoils no frame but its own.
+A frame is ``autotune/1 NUMBER CRC32 DOCUMENT``: the protocol's version, the number of its request, the checksum of
+number and document, and a JSON object. An empty line precedes it: other writers to the same pipe, or a process killed
+in the middle of a frame, spoil no frame but their own.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Watchdog:
         if self._kernel_was_first():  # asked last: a process that is being killed holds little
             return None
         sizes = [format_size(size) for size in (left, self._meter.total, self._begin, own)]
-        message = "ended before memory ran out: {} of {} were left, {} when it began; it had taken {}".format(*sizes)
+        message = "stopped before memory ran out: {} of {} were left, {} at its start; it had taken {}".format(*sizes)
         if own < gone / 2:
             return Outcome.SUSPECT, f"{message}, other programs the rest"
         return Outcome.HOST_OOM, message
@@ -83,7 +83,7 @@ class Watchdog:
         return True
 
     def _own(self) -> int:
-        """Return the bytes that the processes hold and that cannot be reclaimed, and those left in shared memory."""
+        """Return the unreclaimable bytes of the processes, and the bytes left in shared memory."""
         shared = max(0, _shared_memory_used() - self._shared)
         return shared + sum(_proportional_bytes(process) for process in self._processes())
 

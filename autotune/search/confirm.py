@@ -31,12 +31,12 @@ from autotune.stats import (
 CLAIM = 1.02
 """Smallest speed-up that is claimed, and within which two configurations count as equally fast."""
 NEGLIGIBLE = 1.05
-"""Largest speed-up that may be left open where it is said that there is no gain."""
+"""Largest speed-up that a verdict of no gain may leave open."""
 CONTROL_CONFIDENCE = 0.99
 """Of the control's interval: a machine that is quiet should hardly ever be called disturbed."""
 TOLD_APART, SPREAD = 0.8, 0.04
-"""Probability from which a dearer finalist counts as faster than a cheaper one, and the spread of a pair's difference
-that is usual: nothing is claimed by it, so it need not be on the safe side."""
+"""Probability from which a dearer finalist counts as faster than a cheaper one, and the usual spread of a pair's
+difference. No claim rests on them, so they need not be on the safe side."""
 UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
 ROUNDS_TO_DROP = 2
@@ -48,8 +48,8 @@ LEAST_MEASUREMENTS = {3: 48, 2: 32}
 """Measurements that there must be time for, for so many finalists. In simulations of thirty configurations five
 finalists were no better than three."""
 KNOWN, KNOWN_ROUNDS = 0.2, 8
-"""Half-width of a rate's interval, as a share, down to which rounds go on although the gain is proven, and how many
-these are at most: where the rate depends on the place of the epoch, so many places are spread over all of it."""
+"""Half-width of a rate's interval, as a share, down to which rounds go on after a proof, and the most of these rounds.
+Where the rate depends on the place in the epoch, so many places cover all of it."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
 LEAST_WITH_CONTROL = 36
@@ -138,7 +138,7 @@ class Confirmation:
 
     @property
     def answer(self) -> int | None:
-        """The finalist that is the answer: of those that are proven, else of those that are left, else of all.
+        """The finalist that is the answer: of the proven ones, else of the remaining ones, else of all.
 
         The cheapest, unless a dearer one can be told to be faster by more than 2 %. ``None`` where all have failed.
         """
@@ -228,9 +228,9 @@ class Confirmation:
         return self._demands(index) is not None
 
     def _demands(self, index: int) -> Covariates | None:
-        """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where that does not matter.
+        """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where they do not matter.
 
-        It does where others took the CPUs, and it is known from the first rounds on what they wanted.
+        They do where others took CPUs, and their demand is known from the first rounds on.
         """
         both = [(found, one.baselines) for one in self.rounds if (found := one.finalists[index])]
         first = [each.conditions for found, baselines in both[:LEAST_ROUNDS] for each in (found, *baselines)]
@@ -344,12 +344,12 @@ def confirm(
     """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
 
     ``finalists`` come cheapest first; those of them that are new share what is left of the chance of a false claim in
-    the order of ``entering``. ``next_request()`` says how to measure next. All of a round begin at the same place of
-    the epoch, in the same order of its samples, and each round at another place: ``seed`` decides, also of the order
-    within a round, which is reversed in the next, so that what drifts cancels. Rounds count whatever others did
-    meanwhile: their spread is the uncertainty. What gives no number for a reason outside of it is measured in another
-    round; a finalist that fails by itself or does not fit the memory is out. What ``history`` has of complete rounds
-    counts, too, of what ``may_answer``; ``on_attempt`` hears of every attempt, and of its place in the study.
+    the order of ``entering``. ``next_request()`` says how to measure next. All measurements of a round begin at one
+    place of the epoch, with its samples in the same order; each round has another place. ``seed`` decides the places
+    and the order within a round; the next round reverses it, so that drift cancels. Rounds count whatever others did
+    meanwhile: their spread is the uncertainty. A measurement without a number for an outside reason is repeated in
+    another round; a finalist that fails by itself or does not fit the memory is out. Complete rounds in ``history``
+    count too, for configurations that ``may_answer``; ``on_attempt`` hears of every attempt and its place in the study.
 
     Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
     ``on_interrupt`` is given.
@@ -525,7 +525,7 @@ class _Rounds:
         return True
 
     def _strike(self, index: int, outcome: Outcome) -> None:
-        """Measure a finalist that has failed no more; where its precision fails, no other in that precision either.
+        """Stop measuring a failed finalist; where its precision failed, all others in the same precision too.
 
         What fails with options may not fail without them.
         """
@@ -544,7 +544,7 @@ class _Rounds:
 
 
 def _demand(*measurements: Measurement) -> float | None:
-    """Return the CPUs that others wanted on average meanwhile; ``None`` where that is not known."""
+    """Return the CPUs that others wanted on average meanwhile; ``None`` where unknown."""
     demands = [each.conditions.foreign_demand for each in measurements]
     known = [demand for demand in demands if demand is not None]
     return fmean(known) if len(known) == len(demands) else None

@@ -132,7 +132,9 @@ class Explorer:
         peak = max(look.peak_memory_bytes for look in looks)
         most = self.memory_limit.of(looks[0].memory_limit_bytes)
         if peak > most:
-            raise _LeftOutError(f"training would take {format_size(peak)} of memory with it, of {format_size(most)}")
+            raise _LeftOutError(
+                f"training would take {format_size(peak)} of memory with it; {format_size(most)} may be used"
+            )
 
     def _require_soundness(self, config: Config, option: str) -> None:
         """Compare losses with those in plain fp32, as before a precision is used."""
@@ -140,7 +142,7 @@ class Explorer:
             raise _OutOfTimeError(NO_TIME_TO_CHECK)
         attempt = self._look("numerics", config, NUMERICS_SECONDS, option)
         if attempt.numerics is None:
-            raise _LeftOutError(f"what it does to the losses could not be checked: {attempt.message}")
+            raise _LeftOutError(f"its effect on the losses could not be checked: {attempt.message}")
         if reason := reason_against(attempt.numerics, config.amp, option):
             raise _LeftOutError(reason)
 

@@ -60,14 +60,14 @@ class Fitting:
             self._observations.facts.loader_timeout,
         )
         if config.num_workers and timeout is not None and seconds > timeout:
-            return f"a worker would take {seconds:.2g} s for a batch, and the loader's timeout is {timeout:.2g} s"
+            return f"a worker would take {seconds:.2g} s for a batch, but the loader's timeout is {timeout:.2g} s"
         files, most = self._loader.open_files(config), self._observations.host.open_files
         if config.num_workers and most is not None and files > most:
-            return f"its batches in flight would need {files} of {most} open files (ulimit -n)"
+            return f"its batches in flight would need {files} open files; {most} are allowed (ulimit -n)"
         shared, shm = self._loader.shared_memory(config), self._observations.host.shm_bytes
         if shm is not None and shared > self._observations.memory_limit.beside(shm):
             needed, there = format_size(shared), format_size(shm)
-            return f"its batches in flight would need {needed} of {there} of shared memory (/dev/shm)"
+            return f"its batches in flight would need {needed} of shared memory; /dev/shm has {there}"
         return None
 
     def _refusal_of_memory(self, config: Config) -> str | None:
@@ -78,15 +78,15 @@ class Fitting:
                 continue
             largest = LARGEST_STEP * max(model.peaks)
             if config.batch_size > largest:
-                return f"batches beyond {largest} are too far from the largest that ran to know what they would need"
+                return f"batches beyond {largest} are too far above the largest measured to predict their memory"
             bytes_needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
             limiting = "host" if self._observations.on_cpu else "device"
             may_use = memory_limit.of(limit) if kind == limiting else memory_limit.beside(limit)
             if kind == "host":  # others, this process too, hold some of it while a trial runs
                 may_use = min(may_use, memory_limit.beside(self._observations.facts.obtainable_host_bytes or limit))
             if bytes_needed > may_use:
-                sizes = [format_size(size) for size in (bytes_needed, limit, may_use)]
-                return "it would need {} of {} of {} memory, of which {} may be used".format(*sizes[:2], kind, sizes[2])
+                needed, most, whole = map(format_size, (bytes_needed, may_use, limit))
+                return f"it would need {needed} of {kind} memory; {most} of {whole} may be used"
         return None
 
     def _model(self, kind: str, amp: str) -> MemoryModel | None:

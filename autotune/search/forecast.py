@@ -129,9 +129,9 @@ class Forecast:
         return float(np.exp(hopes[among].max() - self.best_log) - 1)
 
     def most_promising(self) -> Config | None:
-        """Return the configuration that is expected to be the fastest of those that were not measured and may fit.
+        """Return the fastest configuration, as expected, of the unmeasured ones that may fit; ``None`` without any.
 
-        ``None`` where there is none. It need not be expected to win.
+        It need not be expected to win.
         """
         may_run = np.array([self.refusal(config) is None for config in self.configs])
         is_left = may_run & self.is_untried & ~self.is_doubtful
@@ -161,8 +161,8 @@ class Forecast:
     def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
         """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
 
-        Of every step that was looked at and whose bound lies below the best, the most promising configuration; and
-        for every way not to fit, the fastest of those that are expected to be faster than the best.
+        For every probed step with a bound below the best, the most promising configuration; for every way not to fit,
+        the fastest of the configurations expected to beat the best.
         """
         tried = {observations.step_key(trial.config) for trial in observations.trials}
         looked_at = {observations.step_key(config) for config, _ in observations.looks} - tried
@@ -175,7 +175,7 @@ class Forecast:
                     without_numbers = "".join(character for character in refusal if not character.isdigit())
                     found.setdefault(without_numbers, (config, refusal, bound))
             elif key in looked_at and np.log(bound) < self.best_log:
-                found.setdefault(key, (config, f"no loader could give it more than {bound:,.0f} samples/s", bound))
+                found.setdefault(key, (config, f"no data loader could give it more than {bound:,.0f} samples/s", bound))
         return list(found.values())
 
     @property
@@ -300,11 +300,11 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
             yield _Failure(trial.config, trial.outcome, f"ended as {trial.outcome}")
         elif exceeds(measured, observations.memory_limit):
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
-            yield _Failure(trial.config, outcome, "takes more memory than it may")
+            yield _Failure(trial.config, outcome, "takes more memory than allowed")
     for probe in observations.probes:
         closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
         if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
-            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a short look")
+            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a probe")
 
 
 def feasible(observations: Observations) -> list[Trial]:

@@ -1,7 +1,7 @@
 """What measurements say about configurations that were not measured: a Gaussian process around the prediction.
 
-The process models the logarithm of measured over predicted rate. Its prior error is that of the prediction: one part
-that configurations with similar steps share, one that those with similar loaders share, and one common to all.
+The process models the logarithm of measured over predicted rate. Its prior error is the prediction's, in three parts:
+shared by configurations with similar steps, shared by those with similar loaders, and common to all.
 
 Pure: arrays in, arrays out. Source of the formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning,
 algorithm 2.1.
@@ -38,8 +38,8 @@ NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
 LOSS, LOSS_ERROR = 1.0, 1.0
-"""What the logarithm of a rate loses where others want all CPUs all the time, and the standard deviation of that: a
-weak guess, as what is measured soon tells more. Plain training beside a neighbour that wants a quarter of them lost 0.5
+"""Loss of a rate's logarithm where others want all CPUs all the time, and its standard deviation: a weak guess, since
+measurements soon tell more. Plain training beside a neighbour that wants a quarter of the CPUs lost 0.5
 (studies/busy)."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""
@@ -75,10 +75,10 @@ def posterior(
 ) -> Posterior:
     """Return what is known of every configuration after those at the indices ``measured`` gave ``rates``.
 
-    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads;
-    ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise;
-    ``demands`` are the shares of the CPUs that others wanted during each. What a rate loses to that is learned, and
-    what is returned is for as much of it as there was on average.
+    ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads.
+    ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.
+    ``demands`` are the shares of the CPUs that others wanted during each. The loss of rate to them is learned; the
+    returned rates are for the average demand.
     """
     prior = np.log(prediction.rates)
     points = _points(configs, prediction, own_threads)

@@ -170,8 +170,8 @@ def trace_from_baseline(config: Config, measured: Measurement) -> LoaderTrace:
 def with_inline(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -> tuple[LoaderTrace, ...]:
     """Return traces that know how long training without workers ``waited`` for a batch of one size.
 
-    Where that is much longer than a worker took, the look has missed the stalls of the loader, or begun with one, which
-    does not count: then a worker takes as long.
+    Where that is much longer than a worker took, the probe has missed the stalls of the loader, or begun with an
+    uncounted stall: then a worker takes as long.
     """
     ratio = waited / max(fmean(_trace_at(traces, batch_size).build_seconds), NOTHING)
     missed = ratio if ratio >= MISSED else 1.0

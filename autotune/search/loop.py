@@ -43,8 +43,8 @@ CROWDED_SHARE, LATEST = 0.5, 8
 MAX_DOUBTS = 4
 """Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
-"""Seconds after which a look is given up, and a trial of a kind that has failed: a share of the budget at most, unless
-the baseline shows that they take as long."""
+"""Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
+baseline took as long."""
 LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
@@ -133,13 +133,13 @@ class Search:
         if not claims or (done and (stop is None or not self.has_time)):
             self._waits_for = None
             return False
-        what = "what may be faster" if done else "the baseline"
+        what = "a configuration that may be faster" if done else "the baseline"
         who = "; ".join(sorted({claim.by for claim in claims}))
         if not done and self.budget.left <= 0:
             raise NothingFeasibleError(
-                f"the budget is spent, and the baseline is still being measured by {who}; pass a larger --budget"
+                f"the budget is spent while {who} still measures the baseline; pass a larger --budget"
             )
-        message = f"{who}: measuring {what}; waiting for it"
+        message = f"waiting for {who} to measure {what}"
         if message != self._waits_for:
             self.messages.say(message)
         self._waits_for = message
@@ -195,7 +195,7 @@ class Search:
         if not self.study.trials:
             return None
         if self._has_all_trials:
-            return Stop(Ending.TRIALS, f"{self.max_trials} trials were asked for")
+            return Stop(Ending.TRIALS, f"all {self.max_trials} trials that were asked for are done")
         reason = None if self.study.candidate else reason_to_stop(self.study.forecast)
         if reason:
             return Stop(Ending.COMPLETE, reason)
@@ -292,7 +292,7 @@ class Search:
 
     @property
     def trial_cost(self) -> float:
-        """The seconds that a trial takes; one that hung says nothing about the next."""
+        """Seconds of a usual trial; a hung trial says nothing about the next."""
         trials = self.study.trials
         took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
         return median(took or [trials[0].attempt.seconds])
@@ -324,5 +324,5 @@ def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
     if memory_limit.most is not None and peak > memory_limit.most:
         raise UsageError(
             f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; pass a smaller "
-            "one, for example --baseline batch_size=1"
+            "baseline, for example --baseline batch_size=1"
         )

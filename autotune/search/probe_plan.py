@@ -21,8 +21,8 @@ from autotune.search.space import Space, without_loader
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
 LOOK_SECONDS, NUMERICS_SECONDS = 1.5, 4.0
-"""Length of a look at the loader or the step, which says itself when it is warm, and of one at what a precision does to
-the losses: four runs of up to twenty steps."""
+"""Seconds of a probe: of the loader or the step, which says itself when it is warm; of the losses, which takes four
+runs of up to twenty steps."""
 MAX_RUNGS = 6
 """Most batch sizes that are looked at for one precision."""
 AGREEMENT = 0.05
@@ -110,9 +110,9 @@ def next_rung(
 ) -> int | None:
     """Return the batch size to try next on the way up, or ``None`` at the top.
 
-    ``peaks`` maps batch sizes that ran to their peak memory in bytes, ``failed`` holds those that did not fit,
-    ``allowed`` the candidates in order, ``limit`` the bytes that may be used. Where memory is ``a + c * batch`` with
-    ``a >= 0`` no rung exceeds the limit.
+    ``peaks`` maps measured batch sizes to their peak memory in bytes, ``failed`` holds batch sizes that did not fit,
+    ``allowed`` the candidates in order, ``limit`` the usable bytes. Where memory is ``a + c * batch`` with ``a >= 0``
+    no rung exceeds the limit.
     """
     if len(peaks) + len(failed) >= MAX_RUNGS:
         return None

@@ -80,10 +80,10 @@ class Space:
         return tuple(self.values[name].index(wanted[name]) for name in KNOBS)
 
     def with_persistence(self, trial: Trial) -> Config:
-        """Return a trial's configuration, with workers that live on only where its measurement says that it pays.
+        """Return a trial's configuration, with persistent workers only where they pay by its measurement.
 
-        Workers that live on keep their copy of the dataset, and hold its memory, so they have to earn it; where the
-        baseline keeps its workers, they stay.
+        Persistent workers hold memory for their copy of the dataset, so they have to earn it; where the baseline has
+        them, they stay.
         """
         config, measured = trial.config, trial.measurement
         if not self.decides_persistence or not config.num_workers or measured is None:
@@ -251,9 +251,9 @@ def as_baseline(
 ) -> Config:
     """Return the baseline as a configuration; batch size 32, no workers and fp32 where nothing is said.
 
-    Where the samples of one step of the optimizer are fixed, it accumulates as many batches as they take, and without a
-    batch size of its own has the largest up to 32 that divides them. Raises ``UsageError`` for an unknown field, for a
-    batch size that does not, and for other ``ranks`` than are measured.
+    With a ``global_batch_size`` the baseline accumulates as many batches as it takes; without a batch size of its own
+    it gets the largest divisor up to 32. Raises ``UsageError`` for an unknown field, for a batch size that is no
+    divisor, and for other ``ranks`` than are measured.
     """
     config = _in_ranks(given if isinstance(given, Config) else _config_of(given), ranks)
     if global_batch_size is None:

@@ -62,9 +62,9 @@ class Estimate(NamedTuple):
 class ComputeModel:
     """Step times for every batch size, precision and number of threads, from those that were measured.
 
-    Between measured batch sizes of one precision and number of threads the time of a step is taken as linear. The
-    curve of one that was measured less is that of the best known, moved to where it was measured; one never measured
-    is moved by what precision and threads do elsewhere.
+    Between measured batch sizes of one precision and number of threads the time of a step is taken as linear. A pair
+    with fewer measurements has the best known curve, moved to its own points. A pair without any has it moved by the
+    effect of precision and threads elsewhere.
     """
 
     def __init__(self, points: Iterable[StepPoint]) -> None:

@@ -42,15 +42,15 @@ def reason_to_stop(forecast: Forecast) -> str | None:
     if at_ceiling(forecast):
         share = f"{1 - CEILING_SHARE:.0%}"
         if math.exp(forecast.best_log) >= CEILING_SHARE * forecast.most:
-            return f"within {share} of the ceiling: no loader can give more than {forecast.most:,.0f} samples/s"
+            return f"within {share} of the ceiling: no data loader can give more than {forecast.most:,.0f} samples/s"
         return (
-            f"within {share} of the expected ceiling; steps of which too little is known may give up to "
+            f"within {share} of the expected ceiling; steps that were hardly measured may give up to "
             f"{forecast.most:,.0f} samples/s"
         )
     if not forecast.is_open.any():
-        return "every configuration within the bounds that could win was measured"
+        return "every allowed configuration that could win was measured"
     if forecast.upside < GAIN:
-        return f"the best that was not tried is expected to be less than {GAIN:.0%} faster"
+        return f"no untried setting is expected to gain more than {100 * GAIN:.0f} %"
     return None
 
 

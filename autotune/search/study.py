@@ -1,7 +1,7 @@
 """The search as one Optuna study: what is measured next, and what is recorded of it.
 
-Optuna asks a sampler that recomputes its state from what is known, so a study that is opened again continues. The study
-itself is in memory; each trial, look and confirmation goes to the keeper as soon as it has ended.
+Optuna's sampler recomputes its state from the recorded trials, so a reopened study continues. The study itself is in
+memory; each trial, probe and confirmation goes to the keeper as soon as it has ended.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class TuningStudy:
         return self.forecast.best if self.trials else None
 
     def finalists(self, most: int, is_sound: Callable[[Trial], bool] = lambda trial: True) -> tuple[Trial, ...]:
-        """Return the trials that may be the answer, ``most`` at most of those that are sound; the baseline is none.
+        """Return the sound trials that may be the answer, ``most`` at most, without the baseline.
 
-        First the cheapest of those that are as fast as the best of them, within what counts as a gain, then those whose
-        rate may well be as high, the fastest first.
+        First the cheapest trial as fast as the best, within ``GAIN``; then trials whose rate may well be as high, the
+        fastest first.
         """
         forecast = self.forecast
         rated = [(math.log(forecast.rate_of(trial.config)), trial) for trial in self._rivals if is_sound(trial)]

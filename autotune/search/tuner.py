@@ -28,8 +28,8 @@ from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 from autotune.storage.keeper import Keeper
 
 INTERRUPTED = "interrupted by the user"
-ENDING = "interrupted: ending with what is known; once more stops at once"
-CONFIRMING = "confirming what is known, in some {seconds:.0f} s"
+ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
+CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
 INTERRUPTED_SECONDS = 15.0
 """What confirmation may take after the user has stopped the search."""
 LITTLE = 0.1
@@ -155,7 +155,7 @@ class Tuner:
             return Stop(Ending.INTERRUPTED, INTERRUPTED)
 
     def _interrupt(self) -> None:
-        """Take note that the user has interrupted what is being measured, and end that."""
+        """Note that the user has interrupted, and end the running measurement."""
         self._is_interrupted = True
         self.runner.close()
 
@@ -271,7 +271,7 @@ class Tuner:
         if stop.ending is not Ending.BUDGET or left < min(search.trial_cost, LITTLE * self.budget.seconds):
             return stop.text
         rest, longer = format_duration(left), longer_budget(self.budget.seconds)
-        return f"the {rest} left are not enough for another trial and its confirmation: --budget {longer}"
+        return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
     def _refused(self, study: TuningStudy) -> Iterator[str]:
         """Yield the smallest batches whose way from the workers the machine or the loader does not allow, and why."""
@@ -286,7 +286,7 @@ class Tuner:
         yield from found.values()
 
     def _remaining(self, stop: Stop, search: Search) -> float | None:
-        """Return what all that was not tried may win, as a share; ``None`` where that is not known."""
+        """Return the share that untried configurations may gain; ``None`` where unknown."""
         is_complete = stop.ending is Ending.COMPLETE and not search.untried_precision
         return search.study.forecast.remaining if is_complete else None
 
@@ -296,11 +296,11 @@ class Tuner:
             return f"time to try {amp} (--budget {longer_budget(self.budget.seconds)})"
         rounds = {trial.round for trial in self.confirmations}
         if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
-            return "something to compare: nothing else is allowed, or nothing else could run"
+            return "another configuration: no other is allowed, or none could run"
         if stop.ending is Ending.TRIALS:
-            return f"more trials than {search.max_trials} (--trials)"
+            return f"more than {search.max_trials} trials (--trials)"
         if len(rounds) >= MAX_ROUNDS:
-            return f"more rounds than {MAX_ROUNDS}: with --storage FILE, those of several runs add up"
+            return f"more than {MAX_ROUNDS} rounds: with --storage FILE the rounds of several runs add up"
         return f"more time (--budget {longer_budget(self.budget.seconds)})"
 
 

@@ -14,7 +14,7 @@ import psycopg
 class BoundedConnection(psycopg.Connection[Any]):
     """Is cut where an answer takes longer than ``seconds``, and raises ``psycopg.OperationalError`` then.
 
-    A server that is frozen, or a host that drops what it is sent, keeps the kernel's connection alive.
+    A frozen server, or a host that drops packets, keeps the kernel's connection alive.
     """
 
     seconds: float = 20.0

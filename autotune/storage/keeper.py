@@ -1,7 +1,7 @@
 """Keeps what a search finds, as it finds it: in a file, or behind any URL that Optuna knows.
 
-The search itself needs no storage, so the answer never depends on a disk: a storage that fails while the search goes
-on is given up, and the result says so.
+The search itself needs no storage, so the answer never depends on a disk. A storage that fails during the search is
+given up, and the result says so.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ class Keeper:
         self.keep(lambda storage, study_id: stored.write_trial(storage, study_id, frozen, note))
 
     def failed_baseline(self, trial: Trial, frozen: FrozenTrial, note: str) -> None:
-        """Keep a baseline that could not be measured; a file that is made for one run is not made for that."""
+        """Keep a baseline that could not be measured; no file is created for it where the file is for one run."""
         self._failed += (trial,)
         if self._study_id is not None or not self._for_one_run:
             self.trial(frozen, note)
 
     @property
     def failed_study(self) -> RecordedStudy | None:
-        """The study where all that was tried is a baseline that could not be measured."""
+        """The study of a run whose baseline could not be measured; ``None`` otherwise."""
         if not self._failed:
             return None
         return RecordedStudy(
@@ -222,7 +222,7 @@ class Keeper:
         self._storage = JournalStorage(self._file)
         if self._file.left_out:
             lines = "1 damaged line was" if self._file.left_out == 1 else f"{self._file.left_out} damaged lines were"
-            self._messages.note(f"{location}: {lines} left out; as it was: {self._file.backup}")
+            self._messages.note(f"{location}: {lines} left out; the original is {self._file.backup}")
 
     def _studies(self) -> dict[str, dict[str, Any]]:
         """Return name and attributes of all studies of autotune in the storage, the newest last."""
@@ -286,7 +286,7 @@ class Keeper:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self.failure = f"the study could not be kept: {self.location}: {self._reason(error)}"
+        self.failure = f"the study could not be saved: {self.location}: {self._reason(error)}"
 
     def _reason(self, error: Exception) -> str:
         """Return what went wrong in one line, without the URL's password."""

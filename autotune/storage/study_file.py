@@ -1,7 +1,7 @@
 """A study's file: Optuna's journal, locked for one run, repaired when it is opened, and never half written.
 
-Optuna's own backend appends behind a line that was cut off, which makes the file unreadable for ever; its lock outlives
-a process that was killed by half a minute, and a full disk leaves half a line.
+Optuna's own backend appends behind a line that was cut off, which makes the file unreadable for ever. Its lock outlives
+a killed process by half a minute, and a full disk leaves half a line.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _is_same_file(path: Path, descriptor: int) -> bool:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make sure that a file that was created is still there after a power loss."""
+    """Make a created file survive a power loss."""
     with suppress(OSError):  # not every file system can
         folder = os.open(path.parent, os.O_RDONLY)
         try:

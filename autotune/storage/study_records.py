@@ -1,7 +1,7 @@
 """How a study lies in Optuna's storage: values that people read in Optuna's tools, our own records beside them.
 
-Parameters, values, constraints and user attributes are for people and Optuna; the records, from which a study goes on
-and a report is made, are system attributes, which those tools do not show.
+Parameters, values, constraints and user attributes are for people and Optuna. The records are system attributes, which
+those tools do not show: from them a study goes on and a report is made.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ NOTE_VERSION, NOTE_PART, NOTE_LENGTH = "note_ver", "note_str", 2045
 """Where optuna-dashboard keeps a note, and how many characters it puts into an attribute
 (``optuna_dashboard._note`` of 0.21; a test reads the notes with the package)."""
 UNREADABLE = (
-    "the URL of the study cannot be read; it is made like postgresql://user@host:5432/database, and in a name or "
-    "password @ is written as %40, / as %2F and : as %3A"
+    "the URL of the study cannot be read; write postgresql://user@host:5432/database, and in a name or password "
+    "%40 for @, %2F for / and %3A for :"
 )
 """What is said of a URL that may hold a password anywhere."""
 MOST = 1e15

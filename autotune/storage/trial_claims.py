@@ -193,11 +193,10 @@ def claimed(trial: FrozenTrial) -> Claimed | None:
 
 
 def conflicts(planned: FrozenTrial, trial_id: int | None, other: FrozenTrial) -> bool:
-    """Return whether another trial makes one needless that is planned; of two claims the earlier one counts.
+    """Return whether another trial makes a planned one needless; of two claims the earlier one counts.
 
-    ``trial_id`` is what the planned one has been given; ``None`` where it is not claimed yet, so that all that run
-    count. A running trial that only says what is skipped, as a tuner leaves it that is killed then, keeps no one from
-    measuring.
+    ``trial_id`` is the id of the planned trial; ``None`` before its claim, where every running trial counts. A running
+    trial that only marks a configuration as skipped, left by a killed tuner, keeps no other tuner from measuring.
     """
     if planned.params != other.params:
         return False
@@ -229,7 +228,7 @@ def count_begun(trials: Iterable[FrozenTrial]) -> int:
 
 
 def _renumbered(frozen: FrozenTrial, number: int) -> FrozenTrial:
-    """Return a trial that has ended with the number that it has in the storage."""
+    """Return an ended trial with its number in the storage."""
     record = frozen.system_attrs[RECORD]
     if record["number"] == number:
         return frozen

@@ -162,11 +162,11 @@ def check_workers(result: Result, text: str) -> None:
     is_no_faster = 0 < best_mean(more) <= SAME * result.measurement.samples_per_second
     assert not ("more workers" in text and "fewer workers" in text)
     assert "more workers" not in text or workers
-    assert "load in workers" not in text or not workers
-    for proposal in ("more workers", "load in workers"):
+    assert "use loader workers" not in text or not workers
+    for proposal in ("more workers", "use loader workers"):
         if proposal in text:
             assert not is_no_faster
-            assert "bring no more than one" not in text
+            assert "are no faster than one" not in text
             assert best_mean(more) or all(trial.rate is not None for trial in more)
     fewer = [trial for trial in alike(result) if trial.config.num_workers < workers]
     if "fewer workers" in text:
@@ -186,7 +186,7 @@ def check_figures(result: Result, text: str) -> None:
     assert all(int(found) <= 999 for found in re.findall(r"(\d+) %", text))
     left = re.search(r"A perfect data loader would gain at most (\d+) (%|times)", text)
     assert left
-    if "no loader could make" in text:
+    if "no data loader could make" in text:
         assert left[2] == "%"
         assert int(left[1]) <= FEW
     if "can be trusted" in text:

@@ -74,5 +74,5 @@ def test_where_the_look_at_the_loader_hangs_workers_are_not_advised() -> None:
     machine = Hanging(cost=lambda config: StepCost(wait=0.05, compute=0.02))
     messages = Messages(on_progress=lambda progress: None)
     found = _Looks(machine, Config(), examples.facts(), messages).diagnosis(None)
-    assert "one worker did not work here (no answer within 29 s" in found.findings[0].advice
-    assert "load in workers" not in found.findings[0].advice
+    assert "one worker failed here (no answer within 29 s" in found.findings[0].advice
+    assert "use loader workers" not in found.findings[0].advice

@@ -75,10 +75,10 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
     "a throttled loader": (Cause.QUOTA, evidence(WAITS, conditions={"throttled_share": 0.4}, **COMPUTING)),
     "decoding without workers": (Cause.DECODING, evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)),
     "decoding with few workers": (Cause.DECODING, evidence(WAITS, **COMPUTING)),
-    "decoding, no look at the loader": (Cause.DECODING, evidence(WAITS, conditions={"own_cpus": 3.0})),
+    "decoding, no probe of the loader": (Cause.DECODING, evidence(WAITS, conditions={"own_cpus": 3.0})),
     "a cold disk": (Cause.STORAGE, evidence(WAITS, conditions={"storage_share": 0.95}, **BLOCKED)),
     "a network": (Cause.WAITING, evidence(WAITS, **BLOCKED)),
-    "a network, no look at the loader": (Cause.WAITING, evidence(WAITS, conditions={"own_cpus": 0.5})),
+    "a network, no probe of the loader": (Cause.WAITING, evidence(WAITS, conditions={"own_cpus": 0.5})),
     "all CPUs decode": (Cause.CPUS, evidence(WAITS, conditions={"own_cpus": 3.9}, **COMPUTING)),
     "the step beside busy workers": (
         Cause.CPUS,
@@ -129,12 +129,12 @@ AS_ONE = {"samples_per_second": ONE_RATE, "steady_samples_per_second": ONE_RATE}
 def test_workers_that_are_served_one_at_a_time_are_told_as_that() -> None:
     found = advice_of(evidence(split(data_wait=110.0), **BLOCKED, **AS_ONE))
     assert found.cause is Cause.ONE_READER
-    assert found.what.startswith("two workers bring no more than one: what building a batch waits for (storage")
+    assert found.what.startswith("two workers are no faster than one: they wait for storage")
     assert "worker" not in found.advice
     alone = evidence(split(data_wait=140.0), config=Config(batch_size=BATCH), **BLOCKED)
-    assert advice_of(alone).advice.startswith("load in workers")
+    assert advice_of(alone).advice.startswith("use loader workers")
     beside = advice_of(tried(alone, ONE_RATE, num_workers=3))
-    assert beside.what.startswith("three workers bring no more than one")
+    assert beside.what.startswith("three workers are no faster than one")
     assert "workers" not in beside.advice
     assert advice_of(tried(alone, 2 * ONE_RATE, num_workers=2)).cause is Cause.WAITING
 
@@ -155,14 +155,14 @@ def test_where_workers_failed_the_advice_says_so_and_why_and_the_way_out(workers
     hung = Attempt(outcome=Outcome.TIMEOUT, message="no answer within 29 s: it was in __getitem__, data.py line 16")
     look = Probe(part="loader", config=Config(batch_size=BATCH), attempt=hung)
     found = advice_of(replace(known, looks=(look,)) if not workers else tried(known, None, Outcome.SHM, num_workers=4))
-    assert "load in workers" not in found.advice
+    assert "use loader workers" not in found.advice
     assert "more workers" not in found.advice
-    said = f"one worker did not work here ({hung.message}): create threads"
-    assert found.advice.startswith("four workers did not work here (shm in it): give it more" if workers else said)
+    said = f"one worker failed here ({hung.message}): create threads"
+    assert found.advice.startswith("four workers failed here (shm in it): give it more" if workers else said)
 
 
 def test_more_workers_are_not_advised_where_they_would_not_fit() -> None:
-    why = "its batches in flight would need 900 of 512 open files (ulimit -n)"
+    why = "its batches in flight would need 900 open files; 512 are allowed (ulimit -n)"
     for workers, said in ((0, "loader"), (2, "more")):
         known = evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING)
         advice = advice_of(replace(known, refusal_of_more_workers=why)).advice
@@ -174,7 +174,7 @@ def test_the_way_out_of_a_failure_is_said_once() -> None:
     files = Attempt(outcome=Outcome.SHM, message="too many open files; allow more (ulimit -n)")
     look = Probe(part="loader", config=Config(batch_size=BATCH), attempt=files)
     found = advice_of(replace(known, config=Config(batch_size=BATCH), looks=(look,)))
-    assert found.advice.startswith("one worker did not work here (too many open files; allow more (ulimit -n)); ")
+    assert found.advice.startswith("one worker failed here (too many open files; allow more (ulimit -n)); ")
 
 
 def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none_of_workers() -> None:
@@ -186,10 +186,10 @@ def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none
 def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
     crowded = evidence(WAITS, conditions=CROWDED, **COMPUTING)
     assert [finding.cause for finding in find(crowded) if finding.is_limit] == [Cause.NEIGHBOURS]
-    assert "nothing else" in advice_of(crowded).advice
+    assert "no other finding" in advice_of(crowded).advice
     less = evidence(WAITS, conditions=CROWDED | {"foreign_cpus": 1.0}, **COMPUTING)
     assert [finding.cause for finding in find(less) if finding.is_limit] == [Cause.DECODING, Cause.NEIGHBOURS]
-    assert all("nothing else" not in finding.advice for finding in find(less))
+    assert all("no other finding" not in finding.advice for finding in find(less))
 
 
 def test_more_and_fewer_workers_are_never_advised_together() -> None:
@@ -208,7 +208,7 @@ def test_fewer_workers_are_not_advised_that_were_measured_and_are_no_faster() ->
 
 def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_has_is_not_advised() -> None:
     of_bf16 = advice_of(evidence(split(), config=replace(LOADED, amp="bf16")))
-    assert "no loader could make training with batches of 32 in bf16 much faster" in of_bf16.what
+    assert "no data loader could make training with batches of 32 in bf16 much faster" in of_bf16.what
     assert not of_bf16.advice.startswith("amp")
     plain = evidence(split())
     assert advice_of(plain).advice.startswith("amp and larger batches first")
@@ -224,7 +224,7 @@ def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_h
     assert advice_of(fast).advice.startswith("amp and larger batches first")
     many_small = advice_of(evidence(split(data_wait=3.0, other=3.0, host_to_device=3.0)))
     assert many_small.cause is Cause.COMPUTE
-    assert "no loader" not in many_small.what
+    assert "no data loader" not in many_small.what
 
 
 SMALL = {"batch_bytes": 128 * BATCH}
@@ -315,7 +315,9 @@ def advice_of(known: Evidence) -> Finding:
 
 
 def test_workers_are_advised_as_far_as_there_are_cpus_for_them() -> None:
-    assert advice_of(evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)).advice.startswith("load in workers")
+    assert advice_of(evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)).advice.startswith(
+        "use loader workers"
+    )
     assert advice_of(evidence(WAITS, **COMPUTING)).advice.startswith("more workers")
     enough = replace(LOADED, num_workers=8)
     assert not advice_of(evidence(WAITS, config=enough, **COMPUTING)).advice.startswith("more workers")

@@ -83,7 +83,7 @@ def test_whole_epochs_count_what_a_short_last_batch_holds_and_the_time_of_every_
 
 def test_an_epoch_that_never_fills_the_queue_is_measured_whole_and_says_so() -> None:
     found = measured(Squares(80), {"num_workers": 2, "prefetch_factor": 32})
-    assert notes_with("asks for 64 batches ahead and an epoch ends after 10", found)
+    assert notes_with("prefetches 64 batches, but an epoch has only 10", found)
     assert notes_with("no steady state is reached", found)
     assert found.samples % 80 == 0
     assert found.restart_seconds is not None

@@ -59,7 +59,7 @@ def test_of_two_looks_that_counts_in_which_they_agree() -> None:
 @pytest.mark.parametrize(
     ("kept", "grew", "follows"),
     [
-        (10.3, "211 MiB", "needs 10.3 GiB more, of 24.0 GiB in all: look for its bound"),
+        (10.3, "211 MiB", "needs 10.3 GiB more, of 24.0 GiB in all: check that it is bounded"),
         (24.5, "502 MiB", "needs 24.5 GiB more, of 24.0 GiB in all: a cache without a bound, or a leak, ends training"),
     ],
 )

@@ -452,7 +452,7 @@ def diagnosed(width: int = 80, **changes: object) -> str:
 
 def test_the_limit_comes_first_with_its_share_its_evidence_and_what_to_do() -> None:
     limit, besides = diagnosed(width=120).split("Worth knowing")
-    assert "1. decoding: training waits for data, and building a batch is computing (62 % of the time)\n" in limit
+    assert "1. decoding: training waits for data: building a batch takes CPU time (62 % of the time)\n" in limit
     assert "   · 70 % in data.py:7 decode\n" in limit
     assert "   To do: more workers; do less for each sample\n" in limit
     assert "1. dataset copies: the dataset consists of many Python objects\n" in besides

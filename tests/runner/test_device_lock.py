@@ -107,7 +107,7 @@ def test_what_started_it_is_said_without_passwords(login: str, tmp_path: Path, m
 def test_a_damaged_file_does_not_hide_that_it_is_held(tmp_path: Path, lock: DeviceLock, content: str) -> None:
     lock.take(0, print)
     next(tmp_path.iterdir()).write_text(content, encoding="latin-1")
-    with pytest.raises(UsageError, match="a process that did not say which"):
+    with pytest.raises(UsageError, match="an unknown process"):
         DeviceLock(NAME, tmp_path).take(0, print)
 
 

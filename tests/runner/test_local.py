@@ -112,7 +112,7 @@ def test_workers_that_keep_what_they_have_decoded_are_no_failure_and_it_is_told(
     grew = re.search(r"by (\d+\.?\d*) MiB per 1,000 samples; if that goes on, an epoch of 100,000,000 needs", note)
     assert grew is not None
     assert 0.7 * 250 <= float(grew[1]) <= 1.3 * 250
-    assert note.endswith("a cache without a bound, or a leak, ends training there")
+    assert note.endswith("an unbounded cache or a leak ends training there")
 
 
 # --- the conversation ---

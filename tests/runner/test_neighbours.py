@@ -53,7 +53,7 @@ def test_a_measurement_during_which_the_machine_slept_gives_no_number(monkeypatc
     runner = Answered(Attempt(outcome=Outcome.OK, payload=examples.measurement()))
     found = runner.measure(Config(), REQUEST)
     assert (found.outcome, found.measurement) == (Outcome.SUSPECT, None)
-    assert found.message == "the machine was suspended for 12 s meanwhile"
+    assert found.message == "the machine was suspended for 12 s during the measurement"
     assert runner.measure(Config(), REQUEST).outcome is Outcome.OK
 
 
@@ -66,7 +66,7 @@ def test_who_took_the_cpus_is_named_where_they_were_missed(
     busy = examples.measurement(conditions=conditions)
     message = "; ".join(("a note", *conditions.disturbances))
     found = Answered(Attempt(outcome=Outcome.SUSPECT, payload=busy, message=message)).measure(Config(), REQUEST)
-    assert f"of {conditions.cpus} CPUs meanwhile, {how} burn (pid 2) 0.9; the device's memory" in found.message
+    assert f"of {conditions.cpus} CPUs meanwhile, {how} burn (pid 2) 0.9; device memory" in found.message
     assert found.measurement is not None
     assert found.measurement.conditions.neighbours == ("burn (pid 2) 0.9",)
     quiet = Answered(Attempt(outcome=Outcome.OK, payload=examples.measurement())).measure(Config(), REQUEST)

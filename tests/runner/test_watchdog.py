@@ -65,7 +65,7 @@ def test_where_the_machine_was_nearly_full_before_half_of_what_there_was_may_be_
 def test_the_message_has_the_numbers_and_what_others_have_taken_is_not_its_fault(tmp_path: Path) -> None:
     watching, small = watchdog(leave(tmp_path, GIB), processes=40), watchdog(leave(tmp_path, 8 * GIB))
     leave(tmp_path, 100 * MIB)
-    expected = "ended before memory ran out: 100 MiB of 16.0 GiB were left, 1.0 GiB when it began; it had taken "
+    expected = "stopped before memory ran out: 100 MiB of 16.0 GiB were left, 1.0 GiB at its start; it had taken "
     assert ended(watching, Outcome.HOST_OOM).startswith(expected)
     assert ended(small, Outcome.SUSPECT).endswith(", other programs the rest")
 
@@ -85,7 +85,7 @@ def test_a_cgroups_limit_counts_as_the_machines_memory(tmp_path: Path) -> None:
     watching = watchdog(root, processes=40)
     assert watching.reason_to_end() is None
     (group / "memory.usage_in_bytes").write_text(f"{2 * GIB - MIB}\n")
-    assert "1 MiB of 2.0 GiB were left, 1.0 GiB when it began" in (watching.reason_to_end() or ("", ""))[1]
+    assert "1 MiB of 2.0 GiB were left, 1.0 GiB at its start" in (watching.reason_to_end() or ("", ""))[1]
 
 
 def test_where_the_kernel_has_killed_its_answer_is_awaited(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_memory_is_reported_and_held_to_its_limit(change: int, most: int | None,
     machine = Machine(factors={"compile": 1.2}, memory={"compile": change})
     tried = Exploration(machine, ("compile",), memory_limit=MemoryLimit(most=most)).tried["compile"]
     assert (tried.memory_change_bytes, tried.kept) == (change, kept)
-    assert tried.message == ("" if kept else "training would take 1.5 GiB of memory with it, of 1.0 GiB")
+    assert tried.message == ("" if kept else "training would take 1.5 GiB of memory with it; 1.0 GiB may be used")
 
 
 def test_compiling_is_reported_with_when_it_is_repaid() -> None:

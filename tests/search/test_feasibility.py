@@ -64,7 +64,7 @@ def test_what_others_hold_of_the_hosts_memory_cannot_be_used() -> None:
     assert fitting(*looks, memory=8 * GIB).refusal(large) is None
     beside_others = fitting(*looks, memory=8 * GIB, obtainable_host_bytes=3 * GIB)
     assert beside_others.refusal(Config(batch_size=80)) is None
-    assert "of 8.0 GiB of host memory, of which 3.0 GiB may be used" in str(beside_others.refusal(large))
+    assert "of host memory; 3.0 GiB of 8.0 GiB may be used" in str(beside_others.refusal(large))
 
 
 def test_of_several_peaks_at_one_batch_size_the_highest_counts() -> None:
@@ -111,7 +111,7 @@ def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, head
 def test_a_worker_has_its_batch_ready_before_the_loader_gives_up(batch_size: int, workers: int, fits: bool) -> None:
     loader = LoaderModel([examples.loader_trace(batch_size=32, build_seconds=(0.39,) * 4)], None)
     refusal = fitting(loader=loader, loader_timeout=3.0).refusal(Config(batch_size=batch_size, num_workers=workers))
-    assert refusal == (None if fits else "a worker would take 3.1 s for a batch, and the loader's timeout is 3 s")
+    assert refusal == (None if fits else "a worker would take 3.1 s for a batch, but the loader's timeout is 3 s")
 
 
 def test_memory_that_grows_until_the_end_of_an_epoch_is_exceeded_before_it_is() -> None:
@@ -127,5 +127,5 @@ def test_batches_of_many_tensors_do_not_fit_into_few_open_files(workers: int, pr
     loader = LoaderModel([examples.loader_trace(batch_tensors=40)], None)
     config = Config(num_workers=workers, prefetch_factor=prefetch)
     refusal = fitting(open_files=1024, headroom=0.1, loader=loader).refusal(config)
-    assert refusal is None if fits else str(refusal).endswith("of 1024 open files (ulimit -n)")
+    assert refusal is None if fits else str(refusal).endswith("open files; 1024 are allowed (ulimit -n)")
     assert fitting(headroom=0.1, loader=loader).refusal(Config(num_workers=64, prefetch_factor=8)) is None

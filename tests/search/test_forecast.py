@@ -261,7 +261,7 @@ def test_a_step_that_was_looked_at_and_cannot_win_is_left_out_once_with_its_boun
     forecast = forecast_of(observations, SPACE)
     (left,) = forecast.left_out(observations)
     assert (left[0].batch_size, left[0].amp) == (16, "bf16")
-    assert left[1] == f"no loader could give it more than {left[2]:,.0f} samples/s"
+    assert left[1] == f"no data loader could give it more than {left[2]:,.0f} samples/s"
     assert 100 < left[2] < math.exp(forecast.best_log)
     assert not {c for c in opened(forecast) if (c.batch_size, c.amp) == (16, "bf16")}
     tried = with_trial(observations, left[0], Outcome.CRASHED)

@@ -77,6 +77,6 @@ def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:
     small = Config(batch_size=32, num_workers=1, prefetch_factor=2)
     larger = next(c for c in study.forecast.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
     assert study.forecast.refusal(larger) is None
-    failures = (_Failure(small, Outcome.HOST_OOM, "takes more memory than it may"),)
+    failures = (_Failure(small, Outcome.HOST_OOM, "takes more memory than allowed"),)
     refusal = replace(study.forecast, failures=failures).refusal(larger)
-    assert refusal == "batch 32 in fp32 with 1 worker takes more memory than it may"
+    assert refusal == "batch 32 in fp32 with 1 worker takes more memory than allowed"

@@ -230,16 +230,16 @@ def test_shared_memory_holds_batches_ahead_plus_one(count: int, prefetch: int, h
 
     largest = allowed // (count * prefetch + 1)
     assert of(largest) is None
-    assert "1000 MiB of shared memory (/dev/shm)" in str(of(largest + 1))
+    assert "of shared memory; /dev/shm has 1000 MiB" in str(of(largest + 1))
 
 
 def test_a_refusal_says_how_much() -> None:
     observations = known(host=machine(shm_bytes=64 * MIB), probes=(look_at_loader(batch_bytes=300 * MIB),))
     assert refusal(workers(2, 2), observations) == (
-        "its batches in flight would need 1.5 GiB of 64 MiB of shared memory (/dev/shm)"
+        "its batches in flight would need 1.5 GiB of shared memory; /dev/shm has 64 MiB"
     )
     assert refusal(Config(batch_size=128), known_of_gpu()) == (
-        "it would need 96.0 GiB of 80.0 GiB of device memory, of which 72.0 GiB may be used"
+        "it would need 96.0 GiB of device memory; 72.0 GiB of 80.0 GiB may be used"
     )
 
 

@@ -43,7 +43,7 @@ def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops:
     assert (reason is not None) == stops
     if stops:
         most = max(100.0, rate)  # what was measured refutes a ceiling below it
-        assert reason == f"within 3% of the ceiling: no loader can give more than {most:.0f} samples/s"
+        assert reason == f"within 3% of the ceiling: no data loader can give more than {most:.0f} samples/s"
 
 
 def test_the_ceiling_is_the_highest_of_all_that_fit_measured_or_not_and_not_what_the_loader_allows() -> None:
@@ -51,19 +51,19 @@ def test_the_ceiling_is_the_highest_of_all_that_fit_measured_or_not_and_not_what
     assert reason_to_stop(forecast_of(98.0, [150.0], ceilings=[100.0, 200.0])) is None
     assert reason_to_stop(forecast_of(90.0, [95.0, 95.0], ceilings=[90.0, 200.0, 100.0], closed=[1])) is None
     reason = reason_to_stop(forecast_of(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
-    assert "no loader can give more than 100 samples/s" in str(reason)
+    assert "no data loader can give more than 100 samples/s" in str(reason)
 
 
 def test_where_nothing_is_left_that_could_win_the_search_ends() -> None:
     for nothing in (forecast_of(50.0), forecast_of(50.0, [100.0], closed=[1])):
-        assert reason_to_stop(nothing) == "every configuration within the bounds that could win was measured"
+        assert reason_to_stop(nothing) == "every allowed configuration that could win was measured"
 
 
 @pytest.mark.parametrize(("gain", "stops"), [(0.5, False), (0.021, False), (0.019, True), (0.0, True), (-0.5, True)])
 def test_where_less_than_two_percent_is_expected_the_search_ends(gain: float, stops: bool) -> None:
     assert GAIN == 0.02
     reason = reason_to_stop(forecast_of(100.0, [10.0, 100.0 * (1 + gain)]))
-    assert reason == ("the best that was not tried is expected to be less than 2% faster" if stops else None)
+    assert reason == ("no untried setting is expected to gain more than 2 %" if stops else None)
 
 
 @pytest.mark.parametrize(("hope", "stops"), [(0.0, True), (0.019, True), (0.021, False)])
@@ -81,5 +81,5 @@ def test_where_too_little_is_known_of_the_steps_no_ceiling_is_claimed() -> None:
     found = forecast_of(98.0, [99.0], ceilings=100.0)
     unsure = replace(found, prediction=replace(found.prediction, most=np.array([100.0, 150.0])))
     assert reason_to_stop(unsure) == (
-        "within 3% of the expected ceiling; steps of which too little is known may give up to 150 samples/s"
+        "within 3% of the expected ceiling; steps that were hardly measured may give up to 150 samples/s"
     )

@@ -193,7 +193,7 @@ def test_an_interrupted_confirmation_claims_nothing() -> None:
 def test_the_number_of_trials_limits_the_search(trials: int) -> None:
     result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
     assert len(searched(result)) == trials
-    assert result.stop_reason == f"{trials} trials were asked for"
+    assert result.stop_reason == f"all {trials} trials that were asked for are done"
 
 
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
@@ -265,7 +265,7 @@ def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_true(bu
     left = budget - machine.time
     if result.stop_reason == "the budget is spent":
         assert left < 4.0
-    elif "left are not enough for another trial and its confirmation" in result.stop_reason:
+    elif "are left, too little for another trial and its confirmation" in result.stop_reason:
         assert left < 4.0 + 3 * 2 * 7.0
     assert machine.time <= budget + 2 * machine.seconds
 
@@ -293,7 +293,7 @@ def test_a_precision_that_there_was_no_time_to_look_at_leaves_it_undecided_and_i
 def test_what_the_loader_does_not_allow_is_named_where_it_might_be_faster() -> None:
     slow = SimulatedMachine(cost=lambda config: StepCost(wait=0.012 * config.batch_size, compute=0.2))
     notes = tuned(slow, replace(CPU, loader_timeout=3.0)).notes
-    why = "a worker would take 6.1 s for a batch, and the loader's timeout is 3 s"
+    why = "a worker would take 6.1 s for a batch, but the loader's timeout is 3 s"
     assert [note for note in notes if "timeout" in note] == [f"batch 512 with two workers: {why}: left out"]
 
 
@@ -320,13 +320,13 @@ def test_workers_that_hang_take_a_share_of_the_time_and_the_rest_is_tuned(budget
     assert [note for note in result.notes if note == "loader workers: no answer: left out"]
 
 
-ROUNDS = "more rounds than 16: with --storage FILE, those of several runs add up"
+ROUNDS = "more than 16 rounds: with --storage FILE the rounds of several runs add up"
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"trials": 2}, "more trials than 2 (--trials)"),
+        ({"trials": 2}, "more than 2 trials (--trials)"),
         ({"budget": 60.0}, "more time (--budget 2m)"),
         ({"budget": 3600.0}, ROUNDS),
     ],
@@ -389,7 +389,7 @@ def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() ->
     result = tuned(machine, amp="fp16")
     assert {config.amp for config, _ in machine.calls} == {"off"}
     assert (result.verdict, result.config.amp) == (Verdict.UNDECIDED, "off")
-    assert result.missing == ("something to compare: nothing else is allowed, or nothing else could run",)
+    assert result.missing == ("another configuration: no other is allowed, or none could run",)
     assert any("fp16" in note for note in result.notes)
 
 

@@ -223,7 +223,7 @@ def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(path: Path) -> 
     messages = Messages()
     with opened(path, messages=messages) as (keeper, kept):
         assert [each.number for each in kept.trials] == [0, 2]
-        assert messages.notes == (f"{path}: 1 damaged line was left out; as it was: {path}.bak",)
+        assert messages.notes == (f"{path}: 1 damaged line was left out; the original is {path}.bak",)
         keeper.trial(frozen(trial(3)))
         assert keeper.failure is None
     assert Path(f"{path}.bak").read_bytes() == b"".join(lines)
@@ -353,7 +353,7 @@ def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn(path: Path) -> Non
         size = path.stat().st_size
         with full_disk(size + 500):
             keeper.trial(frozen(trial(1)))
-        assert keeper.failure == f"the study could not be kept: {path}: {os.strerror(errno.EFBIG)}"
+        assert keeper.failure == f"the study could not be saved: {path}: {os.strerror(errno.EFBIG)}"
         keeper.trial(frozen(trial(2)))
         assert not keeper.is_kept
     assert path.stat().st_size == size
@@ -375,7 +375,7 @@ def test_a_database_that_is_gone_is_said(path: Path) -> None:
         keeper.trial(frozen(trial(0)))
         path.write_bytes(b"\xff" * 9000)
         keeper.trial(frozen(trial(1)))
-        assert "the study could not be kept: sqlite:///" in str(keeper.failure)
+        assert "the study could not be saved: sqlite:///" in str(keeper.failure)
 
 
 @pytest.mark.parametrize("for_one_run", [False, True])
@@ -389,7 +389,7 @@ def test_what_cannot_be_created_is_an_error_where_it_was_named_and_a_note_where_
         return
     keeper.open(HERE)
     keeper.trial(frozen(trial(0)))
-    assert keeper.failure == f"the study could not be kept: {tmp_path}/missing/a.study: No such file or directory"
+    assert keeper.failure == f"the study could not be saved: {tmp_path}/missing/a.study: No such file or directory"
 
 
 # --- other processes ---

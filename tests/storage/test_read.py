@@ -176,7 +176,7 @@ def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
 )
 def test_a_url_in_which_a_password_may_lie_anywhere_is_refused_and_not_shown(url: str) -> None:
     for opens in (read_study, open_keeper):
-        with pytest.raises(UsageError, match=r"cannot be read; .* @ is written as %40") as caught:
+        with pytest.raises(UsageError, match=r"cannot be read; .* %40 for @") as caught:
             opens(url)
         assert "s3" not in str(caught.value)
         assert "cret" not in str(caught.value)

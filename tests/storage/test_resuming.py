@@ -66,7 +66,7 @@ def test_ctrl_c_twice_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:
     running = Running(tmp_path, *workload("sleeping"), *SLOW, new_group=True)
     wait_until(lambda: len(kept_trials(tmp_path)) >= 2)  # there is something to confirm, which takes a while
     os.killpg(running.process.pid, signal.SIGINT)
-    wait_until(lambda: "once more stops at once" in running.errors.read_text())
+    wait_until(lambda: "interrupt again to stop at once" in running.errors.read_text())
     begin = time.monotonic()
     os.killpg(running.process.pid, signal.SIGINT)
     running.process.communicate(timeout=180)
