@@ -180,6 +180,11 @@ def tune(
                 facts = runner.inspect(given)
             opening, host = time.spent - begin, inspect_host()
             base = fitted(given, facts, global_batch_size)
+            if base != given:
+                messages.note(
+                    f"an epoch has {facts.epoch_samples} samples: the baseline's batch size is {base.batch_size}, "
+                    f"not {given.batch_size}"
+                )
             space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
             from autotune.search.tuner import TunePlan, Tuner
 

@@ -13,7 +13,10 @@ from autotune.errors import UsageError
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SECONDS = re.compile(_NUMBER)
-_UNITS = re.compile(rf"(?:({_NUMBER})h)?\s*(?:({_NUMBER})m)?\s*(?:({_NUMBER})s)?", re.IGNORECASE)
+_UNITS = re.compile(
+    rf"(?:({_NUMBER})\s*h(?:ours?)?)?\s*(?:({_NUMBER})\s*m(?:in(?:utes?)?)?)?\s*(?:({_NUMBER})\s*s(?:ec(?:onds?)?)?)?",
+    re.IGNORECASE,
+)
 LEAST_BUDGET = 30.0
 """Seconds in which a baseline and one alternative can be measured and compared, with imports and build."""
 GRACE, SHARE_GRACE = 10.0, 5.0

@@ -235,7 +235,29 @@ def _resolve(flag: str, reference: str) -> object:
     is_made = isinstance(target, Workload) if flag == "--model" else hasattr(target, "__getitem__")
     if not callable(target) and not is_made:
         raise UsageError(f"{flag} {reference}: {attribute} is {type(target).__name__}, which cannot be called")
+    if not is_made and (needed := _needed_arguments(target)):
+        raise UsageError(
+            f"{flag} {reference}: {attribute} needs {', '.join(needed)}, and is called without arguments: name a "
+            "function that takes none"
+        )
     return target
+
+
+def _needed_arguments(target: object) -> list[str]:
+    """Return the arguments without which a callable cannot be called, by name."""
+    from torch.nn import Module
+
+    if isinstance(target, Module):
+        return []  # a model, which is not called
+    try:
+        parameters = inspect.signature(target).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []  # written in C
+    return [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
 
 
 def _import(flag: str, name: str) -> ModuleType:

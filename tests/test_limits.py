@@ -26,9 +26,25 @@ from autotune.limits import (
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("3m", 180), ("1h", 3600), ("1m30s", 90), ("1h2m3s", 3723), ("45", 45), ("0.5h", 1800), (7.5, 7.5)],
+    [
+        ("90s", 90),
+        ("3m", 180),
+        ("1h", 3600),
+        ("1m30s", 90),
+        ("1h2m3s", 3723),
+        ("45", 45),
+        ("0.5h", 1800),
+        (7.5, 7.5),
+        ("2min", 120),
+        ("1 hour 30 sec", 3630),
+    ],
 )
 def test_every_documented_form_is_read(text: str | float, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2min", 120), ("1 hour 30 sec", 3630), ("90 seconds", 90)])
+def test_units_may_be_words(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 

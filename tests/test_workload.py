@@ -48,6 +48,10 @@ def build_model(): return Net()
 def build_data(): return Data()
 def build(): return Net(), Data()
 def build_workload(): return Workload(Net(), Data())
+def build_of(folder, *, size, seed=0):
+    pass
+
+
 def build_nothing(): return None
 def build_three(): return 1, 2, 3
 def build_swapped(): return Data(), Net()
@@ -215,6 +219,7 @@ NOT_A_DATASET = (
 
 
 NOT_CALLABLE = "which cannot be called"
+CALLED = "and is called without arguments: name a function that takes none"
 
 
 @pytest.mark.parametrize(
@@ -229,6 +234,7 @@ NOT_CALLABLE = "which cannot be called"
             "--model mine.py:Namespace.mak: mine.py has no attribute 'mak'; did you mean 'make'?",
         ),
         ("mine:number", None, f"--model mine:number: number is int, {NOT_CALLABLE}"),
+        ("mine:build_of", None, f"--model mine:build_of: build_of needs folder, size, {CALLED}"),
         ("mine:build_nothing", None, f"mine:build_nothing returned NoneType; {ALLOWED}"),
         ("mine:build_three", None, f"mine:build_three returned tuple; {ALLOWED}"),
         ("mine:build_swapped", None, "mine:build_swapped: the model is Data, not a torch.nn.Module"),

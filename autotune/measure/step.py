@@ -174,6 +174,8 @@ def infer_loss(output: Any, target: Any) -> torch.Tensor:
         return carried
     if isinstance(output, torch.Tensor) and output.ndim == 0:
         return output
+    if output is None:
+        raise UserCodeError("the model's forward returned None: return its output, or pass Workload(training_step=...)")
     if not (isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor)) or output is target:
         raise UserCodeError(
             f"no loss can be inferred from an output of type {type(output).__name__} and a target of type "

@@ -1,4 +1,4 @@
-"""The README's loop is this folder's file, and trains as the configuration says."""
+"""The documentation's loop is this folder's file, and trains as the configuration says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.datasets import Squares
 
 LOOP = Path(__file__).with_name("training_loop.py")
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "config-file.md"
 
 
@@ -26,10 +25,6 @@ class Counting(torch.optim.SGD):
     def step(self, *given: Any, **more: Any) -> Any:
         self.made += 1
         return super().step(*given, **more)
-
-
-def test_the_readme_shows_the_file() -> None:
-    assert f"```python\n{LOOP.read_text(encoding='utf-8')}```" in README.read_text(encoding="utf-8")
 
 
 def test_the_documentation_shows_the_file() -> None:

@@ -182,6 +182,11 @@ def test_a_loss_that_cannot_be_inferred_names_the_argument_to_pass(output: Any, 
     assert "Workload(loss=...)" in str(caught.value)
 
 
+def test_a_forward_that_returns_nothing_is_told_as_that() -> None:
+    with pytest.raises(UserCodeError, match="forward returned None: return its output"):
+        infer_loss(None, torch.zeros(2))
+
+
 # --- the step ---
 
 

@@ -13,8 +13,8 @@ import autotune
 from autotune.cli import main
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import RankShare
-from autotune.report.text import TIMES, config_text, settings_rows, slowest_rank_rows, snippet
+from autotune.records import Measurement, RankShare
+from autotune.report.text import TIMES, alone, config_text, snippet
 from autotune.search.space import as_baseline, build_space, fitted
 from autotune.search.tuner import Tuner
 from autotune.storage.study_records import identify
@@ -111,18 +111,24 @@ def test_a_file_keeps_the_number_of_ranks(tmp_path: Path) -> None:
     assert "ranks" not in (tmp_path / "one.yaml").read_text(encoding="utf-8")
 
 
+def row_of(config: Config, measurement: Measurement, name: str) -> tuple[str, ...] | None:
+    """The cells of a row of the table."""
+    return {row.name: row.cells for row in alone(config, measurement).rows}.get(name)
+
+
 def test_ranks_are_named_where_there_are_several() -> None:
     assert config_text(Config(batch_size=8, ranks=2)).startswith(f"2 ranks{TIMES}batch 8 · ")
     assert config_text(Config(batch_size=8)).startswith("batch 8 · ")
-    assert settings_rows([Config(ranks=2)])["ranks"] == ("2",)
-    assert "ranks" not in settings_rows([Config()])
+    assert row_of(Config(ranks=2), examples.measurement(), "ranks") == ("2",)
+    assert row_of(Config(), examples.measurement(), "ranks") is None
 
 
 def test_the_slowest_rank_is_named_in_the_table() -> None:
     share = {"communication_seconds": 0.0, "data_wait_seconds": 0.0, "peak_memory_bytes": 1}
     ranks = (RankShare(rank=0, own_seconds=0.08, **share), RankShare(rank=1, own_seconds=0.1, **share))
-    assert slowest_rank_rows([examples.measurement(ranks=ranks)]) == {"slowest rank": ("1 of 2, spread 20 %",)}
-    assert slowest_rank_rows([examples.measurement()]) == {}
+    measured = examples.measurement(ranks=ranks)
+    assert row_of(Config(ranks=2), measured, "slowest rank") == ("1 of 2, spread 20 %",)
+    assert row_of(Config(), examples.measurement(), "slowest rank") is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
@@ -140,7 +146,7 @@ def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.
     Config(ranks=2).save(tmp_path / "two.yaml")
     arguments = ["diagnose", "--model", "tests.workloads:small", "--config", str(tmp_path / "two.yaml")]
     assert main(arguments) == 2
-    assert "is for 2 ranks, a diagnosis looks at one process" in capsys.readouterr().err
+    assert "is for 2 ranks, but a diagnosis measures one process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
