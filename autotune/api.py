@@ -77,12 +77,11 @@ def best_config(
     epoch_batches: int | float | None = None,
     **options: Unpack[TuneOptions],
 ) -> Config:
-    """Return the fastest configuration that was proven, or is likely, for this model and dataset on this machine.
+    """Return the fastest configuration for this model and dataset on this machine, or the baseline.
 
-    Model and dataset are copied to another process; the caller's own are never trained, moved or changed. The
-    arguments up to ``epoch_batches`` are those of ``Workload``, ``options`` those of ``tune``. Where a gain is
-    neither proven nor likely by odds of 20 to 1, the baseline is returned; ``.measured`` holds verdict and evidence.
-    Raises ``AutotuneError``.
+    The gain is proven, or likely by odds of 20 to 1; ``.measured`` holds verdict and evidence. Model and dataset are
+    copied to another process: your own are never trained, moved or changed. The arguments up to ``epoch_batches`` are
+    those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
     """
     workload = Workload(
         model,
@@ -129,21 +128,24 @@ def tune(
 ) -> Result:
     """Search for the fastest configuration and prove it against the baseline.
 
-    ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"`` or a ``Workload``; ``dataset`` is a
-    reference of the same kind, needed when the first names a model alone. ``budget`` is the wall time for
-    everything, in seconds or as text (``"3m"``), ``trials`` the most trials of the search. ``baseline`` is what
-    runs today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``). Each knob takes a value, a
-    sequence of values, or text as on the command line (``"32..512"``). ``global_batch_size`` keeps the samples of one
-    step of the optimizer, of all ranks together: smaller batches are accumulated. ``ranks`` processes train together on
-    this host, each on an accelerator of its own where there are some, as ``torchrun --nproc-per-node`` starts them:
-    every knob and ``max_memory`` are for each of them, rates are those of all. More than the host has CPUs and GPUs are
-    refused unless ``oversubscribe_ranks``. ``headroom`` is the share of the memory
-    to leave free (0.1 or ``"10%"``), ``max_memory`` the most that training may take of the memory that limits it (bytes
-    or ``"12GiB"``).
-    ``explore`` names more of the step to try, some of ``autotune.step_options.OPTIONS`` or ``"all"``. ``storage`` is a
-    file or an Optuna URL that keeps the study: what it has of the same workload, machine, versions and settings is
-    continued. The progress is shown where standard error is a terminal or a notebook, and the verdict at the end.
-    ``on_progress`` is called with each ``Progress`` instead; ``quiet`` shows neither.
+    ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"`` or a ``Workload``. ``dataset`` is a
+    reference of the same kind, needed where the first names a model alone. ``budget`` is the wall time of the whole
+    run, in seconds or as text (``"3m"``); ``trials`` is the largest number of trials. ``baseline`` holds the settings
+    that you train with today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``).
+
+    Each knob takes a value, a sequence of values, or text as on the command line (``"32..512"``).
+    ``global_batch_size`` fixes the samples of an optimizer step, over all ranks: smaller batches are accumulated.
+    ``headroom`` is the share of memory that stays free (0.1 or ``"10%"``). ``max_memory`` is the most that training may
+    take, in bytes or as ``"12GiB"``. ``explore`` names further options of the step, from
+    ``autotune.step_options.OPTIONS``, or ``"all"``.
+
+    ``ranks`` processes train together on this host, as ``torchrun --nproc-per-node`` starts them, each with an
+    accelerator of its own if the host has some. Knobs and ``max_memory`` then count for each rank, rates for all
+    together. ``oversubscribe_ranks`` allows more ranks than CPUs and accelerators.
+
+    ``storage`` is a file or an Optuna URL for the study; a study of the same workload, machine, versions and settings
+    is continued. A terminal or notebook shows the progress, and standard error gets the verdict at the end.
+    ``on_progress`` receives each ``Progress`` instead; ``quiet`` shows neither.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -158,7 +160,7 @@ def tune(
         "threads": threads,
     }
     for knob, values in knobs.items():
-        parse_knob(knob, values)  # what can be known to be wrong is said before anything starts
+        parse_knob(knob, values)  # errors come before anything starts
     if trials is not None and trials < 1:
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
     given = as_baseline(baseline, global_batch_size, ranks)
@@ -219,7 +221,7 @@ def _shown(on_progress: Callable[[Progress], None] | None, quiet: bool) -> Itera
 
 
 def _result(tuner: Tuner, storage: str | Path | Keeper | None) -> Result:
-    """Return what a run comes to; a storage that is opened here is closed again."""
+    """Return the result of a run; a storage that is opened here is closed again."""
     from autotune.storage.keeper import Keeper
     from autotune.storage.shared_keeper import open_keeper
 

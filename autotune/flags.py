@@ -28,7 +28,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--dataset": (
         "DATASET",
         None,
-        "callable that returns your dataset, such as mymod:data; needed where --model gives none",
+        "function that returns your dataset, such as mymod:data; needed where --model returns a model alone",
     ),
     "--device": ("DEVICE", "auto", "auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"),
     "--budget": (
@@ -41,13 +41,13 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--max-memory": (
         "SIZE",
         None,
-        "most that training may take of the device's memory, on a CPU of the host's, such as 12GiB",
+        "most memory that training may take, such as 12GiB",
     ),
     "--baseline": (
         "K=V,..",
         None,
         (
-            "what you run today, such as batch_size=64,num_workers=2,amp=off (default: batch_size=32, "
+            "the settings that you train with today, such as batch_size=64,num_workers=2 (default: batch_size=32, "
             "no workers, amp=off, torch's own threads)"
         ),
     ),
@@ -55,12 +55,11 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         "FILE|URL",
         None,
         (
-            "keep the study there and always continue it, such as my.study or sqlite:///study.db; on a server, such "
-            "as postgresql://user@host/database, tuners on several hosts share it (default: beside the output, "
-            "continued where a run was cut off)"
+            "keep the study there and always continue it, such as my.study; tuners on several hosts share a server, "
+            "such as postgresql://user@host/database (default: beside the output)"
         ),
     ),
-    "--config": ("FILE", None, "look at a config file's configuration instead"),
+    "--config": ("FILE", None, "diagnose the configuration of a config file instead, such as autotune.yaml"),
     "--batch-size": ("SIZES", None, "samples per step, such as 32..512"),
     "--num-workers": ("COUNTS", None, "DataLoader workers, such as 0..8; 0 loads in the training process"),
     "--prefetch-factor": ("COUNTS", None, "batches requested ahead per worker, such as 2,4"),
@@ -71,38 +70,35 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--global-batch-size": (
         "N",
         None,
-        "samples of one step of the optimizer, such as 256: smaller batches are accumulated",
+        "samples of an optimizer step, such as 256: smaller batches are accumulated",
     ),
     "--ranks": (
         "N",
         None,
-        (
-            "processes that train together on this host, as torchrun starts them, each on a GPU of its own where "
-            "there are some, such as 2; all other settings are for each of them"
-        ),
+        ("processes that train together on this host, as with torchrun, such as 2; other settings count for each"),
     ),
     "--explore": (
         "OPTIONS",
         None,
         (
-            f"more of the training step to try after the search, such as channels_last,compile; all, or some of "
-            f"{', '.join(OPTIONS)}; off without this flag"
+            f"options of the step to try after the search, such as channels_last,compile: all, or some of "
+            f"{', '.join(OPTIONS)}"
         ),
     ),
     "--report": (
         "FILE",
         None,
-        "write a page of HTML with charts, too, such as report.html; needs pip install 'torch-autotune[report]'",
+        "also write a report with charts, such as report.html; needs pip install 'torch-autotune[report]'",
     ),
-    "--trace": ("FILE", None, "write torch's profile of a few steps there, such as trace.json"),
-    "--study": ("NAME", None, "which study, where there are several (default: the newest)"),
+    "--trace": ("FILE", None, "also write torch's profile of a few steps, such as trace.json"),
+    "--study": ("NAME", None, "the study to show, if there are several (default: the newest)"),
 }
 """The flags that take a value: placeholder, which is ``N`` for a whole number, default, help."""
 
 SWITCHES = {
     "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
-    "--force": "replace a file whose gain is proven, also by an answer that is undecided",
-    "--exit-verdict": "exit with 0 where the answer is faster, 10 where there is no gain, 11 where that is undecided",
+    "--force": "replace any file, also a proven answer by an undecided one",
+    "--exit-verdict": "exit with 0 for faster, 10 for no gain, 11 for undecided",
     "--snippet": "print Python lines that use the answer, not its settings",
     "--json": "print the result as one JSON object",
     "--quiet": "print nothing but errors to stderr",
@@ -118,28 +114,28 @@ examples:
   python -m autotune --model train.py:build --baseline batch_size=64,num_workers=4 --batch-size 64..1024
   python -m autotune --model mymod:net --dataset mymod:data --amp off,bf16 --num-workers 0,2,4,8 --json
 
-what may vary:
-  64         one value fixes a setting
+settings that may vary:
+  64         a value fixes a setting
   32..512    a range bounds it, both ends included
   0,2,4      a list gives its choices
-  A setting without a flag is searched in the range that suits this machine.
+  Without a flag, autotune searches the range that suits this machine.
 
 other commands:
-  check FILE --model MODEL   measure what a config file promises again
-  diagnose --model MODEL     what is slow in training as you run it, and what to do about it
-  export FILE --to TOOL      a config file as Lightning, Transformers, Accelerate, DeepSpeed or a shell takes it
-  report STUDY               a study as a page of HTML with charts, or its trials as CSV or Parquet
+  check FILE --model MODEL   measure a config file's gain again
+  diagnose --model MODEL     find out why training is slow, without a search
+  export FILE --to TOOL      convert a config file for Lightning, Transformers, Accelerate, DeepSpeed or a shell
+  report STUDY               draw a study as an HTML report, or write its trials as CSV or Parquet
 
 exit codes:
   0    done: the file is written, whatever the verdict
-  1    check: the file's promise does not hold any more
-  2    wrong use: a flag or a reference
+  1    check: the file's gain no longer holds
+  2    wrong flag or reference
   3    your code fails on the baseline configuration
   4    no configuration could be measured
   5    the config file or the study cannot be read or written
   10   with --exit-verdict: nothing is faster by more than a few percent
   11   with --exit-verdict, and check: undecided
-  130  interrupted: what is known is written first
+  130  interrupted; the best answer so far is written first
 """
 
 
@@ -153,7 +149,7 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one line, exit code from the class."""
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse arguments; a flag that is unknown comes before one that is missing."""
+        """Parse arguments: unknown flags are reported before missing ones."""
         for name in (text.partition("=")[0] for text in args if text.startswith("--")):
             if name != "--" and name not in self._option_string_actions:
                 self.error(f"unknown flag {name}{did_you_mean(name, self._option_string_actions)}")
@@ -178,7 +174,7 @@ def build_parser() -> argparse.ArgumentParser:
     run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage")
     _add(parser.add_argument_group("the run"), *run)
     knobs = (*KNOB_FLAGS, "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
-    _add(parser.add_argument_group("what may vary"), *knobs)
+    _add(parser.add_argument_group("settings that may vary"), *knobs)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output",
@@ -197,8 +193,8 @@ def build_check_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="autotune check",
         usage="python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
-        description="Measure a config file's configuration against its baseline again: does its promise hold here?",
-        epilog="exit codes: 0 the promise holds; 1 it does not; 11 undecided; others as for tuning",
+        description="Measure a config file's configuration beside its baseline again: does its gain hold here?",
+        epilog="exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
@@ -214,13 +210,13 @@ def build_export_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="autotune export",
         usage="python -m autotune export FILE --to TOOL [--output FILE]",
-        description="Write a config file as another tool takes it; what that has no argument for is said.",
+        description="Convert a config file for another tool, and name the settings that the tool cannot take.",
         epilog="exit codes: 0 done; others as for tuning",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     parser.add_argument("--to", metavar="TOOL", required=True, choices=EXPORTS, help=f"one of {', '.join(EXPORTS)}")
-    parser.add_argument("--output", metavar="FILE", help="write it there, and not to standard output")
+    parser.add_argument("--output", metavar="FILE", help="write this file instead of standard output")
     return parser
 
 
@@ -229,7 +225,7 @@ def build_report_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="autotune report",
         usage="python -m autotune report STUDY [--output FILE] [--study NAME]",
-        description="Write what a study holds, also while it goes on: a page of HTML that needs no network, or trials.",
+        description="Draw a study, also a running one, as an HTML report that needs no network, or write its trials.",
         epilog="exit codes: 0 done; others as for tuning",
         allow_abbrev=False,
     )
@@ -249,7 +245,7 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="autotune diagnose",
         usage="python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
-        description="Measure one configuration for some seconds: what limits it, by what evidence, and what to do?",
+        description="Measure one configuration for half a minute and name its limit, the evidence and the remedy.",
         epilog="exit codes: as for tuning",
         allow_abbrev=False,
     )
@@ -267,7 +263,7 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         metavar="MODEL",
-        help="callable that returns your model, a pair (model, dataset) or an autotune.Workload, "
+        help="function that returns (model, dataset), a model, or an autotune.Workload, "
         "such as mymod:build or path/to/train.py:build",
     )
     _add(group, "--dataset")

@@ -1,4 +1,4 @@
-"""What a run says to its user while it goes on."""
+"""Messages of a run to its user."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from autotune.limits import Budget
 from autotune.records import Probe, Trial
 
 Phase = Literal["inspect", "baseline", "probe", "search", "explore", "confirm"]
-"""What a run is doing: loading the workload, measuring what the user runs, looking at parts, searching, trying options
-of the step, confirming."""
+"""Phase of a run: loading the workload, the baseline, probes, search, options of the step, confirmation."""
 REPEAT_SECONDS = 10.0
-"""After so many seconds it is said again how long something has taken."""
+"""Seconds after which a waiting message is repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One moment of a run, for whoever shows it."""
+    """One moment of a run, for its display."""
 
     phase: Phase
-    """What the run is doing."""
+    """Phase of the run."""
     seconds_left: float | None = None
     """Seconds left of the budget; ``None`` without one."""
     running: Config | None = None
@@ -39,11 +38,11 @@ class Progress:
     baseline_rate: float | None = None
     """Samples per second of the baseline."""
     message: str | None = None
-    """What the user should know now."""
+    """Message for the user."""
 
 
 class Messages:
-    """The one way from a run to its user, for all that takes part in it; from any thread, one thing after the other."""
+    """The one way from a run to its user, safe to call from any thread."""
 
     def __init__(
         self, budget: Budget | None = None, on_progress: Callable[[Progress], object] = lambda progress: None

@@ -1,4 +1,4 @@
-"""What a run of autotune comes to, with the evidence: a record that reports, plots and exports read.
+"""The result of a run with its evidence: a record for reports, plots and exports.
 
 All are frozen and made of plain values, so that a study keeps them as JSON (``autotune.encoding``).
 """
@@ -26,17 +26,17 @@ DEFAULT_PATH = "autotune.yaml"
 
 
 EARLIER = "no proven gain"
-"""What files of 0.1.0 say where a gain was not proven, for whatever reason."""
+"""The verdict of unproven gains in files of early versions of 0.1.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The baseline measured again and again in confirmation: what comes out where nothing differs."""
+    """The baseline measured twice in each round: a ratio of two equal configurations."""
 
     ratio: float
     """Mean of the second rate over that of the first."""
     ci99: Interval | None
-    """99 % interval of it; ``None`` below three pairs, and where they tell nothing."""
+    """99 % interval of it; ``None`` below three pairs, or where they carry no information."""
     pairs: int
     """How many pairs there were."""
     ratios: tuple[float, ...] = ()
@@ -50,20 +50,20 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedOption:
-    """What exploring found out about one more option of the training step, beside the step without it."""
+    """One option of the training step, measured beside the step without it."""
 
     option: str
     """Its name in ``Config.options``."""
     kept: bool
     """Whether the step alone is faster with it, and trains like plain fp32; confirmation may still leave it out."""
     gain: float | None = None
-    """What it adds to the rate of the step alone, as a share; ``None`` where it could not be timed."""
+    """Gain in the rate of the step alone, as a share; ``None`` where it could not be timed."""
     memory_change_bytes: int | None = None
-    """What it adds to the peak of the memory that limits the run; negative where it saves memory."""
+    """Bytes that it adds to the peak memory; negative where it saves memory."""
     first_step_seconds: float | None = None
-    """What the first step takes with it: with compilation, where that is the option."""
+    """Seconds of the first step with it, compilation included."""
     start_seconds: float | None = None
-    """How much longer the first step takes than without it."""
+    """Seconds by which the first step is longer than without it."""
     message: str = ""
     """Why it was left out, in one line."""
     seconds: float = 0.0
@@ -96,7 +96,7 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepForecast:
-    """What the search expects, at its end, of a batch size in a precision, with the best number of threads."""
+    """Expected rates of a batch size in a precision, with the best number of threads."""
 
     batch_size: int
     """Samples in a batch."""
@@ -112,14 +112,14 @@ class StepForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderForecast:
-    """What the search expects, at its end, of one setting of the loader with the answer's step."""
+    """Expected rate of one setting of the loader with the answer's step."""
 
     num_workers: int
     """Worker processes."""
     prefetch_factor: int | None
     """Batches asked ahead of each; ``None`` without workers."""
     rate: float
-    """Samples per second, what was measured taken into account."""
+    """Samples per second, by the model and all measurements."""
     low: float
     """One standard deviation below that."""
     high: float
@@ -130,7 +130,7 @@ class LoaderForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importance:
-    """How much one knob matters to the rate, by what the search expects of the whole space."""
+    """Importance of one knob to the rate, by the expected rates over the whole space."""
 
     knob: str
     """Its name, as in ``autotune.search.space.KNOBS``."""
@@ -157,10 +157,9 @@ class Result:
     """What a run of autotune found, with the evidence."""
 
     config: Config
-    """The answer: what was proven to be faster or, where that is undecided, what is faster by odds of 20 to 1; the
-    baseline itself otherwise."""
+    """The answer: proven to be faster, or faster by odds of 20 to 1 where undecided; the baseline otherwise."""
     baseline: Config
-    """What the user ran before."""
+    """The settings that the user trains with today."""
     samples_per_second: float
     """Confirmed rate of the answer."""
     ci95: Interval | None
@@ -182,8 +181,8 @@ class Result:
     stop_reason: str
     """Why the search ended."""
     remaining_gain: float
-    """What the fastest step that fits would still win, as a share, if no loader were ever late: at most its ceiling, or
-    where step and loader share the CPUs what these can bring."""
+    """Gain of a perfect data loader with the fastest step that fits, as a share: bounded by the step's ceiling and,
+    where step and loader share the CPUs, by these."""
     facts: WorkloadFacts
     """The workload."""
     host: Host
@@ -197,34 +196,34 @@ class Result:
     seconds: float
     """Wall time of the whole run."""
     tried: tuple[TriedOption, ...] = ()
-    """What became of each option that was to be explored, in order."""
+    """Each explored option, in order."""
     notes: tuple[str, ...] = ()
-    """What the user should know, with advice."""
+    """Notes for the user, with advice."""
     finalists: tuple[Finalist, ...] = ()
-    """What was confirmed beside the baseline, the cheapest first."""
+    """Finalists measured beside the baseline, cheapest first."""
     landscape: Landscape | None = None
-    """What the search expects of the whole space; ``None`` where there was none."""
+    """Expected rates over the whole space; ``None`` without a search."""
     findings: tuple[Finding, ...] = ()
-    """What limits the answer's rate, that which takes the most time first, then what is worth knowing besides."""
+    """Limits of the answer's rate, by the time they take, then further observations."""
     most_gain: float | None = None
-    """Where there is no gain: the largest that was not excluded, as a share."""
+    """Without a gain: the largest gain that was not excluded, as a share."""
     next_run_95: Interval | None = None
     """95 % interval for the rate of one further run with the answer; ``None`` below three rounds."""
     likeliest: Finalist | None = None
-    """What is likeliest to be faster than the baseline, proven or not; ``None`` where nothing was compared with it."""
+    """The finalist most likely to be faster than the baseline; ``None`` where nothing was compared with it."""
     missing: tuple[str, ...] = ()
-    """What would decide it, where it is undecided."""
+    """Things that would decide an undecided verdict."""
     interrupted: bool = False
-    """Whether the user has stopped the run, which may have ended with less than it would have found."""
+    """Whether the user stopped the run before its end."""
 
     @property
     def bottleneck(self) -> str | None:
-        """What limits the answer's rate most, as ``Cause`` names it; ``None`` where nothing was found out."""
+        """Main limit of the answer's rate, by its name in ``Cause``; ``None`` where none was found."""
         return str(self.findings[0].cause) if self.findings else None
 
     @property
     def sentence(self) -> str:
-        """The verdict with its interval, how it was found, and what it means for the user."""
+        """The verdict in a sentence or two."""
         from autotune.report.text import verdict_sentence
 
         return verdict_sentence(self)
@@ -265,7 +264,7 @@ class Result:
         return self._plot("memory")
 
     def plot_history(self) -> Any:
-        """Plot what became of every trial, in order."""
+        """Plot the outcome and rate of every trial, in order."""
         return self._plot("history")
 
     def plot_importances(self) -> Any:
@@ -284,10 +283,9 @@ class Result:
         return save_plots(self, Path(folder), suffix)
 
     def save_report(self, path: str | Path) -> None:
-        """Write one HTML file that shows all of this, and needs no network.
+        """Write the report as one HTML file that needs no network.
 
-        Raises ``UsageError`` where what draws its charts is not installed, ``ConfigFileError`` where it cannot be
-        written.
+        Raises ``UsageError`` without the chart library, ``ConfigFileError`` where the file cannot be written.
         """
         from autotune.report.html import save_report
 
@@ -312,7 +310,7 @@ class Result:
         return f"<Result: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
         from autotune.report.html import html_summary
 
         return html_summary(self)
@@ -329,11 +327,11 @@ class RecordedStudy:
     others: tuple[str, ...]
     """The names of autotune's other studies there."""
     made_on: Mapping[str, str]
-    """What it belongs to: machine, versions, workload."""
+    """Its machine, versions and workload."""
     history: tuple[Trial, ...]
     """Every trial, confirmations last."""
     result: Result | None
-    """What the last run that has ended came to; ``None`` where none has."""
+    """Result of the last run that ended; ``None`` where none has."""
     since: int = 0
     """Measurements that the result does not know, because the study has gone on."""
     path: str = DEFAULT_PATH
@@ -362,12 +360,12 @@ def _rate_and_peak(trial: Trial) -> tuple[float, int]:
 
 
 class Verdict(StrEnum):
-    """Whether something is faster than what the user runs."""
+    """Whether a configuration is faster than the baseline."""
 
     FASTER = "faster"
     """Proven: by 2 % at least, and its interval excludes equality."""
     NO_GAIN = "no gain"
-    """Nothing that was compared is faster by more than a few percent, and the search expects no more of the rest."""
+    """No finalist is faster by more than a few percent, and the search expects no more of the rest."""
     UNDECIDED = "undecided"
     """Neither is known."""
 

@@ -55,8 +55,8 @@ def tune_existing(
 ) -> Result:
     """Tune a model on an existing loader's data, with what the loader and ``settings`` say as the baseline.
 
-    ``settings`` are arguments of ``Config``, ``options`` those of ``autotune.tune``, and win. Raises what that raises,
-    and ``UsageError`` for a knob that the loader fixes at another value.
+    ``settings`` are arguments of ``Config``, ``options`` those of ``autotune.tune``, and win. Raises as
+    ``tune``, and ``UsageError`` for a knob fixed by the loader at another value.
     """
     if options.get("ranks", 1) != 1:
         raise UsageError(

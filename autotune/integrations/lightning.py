@@ -46,7 +46,7 @@ HARMLESS = {
 }
 """Callbacks that leave the step as it is."""
 WARM_UP = 0.01
-"""Share of the learning rate that counts where a schedule begins at none, so that weights do change."""
+"""Share of the learning rate used where a schedule begins at zero, so weights do change."""
 FACTS = (
     *("max_epochs", "min_epochs", "max_steps", "min_steps", "accumulate_grad_batches", "gradient_clip_val"),
     *("gradient_clip_algorithm", "precision", "log_every_n_steps", "check_val_every_n_epoch", "limit_train_batches"),

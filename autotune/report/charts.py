@@ -359,7 +359,7 @@ def fastest_so_far(study: RecordedStudy) -> float | None:
 
 
 def _room(study: RecordedStudy) -> float:
-    """Bytes of the memory that limits the run that may be used, or at least those that there are."""
+    """Usable bytes of the memory that limits the run, or all of it."""
     if study.result and study.result.landscape:
         return study.result.landscape.memory_bytes
     return next((each.measurement.memory_limit_bytes for each in _sound(study.history) if each.measurement), math.inf)

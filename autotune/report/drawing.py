@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.result import Result
 
 PACKAGES = {"altair": "altair", "vl_convert": "vl-convert-python"}
-"""Modules that draw, and the packages that hold them."""
+"""Drawing modules by the package that holds them."""
 SUFFIXES = {".svg": 1.0, ".png": 3.0, ".pdf": 1.0}
 """Kinds of files, with the scale of each: a PNG has some 300 pixels to the inch of a printed page."""
 WIDTH = 720

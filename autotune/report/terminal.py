@@ -65,7 +65,7 @@ BAR_WIDTH = 12
 _PHASES = {
     "inspect": "inspecting",
     "baseline": "baseline",
-    "probe": "looking",
+    "probe": "probing",
     "search": "searching",
     "explore": "exploring",
     "confirm": "confirming",

@@ -1,4 +1,4 @@
-"""What a run comes to: the answer, its evidence, and what the user should know. Pure but for the date."""
+"""The result of a run: answer, evidence and notes for the user. Pure but for the date."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ HEAVY = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What a run has gone through, beside its trials and what they confirmed."""
+    """The course of a run, beside its trials and confirmation."""
 
     facts: WorkloadFacts
     """The workload."""
     host: Host
     """The machine."""
     history: tuple[Trial, ...]
-    """Everything on record."""
+    """All trials on record."""
     confirmations: Sequence[Trial]
     """The confirming measurements of this run."""
     stop_reason: str
     """Why it ended."""
     seconds: float
-    """What it took."""
+    """Seconds that it took."""
     highest_limit: float
-    """What no step exceeds if no loader is ever late, in samples per second."""
+    """Highest ceiling of all steps, in samples per second."""
     remaining: float | None
-    """What all that was not tried may win, as a share; ``None`` unless the search ended because that is little."""
+    """Expected gain of all untried settings, as a share; ``None`` unless the search ended because it is small."""
     wanted: str
-    """What would decide what is undecided."""
+    """The thing that would decide an undecided verdict."""
     interrupted: bool = False
     """Whether the user has stopped it."""
     tried: tuple[TriedOption, ...] = ()
@@ -58,15 +58,15 @@ class Course:
     left_out: Sequence[str] = ()
     """Why precisions and loader workers were left out."""
     probes: Sequence[Probe] = ()
-    """The short looks at parts, which tell why the answer is no faster."""
+    """Probes of step and loader, evidence for the findings."""
     landscape: Callable[[Config], Landscape] | None = None
-    """Tells what is expected of the space around a configuration."""
+    """Returns the expected rates of the space around a configuration."""
     refusal_of_more_workers: Callable[[Config], str | None] = lambda config: None
-    """Tells why no more loader workers would fit, ``None`` where they would."""
+    """Returns the reason why more loader workers would not fit; ``None`` where they would."""
 
 
 def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course: Course) -> Result:
-    """Return the result of a run: what was proven, what is likely, or that there is nothing to gain.
+    """Return the result of a run: a proven gain, a likely gain, or none.
 
     ``trials`` are those of the search, the baseline first.
     """
@@ -238,20 +238,18 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
     if crowded := _crowded(confirmations):
         is_adjusted = confirmation and confirmation.answer is not None and confirmation.is_adjusted(confirmation.answer)
         yield (
-            f"the machine was disturbed during {len(crowded)} of {len(confirmations)} confirming measurements "
-            f"({crowded[-1].crowd_text}): they count, "
-            + ("compared for the same demand of others" if is_adjusted else "and make the interval wider")
+            f"other processes disturbed {len(crowded)} of {len(confirmations)} confirming measurements "
+            f"({crowded[-1].crowd_text}), which "
+            + ("are compared at equal load" if is_adjusted else "makes the interval wider")
         )
     without = [trial for trial in confirmations if trial.outcome is Outcome.SUSPECT and trial.measurement is None]
     if without:
         why = without[-1].attempt.message
-        yield f"{len(without)} confirming measurements gave no number ({why}): their rounds do not count"
+        yield f"{len(without)} confirming measurements gave no rate ({why}): their rounds do not count"
     if confirmations and (confirmation is None or confirmation.answer is None):
         failed = next((trial for trial in reversed(confirmations) if trial.measurement is None), None)
-        why = (
-            f"{failed.outcome}: {failed.attempt.message}" if failed else "it took too long, or more memory than it may"
-        )
-        yield f"nothing could be compared with what you have in fresh processes ({why})"
+        why = f"{failed.outcome}: {failed.attempt.message}" if failed else "it took too long or too much memory"
+        yield f"no finalist ran beside your settings in a fresh process ({why})"
     if confirmation and (places := _places_text(confirmation)):
         yield places
     if confirmation and confirmation.control and confirmation.control.is_off:
@@ -263,17 +261,17 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
     if whole != old_whole:
         yield (
             f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
-            "rule), or keep it with --batch-size or --global-batch-size"
+            "rule), or keep the batch size with --batch-size or --global-batch-size"
         )
     elif size != old_size and course.facts.has_batch_norm:
         yield (
-            f"each step of the optimizer keeps its {whole} samples, but the model's batch normalisation now takes its "
-            f"statistics from {size} at a time, before from {old_size}"
+            f"an optimizer step keeps its {whole} samples, but batch normalisation now sees {size} at a time, not "
+            f"{old_size}"
         )
     if (seen := answer.typical.beginning_samples) is not None:
         of = answer.typical.epoch_samples
-        share = f"{min(1.0, seen / of):.0%} of an epoch" if of else "and no end of an epoch"
-        yield f"an iterable dataset begins anew each time: its first {seen:,} samples were seen, {share}"
+        share = f"{min(1.0, seen / of):.0%} of an epoch" if of else "without an end of an epoch"
+        yield f"the iterable dataset was measured on its first {seen:,} samples only, {share}"
     yield from _unseen_sizes(answer, course)
     yield from _kept_samples(answer, course)
     if confirmation:
@@ -283,13 +281,12 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
 
 
 def _kept_samples(answer: Standing, course: Course) -> Iterator[str]:
-    """Yield that later epochs may be faster, where samples that were read once are read faster again."""
+    """Yield a note on later epochs, where a sample is read faster the second time."""
     trace = _look_at_loader(answer.config, course.probes)
     if trace and trace.again_seconds is not None and trace.keeps_samples:
         yield (
             f"building a batch took {ms(fmean(trace.build_seconds))}, and the same batch again "
-            f"{ms(trace.again_seconds)}: the rates are those of samples read for the first time, and later epochs may "
-            "be faster"
+            f"{ms(trace.again_seconds)}: the rates are those of the first epoch, and later epochs may be faster"
         )
 
 
@@ -309,8 +306,8 @@ def _unseen_sizes(answer: Standing, course: Course) -> Iterator[str]:
         peak, memory = max(each.epoch_peak_bytes for each in (answer.typical, *found)), answer.typical.memory
         of = "" if epoch is None else f" of an epoch's {epoch:,}"
         yield (
-            f"about {seen:,}{of} samples were seen in measuring the answer, with up to {peak / 2**30:.2g} GiB of "
-            f"{memory} memory: a batch with a larger sample takes more"
+            f"the answer was measured on about {seen:,}{of} samples, with up to {peak / 2**30:.2g} GiB of {memory} "
+            "memory: a batch with a larger sample takes more"
         )
 
 
@@ -322,8 +319,8 @@ def _places_text(confirmation: Confirmation) -> str | None:
     if not is_placed or max(rates) < UNEVEN * min(rates):
         return None
     return (
-        f"what you have made {min(rates):,.0f} to {max(rates):,.0f} samples/s, by where in the epoch it began: "
-        "the rates are those of a whole epoch, as these places give them"
+        f"the baseline's rate depends on the place in the epoch: {min(rates):,.0f} to {max(rates):,.0f} samples/s; the "
+        "rates are means over the places measured"
     )
 
 
@@ -334,18 +331,18 @@ def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -
     ranks = min(2, host.cpus) if facts.device == "cpu" else facts.data_parallel_devices
     wrapped = "the model is in nn.DataParallel, one process for all devices"
     if ranks < 2:
-        yield f"{wrapped}, of which there is one here: it does nothing; take it out"
+        yield f"{wrapped}: with one device it does nothing; take it out"
     else:
-        yield f"{wrapped}: take it out of that, pass --ranks {ranks}, and train with torchrun"
+        yield f"{wrapped}: take it out, pass --ranks {ranks}, and train with torchrun"
 
 
 def _off_text(control: Control) -> str:
     assert control.ci99 is not None
     low, high = (100 * (end - 1) for end in control.ci99)
     return (
-        "the machine was not the same from minute to minute: the baseline, measured again, differs from itself by "
-        f"{100 * (control.ratio - 1):+.1f} % (99 % interval {low:+.1f} to {high:+.1f} %), and only a gain beyond that "
-        "is claimed. Close what else is running, or give a larger --budget"
+        f"the machine is unsteady: the baseline measured twice differs by {100 * (control.ratio - 1):+.1f} % (99 % "
+        f"interval {low:+.1f} to {high:+.1f} %), and only a larger gain counts. Close other programs, or give a larger "
+        "--budget"
     )
 
 

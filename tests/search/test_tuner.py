@@ -137,7 +137,7 @@ def test_a_failing_candidate_gives_the_baseline_and_a_note() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, **fails))
     assert (result.verdict, result.config.num_workers) == (Verdict.UNDECIDED, 0)
     assert (result.rounds, result.likeliest) == (0, None)
-    assert any("nothing could be compared with what you have in fresh processes (shm" in note for note in result.notes)
+    assert any("no finalist ran beside your settings in a fresh process (shm" in note for note in result.notes)
 
 
 THEIRS = (Outcome.USER_ERROR, Outcome.NUMERICS, Outcome.WORKER_DIED, Outcome.CRASHED)
@@ -606,7 +606,7 @@ def test_where_batches_may_be_of_any_size_it_is_said_how_many_samples_were_seen(
     if notes:
         trials = [trial.measurement for trial in result.history if of_answer(trial, result)]
         most = sum(there(measured).samples for measured in trials)
-        said = re.match(r"about ([0-9,]+) of an epoch's 1,000,000 samples were seen in measuring the answer", notes[0])
+        said = re.match(r"the answer was measured on about ([0-9,]+) of an epoch's 1,000,000 samples", notes[0])
         assert most * (1 - most / 10**6) < int(there(said)[1].replace(",", "")) < most  # some were seen twice
         assert "with up to 0.5 GiB of host memory: a batch with a larger sample takes more" in notes[0]
 
