@@ -100,7 +100,7 @@ def _record(record: type[Record], values: object, where: str) -> Record:
         return _built(record, found)
     except TypeError:
         missing = sorted(set(hints) - set(found))
-        raise ValueError(f"{where}: lacks {', '.join(missing)}") from None
+        raise ValueError(f"{where}: lacks one of {', '.join(missing)}") from None
 
 
 def _of_today(values: Mapping[str, Any]) -> Mapping[str, Any]:
