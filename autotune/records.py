@@ -19,6 +19,8 @@ EARLIEST_SCHEMA = 6
 """The oldest version of a study that can be shown: later fields of a record have defaults."""
 THROTTLED = 0.05
 """Share of the time for which a CPU quota may stop processes before it is reported."""
+ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
+"""Advice where loader workers compute in several threads."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
@@ -329,6 +331,12 @@ class WorkloadFacts:
     obtainable_host_bytes: int | None = None
     """Host memory that a process with this workload could hold, each of several ranks its share: what it held at first,
     and what was available then."""
+
+
+def to_divide(ranks: int) -> str:
+    """Return advice for an iterable dataset whose workers, in so many ranks, yield the same samples."""
+    who, by = ("", "") if ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
+    return f"divide the dataset among the {who}workers with {by}torch.utils.data.get_worker_info()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.probes import Anatomy
-from autotune.records import Measurement
+from autotune.records import ONE_THREAD, Measurement
 
 MANY_TENSORS = 16
 """Tensors in a batch from which their number is reported; each costs some 0.1 ms."""
@@ -79,7 +79,7 @@ def _of_machine(evidence: Evidence) -> Iterator[Finding]:
             Cause.WORKER_THREADS,
             "each loader worker computes in several threads",
             (f"{conditions.worker_threads} threads",),
-            "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1",
+            ONE_THREAD,
         )
 
 

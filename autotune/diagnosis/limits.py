@@ -25,7 +25,7 @@ from autotune.diagnosis.findings import (
 )
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
-from autotune.records import Measurement
+from autotune.records import Measurement, to_divide
 
 LAUNCHING = 0.8
 """Host time of a step, as a share of it, from which an accelerator waits for its host; unless it is as busy as this."""
@@ -267,12 +267,12 @@ def _slow_sampler(evidence: Evidence, share: float) -> Finding:
 
 
 def _same_samples(evidence: Evidence, share: float) -> Finding:
-    ranks, by = ("", "") if evidence.config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
+    ranks = "" if evidence.config.ranks == 1 else "ranks or "
     return limit(
         Cause.SAME_SAMPLES,
         f"the {ranks}workers of the iterable dataset yield the same samples",
         (f"only {percent(evidence.measurement.unique_share)} of the samples differ",),
-        f"divide the data among the {ranks}workers with {by}torch.utils.data.get_worker_info()",
+        to_divide(evidence.config.ranks),
         share,
     )
 

@@ -27,7 +27,7 @@ from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step_probe import WarmStep
 from autotune.measure.timed_run import FollowingRun, TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
-from autotune.records import Conditions, Measurement, Request
+from autotune.records import ONE_THREAD, Conditions, Measurement, Request, to_divide
 from autotune.stats import around
 from autotune.workload import Workload
 
@@ -232,11 +232,9 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
     if loader.freezes_epoch:
         yield "the dataset's set_epoch does not reach persistent workers: each keeps its own copy of the dataset"
     if loader.unique_share < 1:
-        ranks, by = ("", "") if config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
-        yield (
-            f"only {loader.unique_share:.0%} of the samples are counted: the {ranks}workers yield the same ones; "
-            f"divide the dataset among them with {by}torch.utils.data.get_worker_info()"
-        )
+        ranks = "" if config.ranks == 1 else "ranks or "
+        counted = f"only {loader.unique_share:.0%} of the samples are counted"
+        yield f"{counted}: the {ranks}workers yield the same ones; {to_divide(config.ranks)}"
 
 
 def growth_notes(kept: int, samples: int, limit: int) -> Iterator[str]:
@@ -261,8 +259,8 @@ def machine_notes(conditions: Conditions) -> Iterator[str]:
         yield f"{conditions.storage_share:.0%} of the data came from storage; later epochs may read it faster"
     if (conditions.worker_threads or 1) > 1:
         yield (
-            f"each loader worker computes in {conditions.worker_threads} threads: limit them, for example with "
-            "cv2.setNumThreads(0) or OMP_NUM_THREADS=1, or more workers only slow each other down"
+            f"each loader worker computes in {conditions.worker_threads} threads: {ONE_THREAD}, or more workers only "
+            "slow each other down"
         )
     yield from conditions.disturbances
 

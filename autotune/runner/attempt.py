@@ -18,6 +18,7 @@ THEIR_FAILURES = (
     Outcome.NUMERICS,
 )
 """Outcomes of a baseline by the user's code, and not for want of room or time."""
+SMALLER = "pass a smaller baseline, for example --baseline batch_size=1"
 
 
 def measure_once_more(
@@ -52,6 +53,5 @@ def require_numbers(attempt: Attempt) -> Measurement:
     if attempt.outcome in THEIR_FAILURES:
         raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
     raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; "
-        "pass a smaller baseline, for example --baseline batch_size=1"
+        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; {SMALLER}"
     )

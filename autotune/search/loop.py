@@ -14,7 +14,7 @@ from autotune.errors import NothingFeasibleError, UsageError
 from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Part, Request, Runner, Trial
-from autotune.runner.attempt import measure_once_more, require_numbers
+from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
@@ -320,6 +320,5 @@ def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
     peak = require_numbers(trial.attempt).peak_memory_bytes
     if memory_limit.most is not None and peak > memory_limit.most:
         raise UsageError(
-            f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; pass a smaller "
-            "baseline, for example --baseline batch_size=1"
+            f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; {SMALLER}"
         )
