@@ -36,9 +36,9 @@ class GradientAccumulator:
         if reduction not in get_args(Reduction):
             raise UsageError(f"reduction is {reduction!r}; allowed: {', '.join(get_args(Reduction))}")
         self.optimizer = optimizer
-        """What changes the weights."""
+        """The optimizer that changes the weights."""
         self.scaler = scaler
-        """Scales the loss of fp16, and does nothing in other precisions."""
+        """The scaler of the loss in fp16; it does nothing in other precisions."""
         self._batch_size = batch_size
         self._steps = steps
         self._is_mean = reduction == "mean"
@@ -52,7 +52,7 @@ class GradientAccumulator:
         return self._batches + 1 >= self._steps
 
     def accumulate(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return the context for forward and ``backward`` of a batch, in which ranks synchronise only what they must.
+        """Return the context for forward and ``backward`` of a batch, in which ranks synchronise only as they must.
 
         In all batches but the last before a step it is ``model.no_sync()``, where ``model`` is a
         DistributedDataParallel; else it does nothing.
@@ -82,7 +82,7 @@ class GradientAccumulator:
         return self._batches >= self._steps and self.flush(max_norm)
 
     def flush(self, max_norm: float | None = None) -> bool:
-        """Step the optimizer with what is in, as at the end of an epoch; return whether there was anything."""
+        """Step the optimizer with the batches so far, as at the end of an epoch; return whether there were any."""
         if not self._batches:
             return False
         if self._lacks_others:
@@ -101,7 +101,7 @@ class GradientAccumulator:
         return True
 
     def _average_over_ranks(self) -> None:
-        """Do what the last backward has left out: the epoch ended before the batch that would have done it."""
+        """Synchronise gradients that the last backward left out: the epoch ended before the batch that would have."""
         from torch import distributed, zeros_like
 
         for parameter in self._parameters():

@@ -1,4 +1,4 @@
-"""One point of the search space, and what a training script does with it.
+"""One point of the search space, and its use in a training script.
 
 The trial that was timed and the training script use the very same methods: there is no second implementation.
 """
@@ -44,7 +44,7 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-"""Read by the native thread pools when they are first loaded."""
+"""Variables that native thread pools read when they are first loaded."""
 LATE_THREADS = (
     "apply_threads() came after torch was imported, so some thread pools keep their size; call it before the import, "
     "or set OMP_NUM_THREADS={threads} before Python starts"
@@ -57,7 +57,7 @@ FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
 
 
 class StepKey(NamedTuple):
-    """What the time of a training step depends on; two configurations that share it differ in the loader alone."""
+    """The settings that the time of a training step depends on; with the same key only the loader differs."""
 
     batch_size: int
     amp: str
@@ -69,7 +69,7 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """How to feed and run one training step; every field is what the timed trial used.
+    """The settings of the data loader and the training step, as the timed trial used them.
 
     Raises ``UsageError`` for a combination that no DataLoader accepts.
     """
@@ -92,17 +92,17 @@ class Config:
     """Processes that train together on one host, as ``torchrun --nproc-per-node`` starts them; every other field is for
     each of them."""
     options: tuple[str, ...] = ()
-    """More of the step, in the order in which it is applied: names of ``autotune.step_options.OPTIONS``."""
+    """Options of the step, in the order of application: names of ``autotune.step_options.OPTIONS``."""
     intra_op_threads: int | None = None
     """Threads inside one operator; ``None`` leaves torch's own choice."""
     inter_op_threads: int | None = None
     """Threads between independent operators; ``None`` leaves torch's own choice."""
     measured: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The file's ``measured`` section: what was measured for this configuration; no part of its identity."""
+    """The file's ``measured`` section: the measurements of this configuration; no part of its identity."""
     made_on: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The file's ``made_on`` section: machine and versions it was measured with; no part of its identity."""
+    """The file's ``made_on`` section: machine and versions of the measurement; no part of its identity."""
     unknown: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """What the file holds besides, by section, as a later release may have written it: kept, and without effect."""
+    """Unknown keys of the file by section, as of a later release: kept, and without effect."""
 
     def __post_init__(self) -> None:
         if self.num_workers and self.prefetch_factor is None:
@@ -158,12 +158,12 @@ class Config:
 
     @property
     def step_key(self) -> StepKey:
-        """What the time of its step depends on."""
+        """The settings that the time of its step depends on."""
         return StepKey(self.batch_size, self.amp, self.intra_op_threads, self.accumulation_steps, self.options)
 
     @property
     def precision(self) -> str:
-        """The precision as people call it: fp32, bf16 or fp16."""
+        """The name of the precision: fp32, bf16 or fp16."""
         return "fp32" if self.amp == "off" else self.amp
 
     def dataloader_kwargs(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class Config:
         return torch.autocast(device_type, dtype=dtype, enabled=self.amp != "off")
 
     def grad_scaler(self, device: torch.device | str) -> torch.amp.GradScaler:
-        """Return the gradient scaler that fp16 needs; it passes everything through in the other modes."""
+        """Return the gradient scaler for fp16; in the other modes it passes everything through."""
         import torch
 
         return torch.amp.GradScaler(torch.device(device).type, enabled=self.amp == "fp16")
@@ -235,7 +235,7 @@ class Config:
     def accumulator(
         self, optimizer: torch.optim.Optimizer, device: torch.device | str, *, reduction: Reduction = "mean"
     ) -> GradientAccumulator:
-        """Return what takes each batch's loss, outside ``autocast``, and steps the optimizer: ``backward``, ``step``.
+        """Return an accumulator, which takes each batch's loss outside ``autocast`` and steps the optimizer.
 
         ``reduction`` says whether that loss is a mean over its samples or their sum: the gradients are then those of
         the whole batch. With ``accumulation_steps`` of 1 each batch is a step. It brings its own ``grad_scaler``.
@@ -284,7 +284,7 @@ class Config:
         return dict.fromkeys(THREAD_VARIABLES, str(self.intra_op_threads))
 
     def save(self, path: str | Path) -> None:
-        """Write the config file, YAML or (``.json``) JSON, with what is known of its measurement.
+        """Write the config file, YAML or (``.json``) JSON, with its measurements.
 
         Raises ``ConfigFileError`` when the file cannot be written.
         """

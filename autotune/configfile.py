@@ -43,7 +43,7 @@ def _keys() -> dict[str, frozenset[str]]:
 
 
 def _is_plain(value: object) -> bool:
-    """Say whether a value holds only what YAML and JSON both keep, and not too much of it."""
+    """Return whether YAML and JSON both keep a value, and it is not too large."""
     pending, seen = [value], 0
     while pending:
         item, seen = pending.pop(), seen + 1
@@ -116,7 +116,7 @@ def _read_text(path: Path) -> str:
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the pairs as a dictionary; raises ``ValueError`` where a key is there twice, so that one would be lost."""
+    """Return the pairs as a dictionary; raises ``ValueError`` for a key given twice, which would lose a value."""
     found: dict[str, object] = {}
     for key, value in pairs:
         if key in found:
@@ -144,7 +144,7 @@ def _parse_yaml(text: str) -> object:
 def _yaml_loader() -> type[Any]:
     """Return a safe loader that refuses aliases, repeated keys and deep nesting.
 
-    Aliases and nesting let a short text stand for billions of values; of a key that is there twice one would be lost.
+    Aliases and nesting let a short text stand for billions of values; a repeated key would lose its first value.
     """
     import yaml
 
@@ -224,7 +224,7 @@ EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "measured.speedup_ci95": _INTERVAL,
     "measured.baseline": (lambda value: isinstance(value, dict), "a section of keys and plain values"),
 }
-"""Measured values that ``check`` and exports compute with: a test of each, and its words."""
+"""Measured values that ``check`` and exports compute with: the test of each, and its words."""
 
 
 def unknown_keys(document: Mapping[str, Any]) -> Iterator[str]:

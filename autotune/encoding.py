@@ -36,7 +36,7 @@ PAYLOADS: Mapping[str, type[Any]] = {
     "anatomy": Anatomy,
     "trace": Trace,
 }
-"""Under which name what an attempt gave is written."""
+"""The name under which the payload of an attempt is written."""
 
 Record = TypeVar("Record")
 
@@ -44,7 +44,7 @@ Record = TypeVar("Record")
 def to_json(record: Trial | Probe | Attempt | Result) -> dict[str, Any]:
     """Return a record as plain values, configurations as documents; the trials of a result are left out.
 
-    The fields of the attempt of a trial or a look lie among its own.
+    The fields of the attempt of a trial or a probe lie among its own.
     """
     return dict(json.loads(json.dumps(_plain_values(record))))
 
@@ -66,7 +66,7 @@ def _plain_values(value: Any) -> Any:
 
 
 def without_nan(value: Any) -> Any:
-    """Return plain values with ``None`` for what JSON cannot say: a loss, say, that is not a number."""
+    """Return plain values with ``None`` for values that JSON lacks, such as a loss of NaN."""
     if isinstance(value, Mapping):
         return {key: without_nan(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -75,12 +75,12 @@ def without_nan(value: Any) -> Any:
 
 
 def from_json(record: type[Record], values: object) -> Record:
-    """Rebuild a record from what ``to_json`` made of it. Raises ``ValueError`` naming the field that is wrong."""
+    """Rebuild a record from its ``to_json``. Raises ``ValueError`` naming the wrong field."""
     return _record(record, values, record.__name__.lower())
 
 
 def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
-    """Rebuild a result from what ``to_json`` made of it, and its trials. Raises ``ValueError``."""
+    """Rebuild a result from its ``to_json`` and its trials. Raises ``ValueError``."""
     if not isinstance(values, Mapping):
         raise _wrong("result", values, "an object")
     verdict = Verdict.UNDECIDED if values.get("verdict") == EARLIER else values.get("verdict")
@@ -104,7 +104,7 @@ def _record(record: type[Record], values: object, where: str) -> Record:
 
 
 def _of_today(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a study of before tells of a trial or a look in the words of now: some were lost with their host."""
+    """Return a trial or probe of an older study in today's words: some were lost with their host."""
     found = {name: value for name, value in values.items() if name != "host"}
     return {**found, "outcome": str(Outcome.CRASHED)} if found.get("outcome") == "lost" else found
 
@@ -122,7 +122,7 @@ def _hints(record: type[Any]) -> dict[str, Any]:
 
 
 def _built(record: type[Record], values: dict[str, Any]) -> Record:
-    """Return a record of values that are what their types ask for."""
+    """Return a record from values, each checked against its field's type."""
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]
     rest = {name: value for name, value in values.items() if name in names}
     if "payload" in names:
@@ -133,7 +133,7 @@ def _built(record: type[Record], values: dict[str, Any]) -> Record:
 
 
 def _value(kind: Any, value: object, where: str) -> Any:
-    """Return a value as what a type asks for."""
+    """Return a value as the type asks for."""
     if kind is Config:
         return _config(value, where)
     if is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""What this machine really gives a training process: CPUs, memory, GPUs and versions.
+"""The resources of this machine for a training process: CPUs, memory, GPUs and versions.
 
 A container or a batch system gives less than the machine has; the affinity mask and the control groups say how much.
 It never imports torch, so it is safe in the process that must not initialise CUDA.
@@ -47,7 +47,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What this process may use of the machine it runs on."""
+    """The part of the machine that this process may use."""
 
     cpus: int
     """CPUs that can be kept busy all the time: affinity and whole CPUs of quota, at least 1."""
@@ -64,14 +64,14 @@ class Host:
     gpus: tuple[Gpu, ...]
     """NVIDIA GPUs in the driver's order."""
     versions: Mapping[str, str]
-    """Versions of python, torch, optuna and autotune; what is not installed is left out."""
+    """Versions of python, torch, optuna and autotune, as far as installed."""
     platform: str
     """Operating system, kernel and architecture."""
     open_files: int | None = None
     """Files, sockets and shared memory that a process may hold open (``ulimit -n``); ``None`` without a limit."""
 
     def for_rank(self, ranks: int) -> Host:
-        """Return what one of several ranks on this host may use: a share of its CPUs and its memory."""
+        """Return the share of CPUs and memory for one of several ranks on this host."""
         if ranks == 1:
             return self
         return replace(
@@ -85,7 +85,7 @@ class Host:
 
     @property
     def traits(self) -> dict[str, str]:
-        """What makes measurements on two machines comparable, in words: CPUs, GPUs, and their memory in whole GiB."""
+        """The comparable facts of a machine in words: CPUs, GPUs, and their memory in whole GiB."""
         gpus = sorted(" ".join([gpu.name, *map(_gib, filter(None, [gpu.memory_bytes]))]) for gpu in self.gpus)
         return {
             "CPU": self.cpu_model,
@@ -96,7 +96,7 @@ class Host:
 
 
 def inspect_host(root: Path = Path("/")) -> Host:
-    """Say what this machine gives; never fails, whatever cannot be read does not limit.
+    """Return the resources of this machine; never fails: a limit that cannot be read is none.
 
     ``root`` is where /proc, /sys and /dev are found.
     """
@@ -125,7 +125,7 @@ def usable_cpus(affinity: int, quota: float | None) -> int:
 
 
 class MemoryMeter:
-    """The memory of the machine, or of its control groups: what limits it is found once, what is left read anew."""
+    """The memory of the machine, or of its control groups: limits are found once, free memory is read anew."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -236,7 +236,7 @@ def _versions() -> dict[str, str]:
 
 
 def cpu_model(root: Path = Path("/")) -> str:
-    """Return the CPU's name; on machines that give none, the architecture and what tells its cores apart."""
+    """Return the CPU's name; without one, the architecture and the features of its cores."""
     facts = read_fields(root / "proc/cpuinfo", ":")
     if named := facts.get("model name") or facts.get("cpu"):
         return " ".join(named.split())
@@ -305,7 +305,7 @@ def throttled_seconds(root: Path) -> float | None:
 
 
 def text_of(path: Path) -> str:
-    """Return what is in a file, such as one of /proc; empty when unreadable."""
+    """Return the text of a file, such as one of /proc; empty when unreadable."""
     try:
         return path.read_bytes().decode("utf-8", "replace")
     except (OSError, ValueError):  # ValueError: a path that no file can have

@@ -1,4 +1,4 @@
-"""What a run may take: the time of its budget and the memory of the machine, as people write them."""
+"""The limits of a run: the time of its budget and the memory of the machine, as people write them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = re.compile(
 LEAST_BUDGET = 30.0
 """Seconds in which a baseline and one alternative can be measured and compared, with imports and build."""
 GRACE, SHARE_GRACE = 10.0, 5.0
-"""Seconds after the end of the budget, and after that of the search's share of it, in which what has begun may end."""
+"""Seconds after the end of the budget, and of the search's share of it, for a running measurement to end."""
 USUAL_BUDGETS = (30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 """Seconds of the budgets that are proposed."""
 _SIZE = re.compile(rf"({_NUMBER})\s*([KMGT]i?)?B?", re.IGNORECASE)
@@ -76,7 +76,7 @@ class Budget:
     """Wall time for everything."""
 
     seconds: float
-    """In all."""
+    """Seconds of the whole budget."""
     now: Callable[[], float] = time.monotonic
     """The clock; injected by tests and simulated machines."""
     start: float = field(init=False)

@@ -1,4 +1,4 @@
-"""Records of short looks at parts of the pipeline: the search predicts the whole from them, a diagnosis explains it.
+"""Records of probes, measurements of parts of the pipeline: a search predicts from them, a diagnosis explains by them.
 
 All are frozen and made of plain values, so that they travel as JSON.
 """
@@ -16,14 +16,14 @@ a batch is slow enough to tell."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProbe:
-    """A training step on batches that are already on the device: what no loader can beat."""
+    """A training step on batches already on the device: no loader can beat it."""
 
     samples_per_second: float
     """The ceiling of this batch size, precision and number of threads: all samples over all seconds."""
     first_step_seconds: float
-    """What the first step took: with compilation, where the model is compiled."""
+    """Seconds of the first step, compilation of a compiled model included."""
     host_seconds: float
-    """What the host spends on asking an accelerator for one step; on a CPU the whole step."""
+    """Seconds that the host takes to launch one step on an accelerator; on a CPU the whole step."""
     cpu_seconds: float
     """CPU time of one step, all threads together."""
     peak_memory_bytes: int
@@ -31,7 +31,7 @@ class ComputeProbe:
     memory: Literal["device", "host"]
     """Which memory that is: device (reserved), or host."""
     memory_limit_bytes: int
-    """How much of that memory this machine gives."""
+    """Size of that memory on this machine."""
     host_memory_bytes: int
     """Peak host memory of the training process alone."""
     spread: float = 0.0
@@ -40,40 +40,40 @@ class ComputeProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderTrace:
-    """What it takes to build batches of one size, as one worker does it and as the training process does."""
+    """The cost of batches of one size, built by one worker and by the training process."""
 
     batch_size: int
     """Samples in a batch."""
     build_seconds: tuple[float, ...]
-    """How long one worker took for each batch, one after the other."""
+    """Seconds that one worker took for each batch, one after the other."""
     receive_seconds: float
-    """What the training process spends on taking a batch that is ready."""
+    """Seconds that the training process takes to receive a ready batch."""
     pin_seconds: float
-    """What the thread that pins memory spends on a batch; 0 on a CPU."""
+    """Seconds that the pinning thread spends on a batch; 0 on a CPU."""
     transfer_seconds: float
-    """Copying a batch to the device from memory that is not pinned; 0 on a CPU."""
+    """Seconds to copy a batch to the device from unpinned memory; 0 on a CPU."""
     cpu_seconds: float
     """CPU time of building one batch in a worker."""
     batch_bytes: int
     """Bytes of the tensors in a batch."""
     start_seconds: float
-    """What starting one worker takes, before it builds its first batch."""
+    """Seconds to start one worker, before it builds its first batch."""
     worker_memory_bytes: int
     """Memory that one worker holds and shares with nobody."""
     storage_share: float | None
     """Share of the bytes read that came from storage and not from the page cache."""
     order_seconds: float = 0.0
-    """What the sampler takes to order an epoch, with and without workers."""
+    """Seconds that the sampler takes to order an epoch, with and without workers."""
     batch_tensors: int = 1
     """Tensors in a batch: each is an open file while it is on its way from a worker."""
     inline_seconds: float | None = None
     """Mean time of a batch without workers, where it is known: training without them tells."""
     again_seconds: float | None = None
-    """Mean time of building the same batch once more in the same worker; ``None`` where that was not tried."""
+    """Mean time of building the same batch once more in the same worker; ``None`` where not tried."""
 
     @property
     def keeps_samples(self) -> bool:
-        """Whether the dataset, or the system for it, keeps what was read, so that later epochs are faster."""
+        """Whether dataset or system keep the samples that were read, so that later epochs are faster."""
         return self.again_seconds is not None and is_kept(fmean(self.build_seconds), self.again_seconds)
 
 
@@ -89,7 +89,7 @@ class NumericsCheck:
     reference_losses: tuple[float, ...]
     """Loss of each step in fp32."""
     other_losses: tuple[float, ...]
-    """Loss of each step in fp32 with the batches in another order and other random numbers: what chance makes of it."""
+    """Loss of each step in fp32 with the batches in another order and other random numbers: the effect of chance."""
     losses: tuple[float, ...]
     """Loss of each step in the mixed precision and with the options, batches in the order of the reference."""
     overflows: tuple[int, ...]
@@ -97,7 +97,7 @@ class NumericsCheck:
     settles: bool
     """Whether the gradient scaler of fp16 found a scale with which no step is skipped; true in other precisions."""
     seconds: float
-    """What the runs took, all together."""
+    """Seconds of all runs together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class CodeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synchronisation:
-    """An operator for which the host waits until an accelerator has come to it, and the code that asks for it."""
+    """An operator that makes the host wait for the accelerator, and the code that calls it."""
 
     operator: str
     """Its name, as in ``aten::_local_scalar_dense``, which reads one value."""
@@ -124,7 +124,7 @@ class Synchronisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """What is inside the user's dataset, collate function, model and training step."""
+    """The inside of the user's dataset, collate function, model and training step."""
 
     sample_seconds: float
     """Mean time of one sample in the training process, read as a loader reads it."""
@@ -141,7 +141,7 @@ class Anatomy:
     is_custom_collate: bool
     """Whether a collate function was given."""
     dataset_bytes: int | None
-    """What a spawned worker receives: the pickled dataset without tensors, which travel in shared memory; ``None``
+    """Bytes that a spawned worker receives: the pickled dataset without tensors, which go by shared memory; ``None``
     where it cannot be pickled, or not in a second."""
     python_objects: int
     """Python objects in the dataset's lists, dictionaries, tuples and sets, counted up to a million. Forked workers
@@ -156,7 +156,7 @@ class Anatomy:
     has_cuda_build: bool
     """Whether this build of torch could use an accelerator at all."""
     seconds: float
-    """What the look took."""
+    """Seconds of the probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class TracedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A trace of training steps in a file, and what took longest in them."""
+    """A trace of training steps in a file, and their longest operations."""
 
     path: str
     """The file: JSON that Perfetto and ``chrome://tracing`` show."""

@@ -14,11 +14,13 @@ from autotune.config import Config
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
 SCHEMA = 10
-"""Version of these records: a study that was stored with another one is not continued."""
+"""Version of these records: a study stored with another version is not continued."""
 EARLIEST_SCHEMA = 6
-"""The oldest version of which a study can be shown: whatever a record has gained since has a default."""
+"""The oldest version of a study that can be shown: later fields of a record have defaults."""
 THROTTLED = 0.05
-"""Share of the time that a CPU quota may stop processes before it is told."""
+"""Share of the time for which a CPU quota may stop processes before it is reported."""
+ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
+"""Advice where loader workers compute in several threads."""
 Kind = Literal["baseline", "search", "skipped", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
@@ -28,7 +30,7 @@ Interval = tuple[float, float]
 
 
 class Outcome(StrEnum):
-    """What became of a trial; everything but ``OK`` is infeasible, and none of it ends the study."""
+    """Outcome of a trial; all but ``OK`` are infeasible, and none of them ends the study."""
 
     OK = "ok"
     DEVICE_OOM = "device_oom"
@@ -55,7 +57,7 @@ class Outcome(StrEnum):
     """Measured while others used the machine, which makes it less certain; without numbers where they left too little
     memory for it."""
     SKIPPED = "skipped"
-    """Never run: what was measured before shows that it cannot win, or would not fit."""
+    """Never run: earlier measurements show that it cannot win, or would not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class StepTime:
     optimizer: float
     """Optimizer step, gradient scaling and zeroing."""
     other: float
-    """What is left: the loop itself."""
+    """The rest: the loop itself."""
     communication: float = 0.0
     """With several ranks: waiting for the others' gradients after the own ones were done; what of it lies behind
     backward costs nothing."""
@@ -86,12 +88,12 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the machine was doing from the first batch of a measurement on; ``None`` where the system does not say."""
+    """The state of the machine from the first batch of a measurement on; ``None`` where the system does not say."""
 
     own_cpus: float
     """Average number of CPUs used by the measuring process and its workers."""
     foreign_cpus: float
-    """Average number of CPUs used by everything else, stolen time included."""
+    """Average number of CPUs used by other processes, stolen time included."""
     cpus: int
     """CPUs that the process may be scheduled on."""
     is_crowded: bool
@@ -114,11 +116,11 @@ class Conditions:
     gpu_process_bytes: int | None
     """Device memory of the process, context and libraries included (NVML)."""
     gpu_foreign_bytes: int | None
-    """Device memory that other processes hold (NVML); ``None`` where it does not show who holds how much."""
+    """Device memory of other processes (NVML); ``None`` where NVML does not show its holders."""
     gpu_slowdowns: tuple[str, ...]
     """Faults or heat that kept the clocks down."""
     allocator_retries: int
-    """How often the device's memory was full and the allocator had to give back what it kept; 0 on a CPU."""
+    """How often device memory was full and the allocator had to free its cache; 0 on a CPU."""
     neighbours: tuple[str, ...] = ()
     """The other processes that used the most CPUs, each with its number and the CPUs it used."""
     named_cpus: float = 0.0
@@ -136,17 +138,17 @@ class Conditions:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether a CPU quota stopped the processes for more of the time than hardly matters."""
+        """Whether a CPU quota stopped the processes for a relevant share of the time."""
         return (self.throttled_share or 0.0) > THROTTLED
 
     @property
     def taken_share(self) -> float:
-        """Share of the CPUs that others took where they could have been used; 0 elsewhere."""
+        """Share of the CPUs that others took from the measurement; 0 where it did not need them."""
         return min(1.0, self.foreign_cpus / self.cpus) if self.is_crowded else 0.0
 
     @property
     def crowd_text(self) -> str:
-        """What others used of the CPUs, and who they are as far as that is known."""
+        """The CPUs that other processes used, and their names where known."""
         text = f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile"
         if not self.neighbours:
             return text
@@ -177,7 +179,7 @@ class RankShare:
     data_wait_seconds: float
     """The part of ``own_seconds`` in which it waited for its batch."""
     peak_memory_bytes: int
-    """Its own peak, of the memory that limits the run."""
+    """Its own peak in bytes, of the memory that limits the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +226,7 @@ class Measurement:
     memory: Literal["device", "host"]
     """Which memory ``peak_memory_bytes`` counts: device (reserved), or host."""
     memory_limit_bytes: int
-    """How much of that memory this machine gives."""
+    """Size of that memory on this machine."""
     peak_allocated_bytes: int | None
     """Peak of live tensors on the device; ``None`` on CPU."""
     host_memory_bytes: int
@@ -240,7 +242,7 @@ class Measurement:
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions
-    """What the machine was doing meanwhile."""
+    """The state of the machine during the measurement."""
     loss: float | None
     """The last loss of the window, for the check that it is finite."""
     beginning_samples: int | None = None
@@ -257,7 +259,7 @@ class Measurement:
     ranks: tuple[RankShare, ...] = ()
     """Each rank's part of a step; empty with one process."""
     notes: tuple[str, ...] = ()
-    """What a reader must know to trust this number, in plain words."""
+    """Reasons to trust this number less, in plain words."""
 
     @property
     def epoch_peak_bytes(self) -> int:
@@ -279,7 +281,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFacts:
-    """What the child found out about the workload before anything was tuned."""
+    """Facts about the workload, found before the first measurement."""
 
     dataset_length: int | None
     """Samples in the dataset; ``None`` for an iterable dataset without a length."""
@@ -331,6 +333,12 @@ class WorkloadFacts:
     and what was available then."""
 
 
+def to_divide(ranks: int) -> str:
+    """Return advice for an iterable dataset whose workers, in so many ranks, yield the same samples."""
+    who, by = ("", "") if ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
+    return f"divide the dataset among the {who}workers with {by}torch.utils.data.get_worker_info()"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """How long and how carefully to measure one configuration."""
@@ -344,7 +352,7 @@ class Request:
     fresh: bool = False
     """Whether a new process is required, as for confirmation."""
     part: Part = "training"
-    """What to measure."""
+    """The part of training to measure."""
     seed: int | None = None
     """Decides where in an epoch's order training begins, and the order itself where it is random; ``None`` for any."""
     least_rate: float | None = None
@@ -355,19 +363,19 @@ class Request:
 
 
 Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | Anatomy | Trace
-"""What a measurement gives, by the part that it is about."""
+"""The numbers of a measurement, by its part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a runner says of one measurement."""
+    """One measurement: its outcome, and its numbers or the reason for none."""
 
     outcome: Outcome
-    """What became of it."""
+    """Its outcome."""
     payload: Payload | None = None
-    """What it gave; ``None`` unless the outcome is ok or suspect."""
+    """Its numbers; ``None`` unless the outcome is ok or suspect."""
     message: str = ""
-    """What went wrong, in one line."""
+    """The reason for a failure, in one line."""
     details: str = ""
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
@@ -385,12 +393,12 @@ class Attempt:
 
     @property
     def compute(self) -> ComputeProbe | None:
-        """What a look at the step alone gave."""
+        """The numbers of a probe of the step alone."""
         return self.payload if isinstance(self.payload, ComputeProbe) else None
 
     @property
     def loader(self) -> LoaderTrace | None:
-        """What a look at the loader alone gave."""
+        """The numbers of a probe of the loader alone."""
         return self.payload if isinstance(self.payload, LoaderTrace) else None
 
     @property
@@ -400,53 +408,53 @@ class Attempt:
 
     @property
     def anatomy(self) -> Anatomy | None:
-        """What is inside the user's code."""
+        """The inside of the user's code."""
         return self.payload if isinstance(self.payload, Anatomy) else None
 
     @property
     def trace(self) -> Trace | None:
-        """Where the trace of some steps was written, and what took longest in them."""
+        """The trace of some steps: its file, and the longest operations."""
         return self.payload if isinstance(self.payload, Trace) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A short look at one part of the pipeline, and what became of it."""
+    """A probe of one part of the pipeline, and its outcome."""
 
     part: Part
-    """Which one."""
+    """The part."""
     config: Config
     """Batch size, precision and threads it was made with."""
     attempt: Attempt
-    """What became of it; its message may be why a precision must not be used."""
+    """Its outcome; the message may say why a precision must not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One configuration and what became of it."""
+    """One configuration and its outcome."""
 
     number: int
     """Position in the study; the baseline is 0."""
     kind: Kind
     """Why it was measured."""
     config: Config
-    """What was measured."""
+    """The measured configuration."""
     attempt: Attempt
-    """What became of it."""
+    """Its outcome."""
     predicted: float | None = None
-    """Samples per second that were expected of it, before it ran."""
+    """Expected samples per second, before it ran."""
     bound: float | None = None
-    """Samples per second that it could not exceed, by what was known before it ran."""
+    """Upper bound of its samples per second, before it ran."""
     round: str | None = None
     """Which round of confirmation it belongs to; ``None`` for any other trial."""
     entry: int | None = None
-    """Which of all that a study has compared with the baseline it is, from 0; ``None`` for any other trial."""
+    """Its number among all configurations compared with the baseline, from 0; ``None`` for any other trial."""
     planned: int | None = None
-    """Over how many rounds most of its chance of a false claim is spent; ``None`` until that is known, in its third."""
+    """Rounds over which most of its chance of a false claim is spent; ``None`` before its third."""
 
     @property
     def outcome(self) -> Outcome:
-        """What became of it."""
+        """Its outcome."""
         return self.attempt.outcome
 
     @property
@@ -461,10 +469,10 @@ class Trial:
 
 
 class Runner(Protocol):
-    """Anything that can measure a configuration: a machine, a simulated one, a recorded study."""
+    """Anything that can measure a configuration: a machine, a simulation, a recorded study."""
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions."""
 
     def close(self) -> None:
-        """End what is being measured, as when the user interrupts it; the next measurement begins anew."""
+        """End the running measurement, as after an interrupt; the next measurement begins anew."""

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 EXIT_CODE = 130
-"""What a process ends with that was asked to stop, as shells say it for Ctrl-C."""
+"""Exit code of a process that was asked to stop, as shells give it for Ctrl-C."""
 SAME_EVENT = 0.5
 """Seconds in which SIGHUP or SIGTERM may come twice for one reason: from the kernel and from a shell, say."""
 PATIENCE = 1.0
@@ -26,7 +26,7 @@ PATIENCE = 1.0
 SHOW_CURSOR = b"\x1b[?25h"
 """A live display hides the cursor."""
 END_AT_ONCE: set[Callable[[], None]] = set()
-"""What ends processes that were started, for when there is no time to ask them."""
+"""Functions that end started processes, for when there is no time to ask them."""
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -35,7 +35,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 def interruptible() -> Iterator[None]:
     """Turn the signals into ``KeyboardInterrupt`` for as long as this lasts; those that are ignored stay so.
 
-    What runs under ``nohup``, or in the background of a script, ignores some. Does nothing outside the main thread.
+    A run under ``nohup``, or in the background of a script, ignores some. Does nothing outside the main thread.
     """
     handler = _Handler()
     taken = _replace_handlers(handler, lambda current: current not in (signal.SIG_IGN, None))
@@ -72,7 +72,7 @@ def shielded() -> Iterator[None]:
 
 
 def _replace_handlers(new: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]) -> dict[int, Any]:
-    """Install a handler in place of those that are wanted, and return these."""
+    """Install a handler for the wanted signals, and return the handlers that it replaces."""
     if threading.current_thread() is not threading.main_thread():
         return {}  # signals are only ever handled in the main thread
     taken = {number: current for number in _SIGNALS if wanted(current := signal.getsignal(number))}
@@ -112,7 +112,7 @@ class _Handler:
         raise KeyboardInterrupt
 
     def _leave_closed_terminals(self) -> None:
-        """Write what was meant for a terminal that is gone to nowhere: writing there would fail."""
+        """Discard output for a terminal that is gone, where writing would fail."""
         for descriptor in self._terminals:
             if not _is_terminal(descriptor):
                 nothing = os.open(os.devnull, os.O_RDWR)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Interval = tuple[float, float]
 Covariates = tuple[Sequence[float | None], Sequence[float | None]]
-"""What both values of each pair follow; ``None`` where it is not known."""
+"""The covariate of both values of each pair; ``None`` where unknown."""
 
 
 MANY_DEGREES = 30
@@ -43,7 +43,7 @@ up to a fifth more often than agreed (``tests/search/test_sequential.py``)."""
 FIRST_SHARE = 0.7
 """Share of it for the first configuration to enter; each later one gets half of the rest."""
 USUAL_SPREAD, USUAL_PAIRS = 0.1, 2.0
-"""What is known of the spread of a pair's difference before the first: this share of the rates, worth so many pairs."""
+"""Prior of the spread of a pair's difference: this share of the rates, worth so many pairs."""
 HUGE = 20.0
 """Logarithm of a ratio that no interval need exceed."""
 GRID = 401
@@ -179,7 +179,7 @@ def fieller_interval(numerators: Sequence[float], denominators: Sequence[float],
 
 
 def value_at(values: Sequence[float], covariates: Sequence[float], at: float) -> tuple[float, float]:
-    """Return what values are expected to be where a covariate has a value, and the variance of that.
+    """Return the expectation of values at a value of a covariate, and its variance.
 
     By least squares, from three values on; where the covariate does not vary, their mean. Source: Draper and Smith,
     Applied Regression Analysis, 1.4.
@@ -192,7 +192,7 @@ def value_at(values: Sequence[float], covariates: Sequence[float], at: float) ->
 
 
 def adjusted(values: Sequence[float], covariates: Sequence[float], at: float) -> list[float]:
-    """Return values as they would be had a covariate had one value all the time, by the slope that fits them best."""
+    """Return values as with a constant covariate, by the slope that fits them best."""
     slope = _slope(values, covariates)
     return [value + slope * (at - x) for value, x in zip(values, covariates, strict=True)]
 
@@ -280,7 +280,7 @@ def mser_truncation(values: Sequence[float], most: int | None = None) -> int:
 
 
 def trend(values: Sequence[float]) -> float:
-    """Return how far a series rises (positive) or falls, in standard deviations of what chance would give.
+    """Return how far a series rises (positive) or falls, in standard deviations of chance.
 
     This is Kendall's rank correlation with the order, in its normal approximation. It is the number of rising pairs
     less falling pairs over ``sqrt(n (n - 1) (2 n + 5) / 18)`` (Kendall, Rank Correlation Methods, 1948).
@@ -403,7 +403,7 @@ def _normal_bounds(rounds: int, alpha: float, planned: int) -> tuple[float, ...]
 
 
 def _exceeded_with(chance: float, points: Floats, mass: Floats, spread: float) -> float:
-    """Return what the next step of a walk at ``points`` exceeds with a chance."""
+    """Return the value that the next step of a walk at ``points`` exceeds with a chance."""
     low, high = float(points.min()), float(points.max()) + FAR * spread
     while high - low > 1e-6:
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""More of the training step than its precision: options that are applied to a model and its optimizer in place.
+"""Options of the training step beside precision, applied to a model and its optimizer in place.
 
 Off by default; ``--explore`` tries them. Torch is imported once one is applied.
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS = {
-    "channels_last": "stores images and convolution weights with the channels last; needs 4-D weights",
+    "channels_last": "stores images and convolution weights channels-last; needs 4-D weights",
     "tf32": "multiplies and convolves fp32 in TF32; CUDA only, for the whole process",
     "cudnn_benchmark": "lets cuDNN try its convolution algorithms for each shape; CUDA only, for the whole process",
     "fused_optimizer": "updates all parameters in one kernel; Adam, AdamW, SGD and Adagrad of torch",
-    "checkpointing": "computes repeated blocks again in backward instead of storing what is inside; saves memory",
+    "checkpointing": "recomputes repeated blocks in backward instead of storing their activations; saves memory",
     "compile": "torch.compile; needs a C++ compiler on a CPU, and time for the first step",
 }
-"""Every option, and what it does, in the order in which they are applied: what is compiled is all that came before."""
+"""Every option and its effect, in the order of application: compiling comes last and covers all before it."""
 
 TF32_CAPABILITY = (8, 0)
 """CUDA compute capability of the first GPUs with TF32."""
@@ -37,7 +37,7 @@ def parse_options(given: str | Iterable[str], name: str = "--explore") -> tuple[
     """Return the options that are named, each once, in the order of ``OPTIONS``.
 
     ``given`` is a sequence of names, or text: ``"all"``, or names with commas between. Raises ``UsageError``, which
-    names the flag or field ``name``, for what is no option.
+    names the flag or field ``name``, for an unknown option.
     """
     if given == "all":
         return tuple(OPTIONS)
@@ -110,7 +110,7 @@ def _cuda_device(option: str, model: nn.Module) -> torch.device:
 
 
 def _fuse(optimizer: torch.optim.Optimizer | None) -> None:
-    """Do what the optimizer's constructor does with ``fused=True``; its state goes where the kernel wants it."""
+    """Act as the optimizer's constructor with ``fused=True``; its state goes where the kernel wants it."""
     import torch
 
     if optimizer is None:

@@ -1,4 +1,4 @@
-"""What is trained: ``"mymod:build"`` or live objects become a ``Workload``.
+"""Workloads, the models and data that are trained: ``"mymod:build"`` or live objects become a ``Workload``.
 
 The parent only describes the workload (``describe``); the child, and nobody else, loads it (``load``).
 """
@@ -52,7 +52,7 @@ class Workload:
     sampler: Sampler[Any] | None = None
     """As for a DataLoader; without it a map-style dataset is shuffled."""
     batch_sampler: Callable[[int], Sampler[list[int]]] | None = None
-    """``batch_sampler(batch_size)`` returns what a DataLoader takes under that name, for example length buckets."""
+    """``batch_sampler(batch_size)`` returns a DataLoader's ``batch_sampler``, for example length buckets."""
     loss_reduction: Reduction | None = None
     """Whether the loss is a ``mean`` over the samples of a batch or their ``sum``, which gradient accumulation must
     know; by default what ``loss.reduction`` says, else a mean. A mean over tokens counts as one over samples."""
@@ -86,11 +86,11 @@ class PickledWorkload:
     """Live objects, pickled by value where they come from ``__main__``."""
 
     blob: bytes
-    """What cloudpickle made of the ``Workload``."""
+    """The ``Workload`` as bytes of cloudpickle."""
     path: tuple[str, ...]
     """The caller's ``sys.path``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller has set of torch for its whole process."""
+    """The caller's process-wide settings of torch."""
 
 
 TAKEN = {
@@ -122,7 +122,7 @@ def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSo
 
     if getattr(workload.model, "_compiled_call_impl", None) is not None:
         raise UsageError(
-            "the model was compiled in place, which a copy cannot keep: pass it before model.compile(); " + COMPILING
+            "the model was compiled in place, and its copy cannot be: pass it before model.compile(); " + COMPILING
         )
     try:
         return PickledWorkload(blob=cloudpickle.dumps(workload), path=path, settings=differing_settings())
@@ -307,7 +307,7 @@ def _unpicklable_part(workload: Workload) -> str:
 
 
 Setting = tuple[Any, Callable[[], Any], Callable[[Any], object]]
-"""One of torch's settings: its default, what reads it and what sets it."""
+"""One of torch's settings: its default, its getter and its setter."""
 
 
 def differing_settings() -> dict[str, Any]:
@@ -321,7 +321,7 @@ def differing_settings() -> dict[str, Any]:
 
 
 def set_settings(settings: Mapping[str, Any]) -> None:
-    """Set what ``differing_settings`` has found in another process."""
+    """Apply the result of ``differing_settings`` from another process."""
     known = torch_settings()
     for name, value in settings.items():
         known[name][2](value)

@@ -1,1 +1,1 @@
-"""What limits training, and what to do about it. Pure: no clock, no torch, no I/O."""
+"""The limits of training, and advice. Pure: no clock, no torch, no I/O."""

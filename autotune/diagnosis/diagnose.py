@@ -1,4 +1,4 @@
-"""What is slow in training with one configuration, and why: one measured run, and short looks at its parts."""
+"""The limit of training with one configuration: one measured run, and probes of its parts."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from autotune.workload import Workload, describe
 WINDOW_SECONDS = 5.0
 """Longest window of the measurement."""
 PART_SECONDS = 2.0
-"""Length of each look at a part."""
+"""Seconds of each probe of a part."""
 TIME_LIMIT = 120.0
-"""Seconds after which a measurement or a look is given up."""
+"""Seconds after which a measurement or a probe is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What limits training with one configuration, and what to do about it."""
+    """The limit of training with one configuration, and the remedy."""
 
     config: Config
     """The configuration."""
     facts: WorkloadFacts
     """The workload."""
     measurement: Measurement
-    """What training with it gave."""
+    """The numbers of training with it."""
     findings: tuple[Finding, ...]
-    """What limits the rate, that which takes the most time first, then what is worth knowing besides."""
+    """The limits of the rate, the most expensive first, then other facts worth knowing."""
     anatomy: Anatomy | None
-    """What is inside the code of dataset and step; ``None`` where the look failed."""
+    """The inside of dataset and step; ``None`` where the probe failed."""
     trace: Trace | None
-    """Where the trace lies, and its longest operations; ``None`` where none was asked for."""
+    """The trace's file and its longest operations; ``None`` without a trace."""
     notes: tuple[str, ...]
-    """What could not be looked at, and what else is to be known."""
+    """Probes that failed, and other facts to know."""
 
     @property
     def bottleneck(self) -> Cause:
-        """What limits the rate most."""
+        """The strongest limit of the rate."""
         return self.findings[0].cause
 
 
@@ -62,9 +62,9 @@ def diagnose(
     trace: str | Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Diagnosis:
-    """Measure one configuration for some seconds, look at its parts, and say what is slow and what to do about it.
+    """Measure one configuration for some seconds, probe its parts, and name its limit and the remedy.
 
-    ``workload``, ``dataset`` and ``device`` are those of ``tune``. ``config`` is what to look at, a ``Config`` or its
+    ``workload``, ``dataset`` and ``device`` are those of ``tune``. ``config`` is the configuration, a ``Config`` or its
     fields: by default batch size 32, no workers and fp32. ``trace`` is a file to which torch's profiler writes a few
     steps, in Chrome's format, after everything was measured.
 
@@ -88,7 +88,7 @@ def diagnose(
 
 @dataclass(slots=True)
 class _Looks:
-    """The looks at one configuration."""
+    """The probes of one configuration."""
 
     runner: Runner
     config: Config
@@ -96,7 +96,7 @@ class _Looks:
     messages: Messages
 
     def diagnosis(self, trace: str | Path | None) -> Diagnosis:
-        """Measure, look at the parts, and conclude."""
+        """Measure, probe the parts, and conclude."""
         measured = self._measure()
         compute, loader, inside = (self._look(part) for part in ("compute", "loader", "anatomy"))
         traced = None if trace is None else self._trace(Path(trace))

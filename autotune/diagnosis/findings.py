@@ -1,4 +1,4 @@
-"""What a diagnosis finds: causes, each with its evidence and what to do."""
+"""The findings of a diagnosis: causes, each with evidence and advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
 from autotune.records import Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
 
 LEAST_SHARE = 0.1
-"""Share of the training time from which a part counts as what limits the rate."""
+"""Share of the training time from which a part counts as a limit of the rate."""
 FASTER = 1.02
 """Ratio of two rates from which one counts as faster."""
 
@@ -27,16 +27,16 @@ OF_LOADERS = (
     Outcome.UNPICKLABLE,
     Outcome.USER_ERROR,
 )
-"""What becomes of a configuration that its workers let fail; for want of memory smaller batches may not."""
+"""Outcomes of failing workers; those for want of memory may pass with smaller batches."""
 
 
 class Cause(StrEnum):
-    """What keeps training from being faster, or will get in its way."""
+    """A reason why training is not faster, or will not be."""
 
     COMPUTE = "compute"
     """The model itself: no loader could make it faster."""
     LAUNCH = "launch"
-    """The host asks the accelerator for work more slowly than that does it."""
+    """The host launches work more slowly than the accelerator does it."""
     MEMORY = "memory"
     """The device's memory is full, and is given back and taken again in every step."""
     HEAT = "heat"
@@ -48,7 +48,7 @@ class Cause(StrEnum):
     WAITING = "waiting"
     """Building a batch waits for something that is neither a CPU nor local storage, such as a network or a lock."""
     ONE_READER = "one_reader"
-    """What building a batch waits for serves one worker at a time."""
+    """Storage or a lock serves one worker at a time."""
     CPUS = "cpus"
     """Every CPU is busy: loader and step take them from each other."""
     QUOTA = "quota"
@@ -56,9 +56,9 @@ class Cause(StrEnum):
     WORKER_THREADS = "worker_threads"
     """Each loader worker computes in several threads, and all of them share the CPUs."""
     RECEIVE = "receive"
-    """The training process is busy with taking batches from its workers."""
+    """The training process is busy receiving batches from its workers."""
     PINNING = "pinning"
-    """The one thread that copies batches into pinned memory."""
+    """One thread copies all batches into pinned memory."""
     COPY = "copy"
     """Copying batches to the device."""
     COMMUNICATION = "communication"
@@ -98,22 +98,22 @@ class Finding:
     """One cause, in plain words."""
 
     cause: Cause
-    """Which one."""
+    """The cause."""
     is_limit: bool
-    """Whether it limits the rate now; what does not is worth knowing all the same."""
+    """Whether it limits the rate now; other findings are worth knowing all the same."""
     what: str
-    """What happens, in a sentence."""
+    """The finding, in a sentence."""
     evidence: tuple[str, ...]
-    """The figures that say so."""
+    """The figures behind it."""
     advice: str
-    """What to do about it."""
+    """The advice."""
     share: float | None = None
     """Largest share of the training time that it takes; ``None`` where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything that is known of one configuration; what was not looked at is ``None``."""
+    """All facts about one configuration; ``None`` for parts without a probe."""
 
     config: Config
     """The configuration."""
@@ -122,19 +122,19 @@ class Evidence:
     host: Host
     """The machine."""
     measurement: Measurement
-    """What training with it gave."""
+    """The numbers of training with it."""
     compute: ComputeProbe | None = None
-    """A look at the step alone."""
+    """A probe of the step alone."""
     loader: LoaderTrace | None = None
-    """A look at the loader alone, at about this batch size."""
+    """A probe of the loader alone, at about this batch size."""
     anatomy: Anatomy | None = None
-    """A look into the code of dataset and step."""
+    """A probe of the code of dataset and step."""
     trials: tuple[Trial, ...] = ()
-    """What was measured beside, this configuration and others."""
+    """All measured trials, of this configuration and others."""
     looks: tuple[Probe, ...] = ()
-    """The looks at parts, those that failed included."""
+    """The probes of parts, failed probes included."""
     refusal_of_more_workers: str | None = None
-    """Why no more loader workers would fit; ``None`` where they would."""
+    """The reason why no more loader workers would fit; ``None`` where they would."""
 
     @property
     def is_asynchronous(self) -> bool:
@@ -150,7 +150,7 @@ class Evidence:
 
     @property
     def rates(self) -> dict[Config, float]:
-        """The mean rate of each configuration that was measured with the same step, its own one included."""
+        """The mean rate of each measured configuration with the same step, its own included."""
         step, rates = self._step(self.config), {self.config: [self.measurement.samples_per_second]}
         for trial in self.trials:
             if trial.rate is not None and self._step(trial.config) == step:
@@ -158,7 +158,7 @@ class Evidence:
         return {config: fmean(found) for config, found in rates.items()}
 
     def is_no_faster(self, is_meant: Callable[[Config], bool]) -> bool:
-        """Return whether what is meant was measured with the same step, and none of it is faster."""
+        """Return whether the meant configurations were measured with the same step, and none is faster."""
         rates = self.rates
         own = max(self.measurement.samples_per_second, rates[self.config])
         found = [rate for config, rate in rates.items() if is_meant(config)]
@@ -174,7 +174,7 @@ class Evidence:
 
     @property
     def failures(self) -> Iterator[tuple[int, int, Attempt]]:
-        """What failed for its loader: how many workers, the batch size, and what became of it."""
+        """The failures of loaders: number of workers, batch size, and outcome."""
         for probe in self.looks:
             if probe.part == "loader" and probe.attempt.outcome in OF_LOADERS:
                 yield 1, probe.config.batch_size, probe.attempt
@@ -183,7 +183,7 @@ class Evidence:
                 yield trial.config.num_workers, trial.config.batch_size, trial.attempt
 
     def _step(self, config: Config) -> StepKey:
-        """Return what a step's time depends on; beside an accelerator the host's threads hardly matter."""
+        """Return the settings that a step's time depends on; beside an accelerator the host's threads hardly matter."""
         threads = 0 if self.is_asynchronous else config.intra_op_threads or self.facts.intra_op_threads
         return config.step_key._replace(threads=threads)
 
@@ -194,7 +194,7 @@ def limit(cause: Cause, what: str, evidence: tuple[str, ...], advice: str, share
 
 
 def loader_figures(evidence: Evidence) -> tuple[str, ...]:
-    """Return what is known of building a batch."""
+    """Return the cost of building a batch, in words."""
     split, loader = evidence.measurement.step_time, evidence.loader
     waited = f"{ms(split.data_wait)} of a step of {ms(split.total)} is waiting for data"
     if loader is None:

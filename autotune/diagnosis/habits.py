@@ -1,4 +1,4 @@
-"""What is worth knowing beside the limit: habits of the code and of the machine that cost time or memory.
+"""Findings beside the limit: habits of the code and of the machine that cost time or memory.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -9,31 +9,31 @@ from collections.abc import Iterator
 
 from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.probes import Anatomy
-from autotune.records import Measurement
+from autotune.records import ONE_THREAD, Measurement
 
 MANY_TENSORS = 16
-"""Tensors in a batch from which sending each by itself is told; one costs some 0.1 ms."""
+"""Tensors in a batch from which their number is reported; each costs some 0.1 ms."""
 LARGE_DATASET = 100 * 2**20
-"""Bytes of a dataset whose copies in every worker are told."""
+"""Bytes of a dataset from which its copies in the workers are reported."""
 MANY_OBJECTS = 100_000
 """Python objects in a dataset whose counts, once touched, make forked workers copy their pages."""
 LEAST_GROWTH = 0.02
 """Share of the machine's memory from which the copies that workers make in an epoch are told."""
 SLOW_START = 1.0
-"""Seconds until the first batch, from which spawned workers are told."""
+"""Seconds until the first batch, from which spawned workers are reported."""
 FEW_BYTES = 4096
 """Bytes of a sample below which fetching samples one at a time costs more than copying them."""
 FELT_SHARE = 0.1
 """Time of fetching a batch, as a share of a step, from which how it is fetched matters."""
 UNEVEN = 0.1
-"""Share of the slowest rank's part of a step by which another is faster, from which it is told."""
+"""Share of the slowest rank's part of a step by which another rank must be faster for a report."""
 FOREIGN_BYTES = 2**29
-"""Bytes that others may hold on an accelerator before it is told: a display takes less."""
+"""Bytes that others may hold on an accelerator before a report: a display takes less."""
 KEEP_IN_ARRAYS = "keep large data in a few arrays or tensors (or memory-mapped) instead of lists: workers share those"
 
 
 def habits(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what is worth knowing, the machine first."""
+    """Yield the habits that cost time or memory, the machine's first."""
     yield from _of_machine(evidence)
     yield from _of_ranks(evidence.measurement)
     yield from _of_memory(evidence)
@@ -79,7 +79,7 @@ def _of_machine(evidence: Evidence) -> Iterator[Finding]:
             Cause.WORKER_THREADS,
             "each loader worker computes in several threads",
             (f"{conditions.worker_threads} threads",),
-            "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1",
+            ONE_THREAD,
         )
 
 
@@ -141,7 +141,7 @@ def _of_dataset(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _of_workers(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
-    """Yield what starting workers costs with this dataset."""
+    """Yield the costs of starting workers with this dataset."""
     is_spawned, size = anatomy.start_method != "fork", anatomy.dataset_bytes
     if is_spawned and evidence.config.num_workers and evidence.measurement.first_batch_seconds > SLOW_START:
         yield _finding(

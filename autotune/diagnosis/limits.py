@@ -1,4 +1,4 @@
-"""What limits a measured configuration, by the time that each part takes.
+"""The limits of a measured configuration, by the time of each part.
 
 A step slower than on a resident batch lost the time somewhere: waiting for data, copying, between the phases, to
 workers on its CPUs, at the start of epochs. The part that takes the most is the limit, if it takes a tenth of the
@@ -25,19 +25,19 @@ from autotune.diagnosis.findings import (
 )
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
-from autotune.records import Measurement
+from autotune.records import Measurement, to_divide
 
 LAUNCHING = 0.8
 """Host time of a step, as a share of it, from which an accelerator waits for its host; unless it is as busy as this."""
 BUSY_GPU = 0.9
 OWN_STEP = 0.95
-"""Share of the rate on resident batches from which it is said that no loader could make training much faster."""
+"""Share of the rate on resident batches from which no loader could make training much faster."""
 TAKEN = 0.5
-"""Share of the CPUs that others use from which nothing else is claimed, and only what is proven is the answer."""
+"""Share of the CPUs that others use from which no other claim is made, and only a proven gain is the answer."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return what limits the rate, that which takes the most time first, then what is worth knowing besides."""
+    """Return the limits of the rate, the most expensive first, then other facts worth knowing."""
     foreign = evidence.measurement.conditions.taken_share
     limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))
     larger = [finding for finding in limits if not foreign or (finding.share or 0.0) > foreign]
@@ -52,13 +52,13 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _together(alike: Sequence[Finding]) -> Finding:
-    """Return several findings of one cause as one: the first, with the time that all limits among them take."""
+    """Return several findings of one cause as one: the first, with the time of all limits among them."""
     shares = [finding.share for finding in alike if finding.is_limit and finding.share is not None]
     return replace(alike[0], share=min(1.0, sum(shares)) if shares else None)
 
 
 def _limits(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what takes a tenth of the time or more, and is not the step itself.
+    """Yield the parts beside the step that take a tenth of the time or more.
 
     The loop may have waited less than in the long run, while a queue drained, or more, at the start of an epoch. The
     rate inside an epoch says which.
@@ -111,7 +111,7 @@ def _step_limit(evidence: Evidence) -> Finding:
 
 
 def _launch_limit(evidence: Evidence) -> Finding | None:
-    """Return that the accelerator waits for the host's next operator, where it does."""
+    """Return the finding of an accelerator that waits for the host's next operator, where it does."""
     compute, utilisation = evidence.compute, evidence.measurement.conditions.gpu_utilisation
     if not evidence.is_asynchronous or compute is None or (utilisation or 0.0) >= BUSY_GPU:
         return None
@@ -151,7 +151,7 @@ def _compute_limit(evidence: Evidence) -> Finding:
 
 
 def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:
-    """Return whether something that is meant was measured to be faster, or its step was, or nothing was measured."""
+    """Return whether a meant configuration, or its step, was measured to be faster, or none was measured."""
     rates = [trial.rate for trial in evidence.trials if trial.rate is not None and is_meant(trial.config)]
     for look in evidence.looks:  # its step alone is faster than it would train
         if look.attempt.compute and is_meant(look.config) and look.config.batch_size >= evidence.config.batch_size:
@@ -244,7 +244,7 @@ def _fewer_workers(evidence: Evidence) -> str:
 
 
 def _either(*ways: str) -> str:
-    """Return what may be done, the empty left out: ``a, b, or c``."""
+    """Return the ways without empty texts: ``a, b, or c``."""
     *others, last = filter(None, ways)
     return f"{', '.join(others)}, or {last}" if others else last
 
@@ -267,18 +267,18 @@ def _slow_sampler(evidence: Evidence, share: float) -> Finding:
 
 
 def _same_samples(evidence: Evidence, share: float) -> Finding:
-    ranks, by = ("", "") if evidence.config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
+    ranks = "" if evidence.config.ranks == 1 else "ranks or "
     return limit(
         Cause.SAME_SAMPLES,
         f"the {ranks}workers of the iterable dataset yield the same samples",
         (f"only {percent(evidence.measurement.unique_share)} of the samples differ",),
-        f"divide the data among the {ranks}workers with {by}torch.utils.data.get_worker_info()",
+        to_divide(evidence.config.ranks),
         share,
     )
 
 
 def _neighbours(evidence: Evidence) -> Finding:
-    """Return that others take the CPUs; where they take most, nothing else can be trusted."""
+    """Return the finding of others that take the CPUs; where they take most, no other finding can be trusted."""
     conditions = evidence.measurement.conditions
     rest = ": no other finding can be trusted" if conditions.taken_share >= TAKEN else ""
     return limit(

@@ -1,4 +1,4 @@
-"""Why training waits for data."""
+"""The reasons why training waits for data."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from autotune.diagnosis.findings import (
 from autotune.records import Outcome
 
 FULL_CPUS = 0.9
-"""Share of the CPUs in use from which more workers bring nothing."""
+"""Share of the CPUs in use from which more workers gain nothing."""
 BLOCKED = 0.5
-"""CPU time of building a batch, as a share of its duration, below which it waits for something else."""
+"""CPU time of building a batch, as a share of its duration, below which it waits for no CPU."""
 FROM_STORAGE = 0.3
-"""Share of the bytes read that came from storage, from which storage is what it waits for."""
+"""Share of the bytes read from storage, from which building a batch waits for storage."""
 BELIEVED = 1.5
 """Every step waits at least until its batch is received: a probe that says much more met a busy worker."""
 LEAST_BUSY = 0.1
-"""Share of a CPU that a worker is taken to use at least, when it is said how many there could be."""
+"""Least share of a CPU that a worker is taken to use, where more workers are advised."""
 ONE_READER = 1.15
 """Rate of several workers over that of one alone, up to which they are served one at a time."""
 BELOW_STEP = 0.9
@@ -39,7 +39,7 @@ MENDING = {
     Outcome.SHM: "give it more shared memory or open files, or take smaller batches",
     Outcome.HOST_OOM: "free memory, or take smaller batches",
 }
-"""The way out where workers failed; elsewhere the message has it."""
+"""The way out after failures of workers; for other outcomes the message has it."""
 
 
 def late_loader(evidence: Evidence, share: float) -> Finding:
@@ -60,7 +60,7 @@ def late_loader(evidence: Evidence, share: float) -> Finding:
 
 
 def _slow_dataset(evidence: Evidence, share: float) -> Finding:
-    """Return what building a batch spends its time on."""
+    """Return the reason why building a batch takes long."""
     conditions, blocked = evidence.measurement.conditions, evidence.blocked_share
     is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
     figures, workers = loader_figures(evidence), _workers_advice(evidence)
@@ -93,7 +93,7 @@ def _slow_dataset(evidence: Evidence, share: float) -> Finding:
 
 
 def _one_reader(evidence: Evidence, share: float) -> Finding | None:
-    """Return that several workers bring what one does, though none of them needs a CPU for it."""
+    """Return the finding of several workers that are no faster than one, though they need no CPU."""
     loader, config, measured = evidence.loader, evidence.config, evidence.measurement
     if loader is None or (evidence.blocked_share or 0.0) < 1 - BLOCKED:
         return None
@@ -114,7 +114,7 @@ def _one_reader(evidence: Evidence, share: float) -> Finding | None:
 
 
 def _looks_idle(evidence: Evidence) -> bool:
-    """Tell, without a look at the loader, whether its processes were hardly using a CPU while training waited."""
+    """Return, without a probe of the loader, whether its processes hardly used a CPU while training waited."""
     split, conditions = evidence.measurement.step_time, evidence.measurement.conditions
     threads = 1 if evidence.is_asynchronous else evidence.config.intra_op_threads or evidence.facts.intra_op_threads
     step = threads * (split.total - split.data_wait) / split.total
@@ -193,7 +193,7 @@ def _worker_threads(evidence: Evidence, share: float) -> Finding:
 
 
 def _workers_advice(evidence: Evidence) -> str:
-    """Return what to do about the number of workers; they wait at the same time, but compute only on so many CPUs.
+    """Return advice on the number of workers; they wait at the same time, but compute only on so many CPUs.
 
     None are proposed that were measured and are no faster, or failed.
     """
@@ -211,7 +211,7 @@ def _workers_advice(evidence: Evidence) -> str:
 
 
 def _failed_workers(evidence: Evidence) -> str:
-    """Return why more workers than there are did not work, and the way out; empty where none have failed."""
+    """Return why more workers failed, and the way out; empty without a failure."""
     config = evidence.config
     if not config.num_workers and any(other.num_workers for other in evidence.rates):
         return ""
@@ -226,7 +226,7 @@ def _failed_workers(evidence: Evidence) -> str:
 
 
 def quota(evidence: Evidence, share: float | None) -> Finding:
-    """Return that a quota of CPU time stops the processes."""
+    """Return the finding of a CPU quota that stops the processes."""
     conditions, host = evidence.measurement.conditions, evidence.host
     allowed = "" if host.quota_cpus is None else f", the quota is {host.quota_cpus:g} of {host.affinity_cpus} CPUs"
     return limit(

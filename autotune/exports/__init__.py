@@ -20,7 +20,7 @@ TARGETS: dict[str, Target] = {
 
 
 def export(config: Config, target: str) -> Export:
-    """Return a configuration as a tool takes it: its arguments, a text to use them, and what it has no argument for.
+    """Return a configuration as a tool takes it: its arguments, a text to use them, and the knobs without an argument.
 
     Raises ``UsageError`` for a tool that is not one of ``TARGETS``.
     """

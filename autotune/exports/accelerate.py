@@ -10,7 +10,7 @@ from autotune.exports.target import BY_LOADER, Target, Written, call, headline, 
 
 PRECISION = {"off": "no", "bf16": "bf16", "fp16": "fp16"}
 TORCHS_THREADS = '$(python -c "import torch; print(torch.get_num_threads())")'
-"""What a shell replaces by torch's own choice; without a number ``accelerate launch`` sets one of its own, mostly 1."""
+"""Shell code for torch's own choice; without a number ``accelerate launch`` sets its own, mostly 1."""
 
 
 def accelerator_arguments(config: Config) -> dict[str, Any]:

@@ -15,7 +15,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 def deepspeed_config(config: Config) -> dict[str, Any]:
     """Return the keys of DeepSpeed's configuration, by the source of its version 0.19.8.
 
-    Precision is ``torch_autocast``, which is what was measured: ``bf16`` and ``fp16`` would make the weights 16 bits.
+    Precision is ``torch_autocast``, as measured: ``bf16`` and ``fp16`` would make the weights 16 bits.
     """
     keys: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": config.batch_size,

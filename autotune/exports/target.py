@@ -1,4 +1,4 @@
-"""What a configuration becomes for another tool: its own arguments, and what it has none for. Pure."""
+"""Configurations as arguments of other tools, and the knobs without an argument. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autotune.config import Config
 from autotune.step_options import OPTIONS
 
 LOADER = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
-"""What a configuration sets of the DataLoader."""
+"""Knobs of the DataLoader."""
 BY_LOADER = {knob: f"`DataLoader({knob})`" for knob in LOADER}
-"""What is known of these by a tool to which a DataLoader is given."""
+"""Their names for tools that are given a DataLoader."""
 SETTINGS = (*LOADER, "amp", "accumulation_steps", "ranks", "intra_op_threads", "inter_op_threads", *OPTIONS)
-"""Everything that a configuration may set."""
+"""All knobs of a configuration."""
 OTHERWISE = {
     "ranks": "torchrun --nproc-per-node, DistributedDataParallel(model) and DistributedSampler(dataset)",
     "intra_op_threads": "set OMP_NUM_THREADS before Python starts, or torch.set_num_threads()",
@@ -34,18 +34,18 @@ PROCESS = {
     "tf32": 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
 }
-"""Python that sets what holds for the whole process."""
+"""Python that sets process-wide settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Something that a tool has no argument for."""
+    """A knob for which a tool has no argument."""
 
     knob: str
     value: Any
-    """What the configuration sets it to."""
+    """Its value in the configuration."""
     otherwise: str
-    """What to do about it."""
+    """The advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class Export:
     text: str
     """The same arguments as a file: Python, YAML, JSON or shell."""
     gaps: tuple[Gap, ...]
-    """What the tool has no argument for."""
+    """The knobs for which the tool has no argument."""
     notes: tuple[str, ...]
-    """What differs there from what was measured, unless one does something about it."""
+    """Differences from the measurement, unless the script avoids them."""
     has_comments: bool
     """Whether the text says gaps and notes, too; JSON has no comments."""
 
@@ -71,21 +71,21 @@ Written = tuple[Mapping[str, Mapping[str, Any]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A tool, and how it is told."""
+    """A tool, and how its export is made."""
 
     name: str
     title: str
-    """What people call it."""
+    """The tool's usual name."""
     knows: Mapping[str, str]
-    """What it calls the knobs that it has an argument for."""
+    """Its names of the knobs that it has an argument for."""
     advice: Mapping[str, str] = field(default_factory=dict)
-    """What to do about others, where that is not what one does elsewhere."""
+    """Its own advice for other knobs, in place of the general advice."""
     notes: Callable[[Config], Iterable[str]]
-    """What differs there from what was measured."""
+    """Differences from the measurement."""
     write: Callable[[Config, Sequence[str]], Written]
-    """Makes values and text; takes what is to be said in comments."""
+    """Makes values and text; takes the lines for comments."""
     has_comments: bool = True
-    """Whether the text can say something."""
+    """Whether the text can hold comments."""
     sets_process: bool = False
     """Whether the text is Python that begins with ``preamble``."""
 
@@ -105,7 +105,7 @@ class Target:
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Return what a configuration sets, by knob; what it leaves to torch is not there."""
+    """Return the set values of a configuration, by knob, without those left to torch."""
     found: dict[str, Any] = {**config.dataloader_kwargs(), "amp": config.amp}
     found |= {"accumulation_steps": config.accumulation_steps, "ranks": config.ranks}
     found |= {"intra_op_threads": config.intra_op_threads, "inter_op_threads": config.inter_op_threads}
@@ -117,7 +117,7 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def headline(config: Config) -> str:
-    """Say in one line what was measured for a configuration."""
+    """Return the measurement of a configuration in one line."""
     measured = config.measured or {}
     if "samples_per_second" not in measured:
         return "Exported by autotune."
@@ -133,7 +133,7 @@ def on_cpu(config: Config) -> bool:
 
 
 def preamble(config: Config, *imports: str, but: Container[str] = ()) -> Iterator[str]:
-    """Yield the lines of Python that import torch and more, and set what holds for the whole process.
+    """Yield the lines of Python that import torch and more, and set process-wide settings.
 
     ``but`` are knobs that are set elsewhere.
     """
@@ -150,7 +150,7 @@ def preamble(config: Config, *imports: str, but: Container[str] = ()) -> Iterato
 
 
 def remarks_on(gaps: Iterable[Gap], notes: Iterable[str], title: str) -> Iterator[str]:
-    """Yield what a tool has no argument for, those with the same advice together, and what differs there."""
+    """Yield the knobs without an argument, those with the same advice together, and the differences there."""
     by_advice: dict[str, list[str]] = defaultdict(list)
     for gap in gaps:
         by_advice[gap.otherwise].append(f"{gap.knob} ({gap.value})")

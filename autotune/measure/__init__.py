@@ -1,1 +1,1 @@
-"""The child's side of the process boundary: measures what it is told, and reports."""
+"""The child's side of the process boundary: measures on request, and reports."""

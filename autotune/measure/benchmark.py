@@ -1,4 +1,4 @@
-"""Time a configuration on a warm step: let the loader settle, measure a window, say what it means."""
+"""Time a configuration on a warm step: let the loader settle, measure a window, summarise it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step_probe import WarmStep
 from autotune.measure.timed_run import FollowingRun, TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
-from autotune.records import Conditions, Measurement, Request
+from autotune.records import ONE_THREAD, Conditions, Measurement, Request, to_divide
 from autotune.stats import around
 from autotune.workload import Workload
 
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that matters."""
 UNCREDITED = 0.05
-"""Share of the batches, built before the window or built in it and not used, from which it is told."""
+"""Share of the batches, built before the window or in it without use, from which a note says so."""
 
 
 def measure(
@@ -178,7 +178,7 @@ def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) 
 def _epoch_cost(
     samples: int | None, run: TimedRun, stream: BatchStream, window: Window, summary: WindowSummary
 ) -> EpochCost | None:
-    """Return what an epoch and its start cost; ``None`` without a length, or where nothing starts.
+    """Return the cost of an epoch and its start; ``None`` without a length, or where nothing starts.
 
     Without workers the sampler's order is all that an epoch begins with. A restart of persistent workers that was
     not seen costs this order and the first batch: one round of all workers at most.
@@ -200,7 +200,7 @@ def _epoch_cost(
 
 
 def window_notes(summary: WindowSummary) -> Iterator[str]:
-    """Yield what there is to say of the steps."""
+    """Yield the notes on the steps."""
     if summary.early_share > UNCREDITED:
         yield (
             f"{summary.early_share:.0%} of the batches were built before the measured window and are not counted: "
@@ -216,7 +216,7 @@ def window_notes(summary: WindowSummary) -> Iterator[str]:
 
 
 def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterator[str]:
-    """Yield what there is to say of a loader that asks for ``in_flight`` batches ahead."""
+    """Yield the notes on a loader that prefetches ``in_flight`` batches."""
     if loader.epoch_batches is not None and loader.epoch_batches <= in_flight:
         yield (
             f"the data loader prefetches {in_flight} batches, but an epoch has only {loader.epoch_batches}: "
@@ -232,15 +232,13 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
     if loader.freezes_epoch:
         yield "the dataset's set_epoch does not reach persistent workers: each keeps its own copy of the dataset"
     if loader.unique_share < 1:
-        ranks, by = ("", "") if config.ranks == 1 else ("ranks or ", "torch.distributed.get_rank() and ")
-        yield (
-            f"only {loader.unique_share:.0%} of the samples are counted: the {ranks}workers yield the same ones; "
-            f"divide the dataset among them with {by}torch.utils.data.get_worker_info()"
-        )
+        ranks = "" if config.ranks == 1 else "ranks or "
+        counted = f"only {loader.unique_share:.0%} of the samples are counted"
+        yield f"{counted}: the {ranks}workers yield the same ones; {to_divide(config.ranks)}"
 
 
 def growth_notes(kept: int, samples: int, limit: int) -> Iterator[str]:
-    """Yield what there is to say of workers that would keep so many bytes of an epoch, where memory is limited."""
+    """Yield the notes on workers that would keep ``kept`` bytes of an epoch, of ``limit`` bytes."""
     if kept >= RELEVANT_GROWTH * limit:
         follows = "an unbounded cache or a leak ends training there" if kept >= limit else "check that it is bounded"
         yield (
@@ -251,7 +249,7 @@ def growth_notes(kept: int, samples: int, limit: int) -> Iterator[str]:
 
 
 def machine_notes(conditions: Conditions) -> Iterator[str]:
-    """Yield what there is to say of the machine."""
+    """Yield the notes on the machine."""
     if conditions.is_throttled:
         yield (
             f"the CPU quota stopped processes for {conditions.throttled_share:.0%} of the time: "
@@ -261,8 +259,8 @@ def machine_notes(conditions: Conditions) -> Iterator[str]:
         yield f"{conditions.storage_share:.0%} of the data came from storage; later epochs may read it faster"
     if (conditions.worker_threads or 1) > 1:
         yield (
-            f"each loader worker computes in {conditions.worker_threads} threads: limit them, for example with "
-            "cv2.setNumThreads(0) or OMP_NUM_THREADS=1, or more workers only slow each other down"
+            f"each loader worker computes in {conditions.worker_threads} threads: {ONE_THREAD}, or more workers only "
+            "slow each other down"
         )
     yield from conditions.disturbances
 
@@ -287,5 +285,5 @@ class EpochCost:
 
     @property
     def persistence_gain(self) -> float:
-        """What keeping the workers alive gains, as a share of the rate with new ones for each epoch."""
+        """Gain of persistent workers, as a share of the rate with new ones for each epoch."""
         return self.rate_over_epochs(keeps_workers=True) / self.rate_over_epochs(keeps_workers=False) - 1

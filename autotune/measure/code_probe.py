@@ -1,4 +1,4 @@
-"""A look inside the user's code: what a diagnosis names when it says what is slow and why."""
+"""A probe of the user's code: the functions and operators that a diagnosis names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autotune.probes import Anatomy, CodeShare, Synchronisation
 from autotune.workload import Workload
 
 TIMING_SHARE, PROFILE_SHARE, STEP_SHARE = 0.2, 0.3, 0.3
-"""Shares of a look that go to timing batches, to profiling how they are built, and to watching steps."""
+"""Shares of a probe for timing batches, for profiling how they are built, and for watching steps."""
 MOST_STEPS = 10
 MOST_FUNCTIONS = 6
 LEAST_SHARE = 0.01
@@ -80,7 +80,7 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
 def _watch_steps(
     workload: Workload, config: Config, device: Device, building: Building, seconds: float
 ) -> tuple[int, tuple[Synchronisation, ...]]:
-    """Train on the last batch: once to warm up, once to count operators, then to watch what waits for the device.
+    """Train on the last batch: once to warm up, once to count operators, then to watch for waits.
 
     Returns how many ATen operators the host called in a step, and where it waited for the device.
     """
@@ -233,7 +233,7 @@ def count_objects(dataset: object) -> int:
 
 
 def pickled_bytes(dataset: object) -> int | None:
-    """Return what pickling a dataset takes, tensors left out; ``None`` where it fails or takes too long."""
+    """Return the bytes of a pickled dataset, tensors left out; ``None`` where it fails or takes too long."""
     sink = _Sink()
     try:
         _Pickler(sink).dump(dataset)

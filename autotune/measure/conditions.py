@@ -1,4 +1,4 @@
-"""What the machine was doing during a window: a rate taken beside a busy neighbour says little.
+"""The state of the machine during a window: a rate beside a busy neighbour says little.
 
 Counters are read before the window and after it and subtracted; nothing runs inside it.
 """
@@ -93,7 +93,7 @@ def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
 def conditions_between(
     begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None, demand: float | None = None
 ) -> Conditions:
-    """Return what the machine did between two moments; ``demand`` are the CPUs that others were seen to want."""
+    """Return the conditions between two moments; ``demand`` are the CPUs that others wanted."""
     seconds = end.clock - begin.clock
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
@@ -120,7 +120,7 @@ def conditions_between(
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What other processes have wanted of the CPUs by one moment: seconds that they used or waited for."""
+    """The demand of other processes by one moment: CPU seconds that they used or waited for."""
 
     clock: float
     """Seconds."""
@@ -134,7 +134,7 @@ class Demand:
 
 
 def foreign_demand(root: Path = Path("/"), job: int | None = None) -> Demand | None:
-    """Read what others have wanted of the CPUs; ``None`` where the system does not say, or has too many threads.
+    """Read the others' demand for CPUs; ``None`` where the system does not say, or has too many threads.
 
     Takes some milliseconds, so outside of a window. On a part of the CPUs nobody knows which ones they wanted.
     """
@@ -160,7 +160,7 @@ def _share(begin: float | None, end: float | None, seconds: float) -> float | No
 
 
 def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
-    """Return the share of what was read that came from storage, not the page cache; ``None`` of next to nothing."""
+    """Return the share of the bytes read from storage, not the page cache; ``None`` of next to nothing."""
     deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
     total, stored = (sum(each) for each in zip((0, 0), *deltas, strict=True))
     return min(1.0, stored / max(1, total)) if max(total, stored) >= LEAST_READ else None
@@ -234,7 +234,7 @@ class NvmlGpu:
         self._handle = handle
 
     def read(self) -> GpuReading:
-        """Look at the GPU; what it does not say is ``None``."""
+        """Read the GPU's state; ``None`` for values that it does not give."""
         nvml, handle = self._nvml, self._handle
         processes = _answer(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
         held = {process.pid: process.usedGpuMemory for process in processes}  # as far as it is shown

@@ -27,9 +27,9 @@ class CpuDevice:
     steps_ahead = 0
     """How many steps the host may run ahead of it."""
     gpu: NvmlGpu | None = None
-    """What NVML knows of it; ``None`` where it knows nothing."""
+    """Its state by NVML; ``None`` without."""
     uuid: str | None = None
-    """What tells it from all others; ``None`` for a CPU, and where it has none."""
+    """Its UUID or the like; ``None`` for a CPU, and where it has none."""
 
     def __init__(self) -> None:
         self._host = inspect_host()
@@ -75,7 +75,7 @@ class CpuDevice:
         return None
 
     def forget_peaks(self) -> None:
-        """Give back what is kept for reuse, and forget the peaks of memory so far: this process's."""
+        """Free the cache and reset the peaks of memory, this process's."""
         reset_peak()
 
     @property
@@ -201,7 +201,7 @@ def _name_for(name: str, group: RankGroup) -> str:
 
 
 def uuid_of(device: torch.device) -> str | None:
-    """Return what tells an accelerator from all others, where it has it."""
+    """Return the UUID of an accelerator, where it has it."""
     if device.type != "cuda":
         return None
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)

@@ -1,4 +1,4 @@
-"""What an exception says of a failed measurement: its outcome, one line, and the user's part of the traceback."""
+"""Failed measurements by their exception: outcome, one line, and the user's part of the traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MENDING = (
 
 
 def classify(error: BaseException, oom_kills: int = 0) -> tuple[Outcome, str, str]:
-    """Return outcome, one line and the user's traceback for what a measurement raised.
+    """Return outcome, one line and the user's traceback for an exception of a measurement.
 
     ``oom_kills`` is how many processes the kernel has killed for want of memory since the measurement began.
     """

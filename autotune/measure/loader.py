@@ -77,7 +77,7 @@ def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *
 
 
 def open_reader(workload: Workload, config: Config, place: float | None = 0.0) -> BatchStream:
-    """Return batches without end for a look at the step; one worker builds them where the configuration has workers.
+    """Return batches without end for a probe of the step; one worker builds them where the configuration has workers.
 
     A process that forks workers never reads the dataset itself: they would inherit its offsets, threads and locks.
     The loader's timeout is left out, which is about training.
@@ -194,7 +194,7 @@ class CountingCollate:
         return batch, Built(len(samples), number, built)
 
     def _note(self, worker: int, built: int, samples: list[Any], batch: Any) -> None:
-        """Note a worker's first batch, and something that differs from it where contents differ at all."""
+        """Note a digest of a worker's first batch, and a value that differs from it where contents differ at all."""
         if built == 0:
             self._digests[worker, 0] = _digest(batch)
             self._digests[worker, 1] = int(_digest(samples[0]) != _digest(samples[-1]))
@@ -218,7 +218,7 @@ class CountingCollate:
 
     @property
     def digests(self) -> list[tuple[int, int]]:
-        """What tells each worker's first batch from others, and something that differs from it."""
+        """A digest of each worker's first batch, and a value that differs from it."""
         return [(first, second) for first, second in self._digests.tolist()]
 
 
@@ -285,11 +285,11 @@ class BatchStream:
         self.epoch_batches: int | None = None
         """Batches in an epoch: known for a map-style dataset, learnt at the first epoch's end for an iterable one."""
         self.digests_of_others: list[tuple[int, int]] = []
-        """What other ranks know of the first batches of their workers."""
+        """Digests of the first batches of other ranks' workers."""
         self.start_seconds: list[float] = []
         """Seconds to the first batch of each epoch, from asking for an iterator or from the end of the epoch before."""
         self.misstated_batches: int | None = None
-        """What the loader said that an epoch has, where it had another number."""
+        """The loader's own number of batches in an epoch, where an epoch had another number."""
         if not isinstance(loader.dataset, IterableDataset) or self._most:
             lengths = [self._said, self._most]
             self.epoch_batches = min((length for length in lengths if length is not None), default=None)
@@ -402,7 +402,7 @@ class BatchStream:
 
     @property
     def digests(self) -> list[tuple[int, int]]:
-        """What tells the first batches of an iterable dataset's workers from each other; else empty."""
+        """Digests of the first batches of an iterable dataset's workers; else empty."""
         return self._counter.digests if isinstance(self._loader.dataset, IterableDataset) else []
 
     def close(self) -> None:

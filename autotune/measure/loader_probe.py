@@ -1,4 +1,4 @@
-"""A short look at the loader alone: what building, receiving and moving a batch takes."""
+"""A probe of the loader alone: the times of building, receiving and moving a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ready at once after a pause."""
 LEAST_BATCHES = 4
 """Batches of a trace, however long they take."""
 LONGEST = 3
-"""How many times its length a look may take where batches are slow."""
+"""How many times its length a probe may take where batches are slow."""
 LEAST_PAIRS = 2
 """Batches that must have been built twice for the second time to tell of a cache."""
 RECEIVE_SHARE = 0.15
@@ -80,7 +80,7 @@ def look_at_loader(
 
 
 def _receives(stream: BatchStream, prefetch: int, seconds: float) -> list[float]:
-    """Return what taking a batch that is ready costs, the worker building others meanwhile: it answers more slowly."""
+    """Return the seconds to receive a ready batch; the worker builds others meanwhile, so it answers more slowly."""
     found: list[float] = []
     limit = time.perf_counter() + RECEIVE_SHARE * seconds
     while True:
@@ -103,7 +103,7 @@ class _Builds(NamedTuple):
 
     @property
     def counted(self) -> list[float]:
-        """Those that tell what a batch takes: the first of each where the dataset keeps what it has read."""
+        """The times that count for a batch: the first of each where the dataset caches its samples."""
         return (
             self.first if self.again and is_kept(fmean(self.first), fmean(self.again)) else [*self.first, *self.again]
         )
@@ -135,7 +135,7 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
 
 
 def _pin_seconds(batch: Any) -> float:
-    """Return what copying a batch into pinned memory takes, once that memory was allocated."""
+    """Return the seconds to copy a batch into pinned memory that was allocated before."""
 
     def pin() -> None:
         for tensor in tensors_in(batch):
@@ -145,7 +145,7 @@ def _pin_seconds(batch: Any) -> float:
 
 
 def _transfer_seconds(batch: Any, device: Device) -> float:
-    """Return what copying a batch to the device takes from memory that is not pinned."""
+    """Return the seconds to copy a batch to the device from unpinned memory."""
 
     def copy() -> None:
         move(batch, device.torch_device, non_blocking=False)

@@ -1,4 +1,4 @@
-"""The same batches in plain fp32 and as configured, from the same weights: what precision and options do to training.
+"""The same batches in plain fp32 and as configured, from the same weights: the effect of precision and options.
 
 What a model or a ``training_step`` keeps outside parameters, buffers and the workload's optimizer (counters, optimizers
 of its own) goes on from run to run.
@@ -72,13 +72,13 @@ def check_numerics(workload: Workload, config: Config, device: Device, seconds: 
 
 @dataclass(slots=True)
 class _Run:
-    """What a run gave."""
+    """The losses of a run."""
 
     losses: list[float] = field(default_factory=list)
     overflows: list[int] = field(default_factory=list)
     """Steps whose gradients were not finite."""
     scale: float = math.nan
-    """What the loss was multiplied with at the end."""
+    """The loss scale at the end."""
     is_complete: bool = False
     """Whether it went on to its end: one with a scaler begins again where a step is skipped."""
 

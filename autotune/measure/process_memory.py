@@ -20,7 +20,7 @@ _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """What the loader workers hold at one moment."""
+    """The memory of the loader workers at one moment."""
 
     batches: int
     """Batches built so far."""
@@ -103,7 +103,7 @@ def growth_between(begin: MemorySample, end: MemorySample) -> MemoryGrowth | Non
 
 
 def least_growth(first: MemoryGrowth, second: MemoryGrowth) -> MemoryGrowth:
-    """Return what two looks, one after the other, agree on."""
+    """Return the growth on which two samples, one after the other, agree."""
     return MemoryGrowth(
         kept_per_batch=min(first.kept_per_batch, second.kept_per_batch),
         copied_per_batch=min(first.copied_per_batch, second.copied_per_batch),

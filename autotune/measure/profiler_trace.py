@@ -1,4 +1,4 @@
-"""A trace of real training steps: a file for a trace viewer, and what took longest."""
+"""A trace of real training steps: a file for a trace viewer, and the longest operations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
 
 
 def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float) -> None:
-    """Train until what was built before the first step is used up."""
+    """Train until the batches built before the first step are used up."""
     limit = time.perf_counter() + seconds
     for done in range(WARM_STEPS + config.num_workers * (config.prefetch_factor or 0)):
         if done and time.perf_counter() > limit:

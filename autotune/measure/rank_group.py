@@ -38,7 +38,7 @@ AHEAD = 2
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 """Seconds between two looks at the leader's word."""
 FOR_EVER = timedelta(days=7)
-"""Time limit of what ranks tell each other: the tuner thinks between two requests, and ends what hangs."""
+"""Time limit of the ranks' messages: the tuner thinks between two requests, and ends a hang itself."""
 Forward = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 
@@ -179,7 +179,7 @@ ALONE = RankGroup()
 
 
 def as_one(attempts: Sequence[Attempt]) -> Attempt:
-    """Return what the attempts of all ranks, in their order, come to; the first that went wrong decides."""
+    """Return one attempt for those of all ranks, in their order; the first failure decides."""
     worst = next((rank for rank, attempt in enumerate(attempts) if not attempt.found), None)
     if worst is not None:
         return replace(attempts[worst], message=f"rank {worst}: {attempts[worst].message}")
@@ -258,7 +258,7 @@ def _share(number: int, measured: Measurement) -> RankShare:
 
 
 def _conditions(own: Conditions, all_of_them: Sequence[Conditions]) -> Conditions:
-    """Return what the machine did: what slowed any rank has slowed all."""
+    """Return the conditions of all ranks: a slowdown of any rank has slowed all."""
     slowdowns = dict.fromkeys(words for conditions in all_of_them for words in conditions.gpu_slowdowns)
     return replace(
         own,
@@ -298,7 +298,7 @@ class _Replica(torch.nn.Module):
 def in_parallel(
     workload: Workload, model: torch.nn.Module, forward: Forward, group: RankGroup
 ) -> tuple[torch.nn.Module, Forward]:
-    """Return what the ranks call instead of a model, and how; what is parallel in the user's own way stays as it is."""
+    """Return the ranks' parallel model, and how to call it; a model made parallel by the user stays as it is."""
     if group.size == 1 or workload.parallelize is not None or _synchronises(model):
         return model, forward
     return DistributedDataParallel(_Replica(model, forward)), lambda replicas, batch: replicas(batch)
@@ -326,7 +326,7 @@ def require_own(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> Non
 
 
 def watch_of(model: torch.nn.Module, mark: Callable[[], Any]) -> GradientWatch | None:
-    """Return what watches a model's gradients; ``None`` where it is no DistributedDataParallel, whose waiting shows."""
+    """Return a watch on a model's gradients; ``None`` for any but a DistributedDataParallel, whose waiting shows."""
     return GradientWatch(model, mark) if isinstance(model, DistributedDataParallel) else None
 
 
@@ -402,7 +402,7 @@ def _sampler(workload: Workload, group: RankGroup) -> Sampler[Any]:
 
 
 def _share_of_rank(given: Sampler[Any], group: RankGroup) -> Sampler[Any]:
-    """Return a rank's share of what a sampler gives; all of it where that is a share already."""
+    """Return a rank's share of a sampler; all of a sampler that is a share already."""
     return given if getattr(given, "num_replicas", None) == group.size else _Share(given, group)
 
 

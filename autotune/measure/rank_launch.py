@@ -30,11 +30,11 @@ INTERFACE = "lo"
 ROOT_CAUSE = 10.0
 """Seconds for which a rank that was cut off waits to be ended with the failed rank."""
 _CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "NCCL communicator")
-"""What the others hear from gloo and NCCL when a rank has gone."""
+"""Errors of gloo and NCCL in the others when a rank has gone."""
 
 
 class RankFailedError(Exception):
-    """This rank cannot go on; ``reply`` is what the tuner is told."""
+    """This rank cannot go on; ``reply`` is for the tuner."""
 
     def __init__(self, reply: dict[str, Any]) -> None:
         super().__init__(reply.get("message", ""))
@@ -42,13 +42,13 @@ class RankFailedError(Exception):
 
 
 def import_parallel() -> None:
-    """Import what torch imports once it wraps a model."""
+    """Import the modules that torch needs once it wraps a model."""
     import torch._dynamo
     import torch.nn.parallel  # noqa: F401
 
 
 def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] | None:
-    """Run ``serve`` in so many ranks; return what the tuner is told where one of them fails.
+    """Run ``serve`` in so many ranks; return the reply to the tuner where a rank fails.
 
     Touches no accelerator: a process with a CUDA context cannot fork ranks that use one.
     """

@@ -36,7 +36,7 @@ class Session:
         self._group = group
         self._device = open_device(device, group)
         self._options: tuple[str, ...] = ()
-        """What was applied to the model; it stays."""
+        """The options on the model; they stay."""
         self._is_parallel = False
         self._key: StepKey | None = None
         self._warm: Any = None
@@ -50,7 +50,7 @@ class Session:
         return asdict(replace(facts, other_devices=others or facts.other_devices))
 
     def measure(self, config: Config, request: Request) -> Attempt:
-        """Measure one configuration, or one part of it; what goes wrong becomes an outcome.
+        """Measure one configuration, or one part of it; a failure becomes an outcome.
 
         Of several ranks every one returns what all have found. One that fails ends its part there and then
         (``RankFailedError``), since it cannot meet the others any more.
@@ -165,7 +165,7 @@ class Session:
 
 
 def _way_out(error: Exception) -> str:
-    """Return what to pass where DistributedDataParallel asks for an argument of its own."""
+    """Return the way out where DistributedDataParallel asks for an argument of its own."""
     return f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
 
 

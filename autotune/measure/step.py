@@ -23,7 +23,7 @@ were synchronised, after the optimizer."""
 
 
 class TrainingStep:
-    """The step that is timed: what a training loop does with one batch.
+    """The timed step: a training loop's work on one batch.
 
     Autocast covers forward and loss only; fp16 scales its loss; gradients are accumulated over
     ``config.accumulation_steps`` batches and set to ``None`` after each step of the optimizer. The configuration's
@@ -42,7 +42,7 @@ class TrainingStep:
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         """Turns losses into steps of the optimizer."""
         self.max_grad_norm = workload.max_grad_norm
-        """What gradients are clipped to."""
+        """The norm that gradients are clipped to."""
         self.non_blocking = config.pin_memory
         """Whether copies to the device need not be waited for: batches are pinned."""
         self.loss: torch.Tensor | None = None
@@ -129,7 +129,7 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def leaves_in(batch: Any) -> Iterator[Any]:
-    """Yield what a batch or a sample consists of, out of its tuples, lists, mappings and dataclasses."""
+    """Yield the parts of a batch or a sample, out of its tuples, lists, mappings and dataclasses."""
     parts: Iterable[Any]
     if isinstance(batch, Mapping):
         parts = batch.values()

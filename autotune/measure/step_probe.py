@@ -1,4 +1,4 @@
-"""The step alone: warm it on resident batches, and say what it costs there."""
+"""The step alone: warm it on resident batches, and time it there."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class WarmStep:
     step: TrainingStep
     """The step, compiled, tuned and with optimizer state."""
     compute: ComputeProbe
-    """What it costs on batches that are already on the device."""
+    """Its cost on batches already on the device."""
     disturbances: tuple[str, ...]
-    """Why that is not to be trusted; empty where it is."""
+    """Reasons not to trust this cost; empty without any."""
 
 
 class _Resident(NamedTuple):
     """A batch on the device."""
 
     batch: Any
-    """What the model is trained on."""
+    """The data that the model is trained on."""
     samples: int
     """How many samples it holds."""
 

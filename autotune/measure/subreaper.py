@@ -22,7 +22,7 @@ from autotune.runner.descendants import MARK, end_descendants, remove_scratch, r
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 """Options of Linux's ``prctl``."""
 OOM_SCORE = 500
-"""What is added to a session's score with the kernel's killer: half of all memory there is."""
+"""Addition to a session's score with the kernel's killer: half of all memory there is."""
 
 
 def become_subreaper() -> None:
@@ -96,7 +96,7 @@ def _control(option: int, value: int) -> None:
 
 
 def _leave_terminal() -> None:
-    """Give up the terminal, for this process and all that it starts: what is measured asks nobody, and changes nothing.
+    """Give up the terminal for this process and its children: a measurement asks nobody, and changes nothing.
 
     It stays in the user's session, among whose processes Linux shares the CPUs.
     """

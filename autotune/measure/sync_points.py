@@ -38,7 +38,7 @@ WAITING = frozenset(
 """Operators for whose result the host waits on any accelerator."""
 INDEX, COPY = "aten::index", "aten::_to_copy"
 TO_HOST = (torch.Tensor.cpu, torch.Tensor.tolist)
-"""What copies to the host from an accelerator, and on a CPU calls no operator."""
+"""Methods that copy from an accelerator to the host, and call no operator on a CPU."""
 Place = tuple[str, str]
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEMO = os.path.join(PACKAGE, "demo.py")
@@ -67,7 +67,7 @@ class SynchronisationLog:
             self._counts[operator, where] += 1
 
     def per_step(self, steps: int) -> tuple[Synchronisation, ...]:
-        """Return what was seen in so many steps, most frequent first."""
+        """Return the waits in so many steps, most frequent first."""
         return tuple(
             Synchronisation(operator=operator, where=where, per_step=count / steps)
             for (operator, where), count in self._counts.most_common()
@@ -76,7 +76,7 @@ class SynchronisationLog:
 
 @contextmanager
 def watch_synchronisations(device: torch.device) -> Iterator[SynchronisationLog]:
-    """Note what waits for a device, in backward too: autograd gives its threads the modes of the caller.
+    """Note waits for a device, in backward too: autograd gives its threads the modes of the caller.
 
     A compiled model runs uncompiled meanwhile.
     """
@@ -117,7 +117,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Methods(TorchFunctionMode):
-    """Sees on a CPU what would be a copy to the host on an accelerator."""
+    """Sees calls on a CPU that would copy to the host on an accelerator."""
 
     def __init__(self, log: SynchronisationLog, device: torch.device) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class StepLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Where the window starts, and what it consists of."""
+    """The start of the window, and its parts."""
 
     first: int
     """Index of its first step."""
@@ -198,7 +198,7 @@ class TimedRun:
         self.advance(steps)
 
     def _meet(self, word: Opening | int) -> None:
-        """Make the steps that the other ranks have been allowed, and tell them what is next."""
+        """Make the steps that the other ranks have been allowed, and tell them the next ones."""
         self.advance(self._group.left)
         self._group.end()
         self._group.tell(word)
@@ -236,7 +236,7 @@ class TimedRun:
         return is_late or is_balanced(window.ready, self._ready, steps)
 
     def _is_hopeless(self, window: Window) -> bool:
-        """Return whether the rate is sure to lie below what is of interest.
+        """Return whether the rate is sure to lie below ``request.least_rate``.
 
         Batches from before the window can only make it look faster.
         """
@@ -413,7 +413,7 @@ class FollowingRun(TimedRun):
         self._follow()
 
     def _follow(self) -> Opening | int:
-        """Make steps until the leader says what is next; return that."""
+        """Make steps until the leader's next word; return the word."""
         while self._group.may_step():
             self.advance(1)
             self._group.post(self._is_settled())

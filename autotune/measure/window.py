@@ -1,4 +1,4 @@
-"""When a window may start and end, and what its steps say: pure decisions over a log of steps.
+"""The start, the end and the summary of a window: pure decisions over a log of steps.
 
 Throughput is samples delivered divided by time. A median, a mean of rates or a trimmed mean is never used: with
 eight loader workers batches come in bursts, and the median reads 2.7 times too fast.
@@ -65,7 +65,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSummary:
-    """What a window of steps says."""
+    """The summary of a window of steps."""
 
     samples_per_second: float
     """Rate, corrected for batches that were built before the window, or built in it and not used."""

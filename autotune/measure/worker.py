@@ -42,7 +42,7 @@ class _Channel:
     replies: BinaryIO
 
     def read(self) -> tuple[int, dict[str, Any]] | None:
-        """Return the number of the next request, and what it asks for; ``None`` where there is none any more."""
+        """Return the number and the content of the next request; ``None`` after the last."""
         frame = next(frames(self.requests), None)
         if isinstance(frame, FrameError):
             raise frame
@@ -150,7 +150,7 @@ def _messages(channel: _Channel, group: RankGroup) -> Iterator[tuple[int, dict[s
 
 
 def _refusal(error: Exception) -> dict[str, Any]:
-    """Return what the tuner is told where there is nothing to measure."""
+    """Return the reply to the tuner where there is nothing to measure."""
     if isinstance(error, UsageError):
         return {"error": "usage", "message": str(error)}
     if isinstance(error, UserCodeError):

@@ -1,4 +1,4 @@
-"""What there is to know about a workload before anything is tuned."""
+"""Facts about a workload, found before the first measurement."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
 CODE = (FunctionType, type, functools.partial, type(functools.cache(repr)), MethodType)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 DEEPEST_SETTING = 3
-"""How far settings are followed from object to object: a dataset's transform, its steps, and what they hold."""
+"""How far settings are followed from object to object: a dataset's transform, its steps, and their parts."""
 MOST_PARTS, LONGEST = 50, 200
-"""Items of a list of settings, and characters of one; what is longer is data."""
+"""Items of a list of settings, and characters of a setting; longer values are data."""
 WRAPPED = ("dataset", "datasets")
 """Where datasets keep those that they wrap."""
 
@@ -84,7 +84,7 @@ def _epoch_samples(workload: Workload) -> int | None:
 
 
 def _loader_arguments(workload: Workload) -> Iterator[str]:
-    """Yield what every DataLoader of the workload is given beside the dataset and the knobs."""
+    """Yield the arguments of every DataLoader of the workload beside the dataset and the knobs."""
     for name in ("sampler", "batch_sampler", "collate_fn"):
         if getattr(workload, name) not in (None, default_collate):
             yield name
@@ -133,7 +133,7 @@ def _parts(workload: Workload) -> Iterator[Any]:
 
 
 def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the type of a dataset and what it was made with, and the same of the datasets that it wraps."""
+    """Yield the type and the settings of a dataset, and of the datasets that it wraps."""
     yield type(dataset)
     yield from _settings(dataset)
     for name in WRAPPED if depth < 10 else ():
@@ -144,7 +144,7 @@ def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _settings(thing: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield what an object was made with: public plain attributes, and types and attributes of objects there."""
+    """Yield an object's settings: public plain attributes, and types and attributes of objects there."""
     for name, value in sorted(getattr(thing, "__dict__", {}).items()):
         if name.startswith("_") or name in WRAPPED:
             continue  # what is private may be another in every run: process numbers, caches

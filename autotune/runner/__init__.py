@@ -1,1 +1,1 @@
-"""The tuner's side of the process boundary: measuring processes, and what became of them."""
+"""The tuner's side of the process boundary: measuring processes, and their ends."""

@@ -1,4 +1,4 @@
-"""One measurement: once more where something outside kept it from a number, and an error where there must be one."""
+"""One measurement, repeated after an outside disturbance; an error where there must be a number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ THEIR_FAILURES = (
     Outcome.WORKER_DIED,
     Outcome.NUMERICS,
 )
-"""What becomes of a baseline for a reason in the user's code, and not for want of room or time."""
+"""Outcomes of a baseline by the user's code, and not for want of room or time."""
+SMALLER = "pass a smaller baseline, for example --baseline batch_size=1"
 
 
 def measure_once_more(
@@ -28,9 +29,9 @@ def measure_once_more(
     *,
     if_disturbed: bool = False,
 ) -> Attempt:
-    """Measure, once more where there is time and something outside kept the first attempt from giving a number.
+    """Measure, once more where there is time and an outside reason kept the first attempt from a number.
 
-    Where much hangs on a single number, ``if_disturbed`` repeats what others have disturbed, too. The ``seconds`` are
+    Where much hangs on a single number, ``if_disturbed`` repeats a disturbed measurement, too. The ``seconds`` are
     those of both.
     """
     first = runner.measure(config, request)
@@ -42,7 +43,7 @@ def measure_once_more(
 
 
 def require_numbers(attempt: Attempt) -> Measurement:
-    """Return the numbers of the baseline, without which nothing can be said.
+    """Return the numbers of the baseline, which every verdict needs.
 
     Raises ``UserCodeError`` where the user's code failed, and ``NothingFeasibleError`` where the machine did not allow
     it.
@@ -52,6 +53,5 @@ def require_numbers(attempt: Attempt) -> Measurement:
     if attempt.outcome in THEIR_FAILURES:
         raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
     raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; "
-        "pass a smaller baseline, for example --baseline batch_size=1"
+        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; {SMALLER}"
     )

@@ -1,4 +1,4 @@
-"""Ending everything that a process has started, however distant, and what it would leave behind.
+"""Ending all descendants of a process, however distant, and removing their remains.
 
 Loader workers, and processes of the user's code, are found below the process, in its process group, and by a mark in
 their environment. Orphans, and processes in a session of their own, still carry the mark.
@@ -18,7 +18,7 @@ import psutil
 MARK = "AUTOTUNE_MEASURING"
 """Environment variable of a measuring process and all below it: the path of their scratch folder, no other's."""
 CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
-"""What a command line holds of the processes that remove semaphores and segments once their users are gone."""
+"""Parts of the command lines of processes that remove semaphores and segments once their users are gone."""
 KILL_LIMIT = 4.0
 """Seconds in which killed processes are gone, unless the kernel holds them."""
 CLEANING_LIMIT = 4.0
@@ -51,7 +51,7 @@ def remove_segments_of_noted(mark: str) -> None:
 
 
 def end_descendants(root: int, mark: str | None = None) -> None:
-    """Kill every process that ``root`` has started, but not ``root`` itself; takes 8 seconds at most.
+    """Kill every descendant of ``root``, but not ``root`` itself; takes 8 seconds at most.
 
     With a ``mark`` also those that carry it or are of the group of ``root``, wherever they are. Processes that remove
     semaphores and shared memory when their users are gone are left to do so before they are killed, too.

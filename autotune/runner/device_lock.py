@@ -34,7 +34,7 @@ class DeviceLock:
     """Holds an accelerator from ``take`` to ``free``, or while it exists; does nothing where no file can be locked."""
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
-        """Take the device's name: its UUID or, where it has none, what torch calls it."""
+        """Take the device's name: its UUID or, without one, torch's name."""
         self._name = name
         self._path = (folder or _shared_folder()) / f"autotune-{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.lock"
         self._lock = FileLock(self._path, mode=0o666, thread_local=False, poll_interval=POLL_SECONDS, on_acquired=_sign)

@@ -1,4 +1,4 @@
-"""The parent's end of the process boundary: which process measures a configuration, and what became of it."""
+"""The parent's end of the process boundary: the process for a configuration, and its outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
 DEVICE_PATIENCE = 60.0
 """Seconds for which an accelerator is waited for that another tuner holds."""
 OF_ONE_PROCESS = ("numerics", "anatomy", "trace")
-"""What is looked at in one process, also where several ranks train: it is about the model, not about their number."""
+"""Parts measured in one process, also where several ranks train: they are about the model, not the ranks."""
 LONGEST_SLEEP = 1.0
 """Seconds of the machine's sleep from which a measurement does not count."""
 MAX_PROCESSES = 3
@@ -122,7 +122,7 @@ class ProcessRunner:
         return _with_names(attempt, usage)
 
     def close(self) -> None:
-        """End every process and all that they have started; the accelerator stays this tuner's, who may go on."""
+        """End every process and its descendants; the accelerator stays this tuner's, which may go on."""
         self._session = self._key = None
         while self._processes:
             self._processes.popitem()[1].stop()
@@ -154,7 +154,7 @@ class ProcessRunner:
     def _as_asked(self, config: Config, request: Request) -> Config:
         """Return a configuration as a part asks for it: without workers, or with one.
 
-        A look at the step needs a few batches. It reads them, or has them from a worker where the open session forks.
+        A probe of the step needs a few batches. It reads them, or has them from a worker where the open session forks.
         """
         if request.part in OF_ONE_PROCESS:
             config = replace(config, ranks=1)
@@ -166,7 +166,7 @@ class ProcessRunner:
         return forking if request.part == "loader" or (is_open and request.part != "anatomy") else reading
 
     def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
-        """Return what configurations must have in common to be measured in one session.
+        """Return the settings that configurations of one session have in common.
 
         A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
         """
@@ -206,7 +206,7 @@ class ProcessRunner:
 
 
 def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
-    """Name those who took the CPUs meanwhile."""
+    """Name the processes that took the CPUs during the measurement."""
     measured = attempt.measurement
     if measured is None or not measured.conditions.is_crowded:
         return attempt
@@ -236,7 +236,7 @@ def _environment(config: Config) -> dict[str, str]:
 
 
 def _needs_plain_model(config: Config, request: Request | None) -> bool:
-    """Return whether a look compares options with plain fp32: its session must be new, and is spent."""
+    """Return whether a probe compares options with plain fp32: its session must be new, and is spent."""
     return bool(config.options) and request is not None and request.part == "numerics"
 
 
@@ -265,7 +265,7 @@ def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 class Usage(NamedTuple):
-    """What a process has used so far."""
+    """The CPU time of a process so far."""
 
     name: str
     """Its name, as the system has it."""
@@ -274,7 +274,7 @@ class Usage(NamedTuple):
 
 
 def cpu_usage() -> dict[int, Usage]:
-    """Return what every process that can be seen from here has used, by its number."""
+    """Return the CPU time of every visible process, by its number."""
     found: dict[int, Usage] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -294,9 +294,9 @@ def own_processes() -> set[int]:
 def busiest(
     before: Mapping[int, Usage], after: Mapping[int, Usage], own: set[int], seconds: float
 ) -> tuple[tuple[str, ...], float]:
-    """Return which other processes used the CPUs most in so many seconds, in words, and the CPUs they used together.
+    """Return the other processes that used the CPUs most in so many seconds, in words, and their CPUs together.
 
-    What began and ended meanwhile, and what cannot be seen from here, is not among them.
+    Processes that began and ended meanwhile, and invisible ones, are not among them.
     """
     used = [
         ((usage.seconds - before[number].seconds if number in before else usage.seconds) / seconds, number, usage.name)

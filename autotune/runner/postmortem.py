@@ -1,4 +1,4 @@
-"""Signs of failure, and what became of a measuring process that gave no answer: by exit code, last words, counters."""
+"""Signs of failure: the outcome of a measuring process without an answer, by exit code, last words and counters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import NamedTuple
 from autotune.records import Outcome
 
 RANK_FRAME = "rank_"
-"""How the function is called in which a rank runs, its number follows: its frames then say whose they are."""
+"""Begin of the name of a rank's function, before its number: frames then say whose they are."""
 TAIL_LENGTH = 4000
 """Characters of a dead process's output that are kept."""
 _NOISE = re.compile(r"^(Extension modules: .*|Fatal Python error: .*|Current thread 0x[0-9a-f]+.*)\n?", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _RANK = re.compile(RANK_FRAME + r"\d+")
 _LIBRARIES = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
-"""Where code lies that is not the user's: Python's own and this package's."""
+"""Folders of code that is not the user's: Python's own and this package's."""
 _WORKER_SIGNAL = re.compile(r"ERROR: Unexpected (.+?) encountered in worker")
 _KILLERS = {
     None: ", as the kernel does when memory runs out",
@@ -37,9 +37,9 @@ class Sign(NamedTuple):
     text: str
     """Pattern of the text; empty where ``of`` says it all."""
     outcome: Outcome
-    """What it is a sign of."""
+    """The outcome that it is a sign of."""
     words: str = ""
-    """What is said of it, or the way out."""
+    """Its words in the message, or the way out."""
 
 
 _FILES = "; allow more (ulimit -n), or have fewer batches in flight"
@@ -87,7 +87,7 @@ SIGNS = (
 
 
 def find_sign(places: Collection[str], text: str) -> Sign | None:
-    """Return the first sign of failure in a text that was found in these places, or in the places alone."""
+    """Return the first sign of failure in a text from these places, or in the places alone."""
     return next((sign for sign in SIGNS if sign.of in places and re.search(sign.text, text)), None)
 
 
@@ -130,7 +130,7 @@ def lost_batch(output: str) -> Sign | None:
 def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
     """Return outcome and message for a loader worker that died, by what torch wrote in it then.
 
-    ``message`` is what training was told of it, which may be no more than that the connection was reset.
+    ``message`` is training's own error, perhaps no more than a connection that was reset.
     """
     signals = _WORKER_SIGNAL.findall(output)
     if not signals:

@@ -45,7 +45,7 @@ UNREADABLE_SECONDS = 1.0
 
 
 class ProcessLostError(Exception):
-    """A session gave no answer; ``outcome`` says what became of it, ``tail`` is the end of its output."""
+    """A session gave no answer: its ``outcome``, and the end of its output in ``tail``."""
 
     def __init__(self, outcome: Outcome, message: str, tail: str) -> None:
         super().__init__(message)
@@ -116,7 +116,7 @@ class MeasuringProcess:
         raise self._lost(outcome, reason if rank is None else f"rank {rank}: {reason}")
 
     def explain(self, attempt: Attempt) -> Attempt:
-        """Return an attempt in which a loader worker died, with what it wrote before it did."""
+        """Return an attempt in which a loader worker died, with the worker's last output."""
         outcome, message = describe_worker(attempt.message, self._written())
         return replace(attempt, outcome=outcome, message=message, details=last_words(self._written()))
 
@@ -166,7 +166,7 @@ class MeasuringProcess:
         raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
 
     def _read_reply(self, frame: tuple[int, dict[str, Any]] | FrameError) -> dict[str, Any]:
-        """Return the reply to the last request, or what a session says of a rank that failed.
+        """Return the reply to the last request, or a session's report of a failed rank.
 
         Raises ``_EndedError`` where the session has ended instead, and ``ProcessLostError`` for anything else: after
         that nothing is known of what the session does.
@@ -216,7 +216,7 @@ class MeasuringProcess:
             self._output.close()
 
     def _make_members_say_where_they_are(self) -> None:
-        """Abort what hangs, and would be killed: Python writes where it was. What cleans up goes on.
+        """Abort hanging processes before the kill, so that Python writes where they were. Cleaners go on.
 
         All stand still meanwhile, so that none answers to the end of another, and one writes at a time, children first:
         with their parent they would end unheard.
@@ -252,7 +252,7 @@ class MeasuringProcess:
         return ProcessLostError(outcome, message, last_words(self._written()))
 
     def _written(self) -> str:
-        """Return the end of what the session has written."""
+        """Return the end of the session's output."""
         descriptor = self._output.fileno()  # the child shares the file's position, so it must not be moved
         start = max(self._output_begin, os.fstat(descriptor).st_size - OUTPUT_BYTES)
         return os.pread(descriptor, OUTPUT_BYTES, start).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What the tuner and a measuring process say to each other: one frame a line, in both directions.
+"""The protocol between the tuner and a measuring process: one frame a line, in both directions.
 
 A frame is ``autotune/1 NUMBER CRC32 DOCUMENT``: the protocol's version, the number of its request, the checksum of
 number and document, and a JSON object. An empty line precedes it: other writers to the same pipe, or a process killed
@@ -22,7 +22,7 @@ class FrameError(Exception):
 
 
 def encode(number: int, document: Mapping[str, Any]) -> bytes:
-    """Return the frame of a request, of the reply to it, or of what became of the session that it has opened."""
+    """Return the frame of a request, of its reply, or of the end of the session that it has opened."""
     digits, content = b"%d" % number, json.dumps(document).encode()
     return b"\n%b %b %b %b\n" % (PREFIX, digits, _checksum(digits, content), content)
 
@@ -44,7 +44,7 @@ def decode(line: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def frames(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]] | FrameError]:
-    """Yield what comes, until the stream ends; a line that is too large is the last, its end is not looked for."""
+    """Yield frames until the stream ends; a line that is too large is the last, its end is not looked for."""
     while line := stream.readline(LARGEST + 1):
         if line == b"\n":
             continue

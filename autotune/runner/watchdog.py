@@ -42,7 +42,7 @@ class Watchdog:
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take what lists the processes that are watched, and where /proc and /sys are found."""
+        """Take a list of the watched processes, and the root of /proc and /sys."""
         self._processes = processes
         self._root = root
         self._clock = clock
@@ -57,7 +57,7 @@ class Watchdog:
     def reason_to_end(self) -> tuple[Outcome, str] | None:
         """Return why the measurement must end now, or ``None``; looks twice a second, more often when little is left.
 
-        What others have taken is not its fault: then it is suspect, and not out of memory.
+        Memory taken by others is not its fault: then it is suspect, and not out of memory.
         """
         if self._clock() < self._due:
             return None
@@ -92,7 +92,7 @@ class LostBatch:
     """Notices a batch that its worker could not hand over: training waits for it, and no reply follows."""
 
     def __init__(self, written: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
-        """Take what returns the end of the output."""
+        """Take a function that returns the end of the output."""
         self._written = written
         self._clock = clock
         self._seen: float | None = None

@@ -1,1 +1,1 @@
-"""The parent's side of the process boundary: decides what to measure."""
+"""The parent's side of the process boundary: decides which configuration to measure."""

@@ -22,7 +22,7 @@ from autotune.workload import Workload, describe
 
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
-"""What a measurement takes with its process, about; the first one tells."""
+"""Seconds of a measurement with its process, about, until the first is timed."""
 DIFFERENCE = 0.2
 """Share by which a further run may be slower where the file does not say."""
 RUNS_ALONE = 5
@@ -31,12 +31,12 @@ RUNS_ALONE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a config file says of its configuration."""
+    """The promise of a config file about its configuration."""
 
     config: Config
     """The configuration."""
     baseline: Config | None
-    """What it was compared with; ``None`` where that is what it is itself, or the file does not say."""
+    """Its baseline; ``None`` where it is its own baseline, or the file does not say."""
     samples_per_second: float | None
     """Its rate; ``None`` where the file does not say."""
     next_run_95: Interval | None
@@ -51,10 +51,10 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A promise, and what was measured now."""
+    """A promise, and the measurements of now."""
 
     promise: Promise
-    """What the file says."""
+    """The file's promise."""
     verdict: Literal["holds", "broken", "undecided"]
     """Of a gain: ``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie
     below the promised interval. Of a rate alone: ``holds`` where it is not below what one further run was promised.
@@ -70,7 +70,7 @@ class Check:
     control: Control | None
     """The baseline against itself; ``None`` where it was measured once."""
     notes: tuple[str, ...]
-    """What differs from when the file was made."""
+    """Differences from when the file was made."""
 
 
 def check(
@@ -83,7 +83,7 @@ def check(
     oversubscribe_ranks: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Check:
-    """Measure a config file's configuration and baseline side by side again, and compare with what the file says.
+    """Measure a config file's configuration and baseline side by side again, and compare with the file's promise.
 
     ``workload``, ``dataset``, ``device`` and ``oversubscribe_ranks`` are those of ``tune``; ``budget`` is the wall time
     for everything.
@@ -151,7 +151,7 @@ def compare(
 
 
 def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]) -> Check:
-    """Return what rounds say of a promise."""
+    """Return the check of a promise by rounds."""
     return Check(
         promise=promise,
         verdict=_verdict(promise, found.interval(0), found.noise),
@@ -165,7 +165,7 @@ def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]
 
 
 def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...]) -> Check:
-    """Return what rates say of a promise without a baseline."""
+    """Return the check of a promise without a baseline, by rates."""
     rate, width = mean_rate(rates)
     return Check(
         promise=promise,
@@ -230,7 +230,7 @@ def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Liter
 
 
 def read_promise(path: Path) -> Promise:
-    """Read a config file and what it promises: a gain over a baseline or, where it has none, a rate.
+    """Read a config file and its promise: a gain over a baseline or, without one, a rate.
 
     Raises ``ConfigFileError`` where it says nothing of either.
     """

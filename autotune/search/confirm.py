@@ -1,4 +1,4 @@
-"""Measure baseline and finalists side by side in fresh processes, and say what that proves."""
+"""Measure baseline and finalists side by side in fresh processes, and prove a gain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LEAST_WITH_CONTROL = 36
 """Measurements that there must be time for where the baseline is measured twice in each round; with less, more rounds
 are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
-"""What became of an attempt without numbers and says nothing of its configuration in a later run."""
+"""Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
 HasTime = Callable[[float, int], bool]
 """Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
@@ -67,10 +67,10 @@ class Place(NamedTuple):
     round: str
     """Which round it belongs to."""
     entry: int | None
-    """Which of all that were ever compared with the baseline its configuration is, in the order in which they entered;
+    """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
     ``None`` for the baseline."""
     planned: int | None = None
-    """Over how many rounds most of its chance of a false claim is spent; ``None`` until that is known."""
+    """Rounds over which most of its chance of a false claim is spent; ``None`` until known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What was found out about one configuration; over processes."""
+    """The findings about one configuration, over processes."""
 
     config: Config
     """The configuration."""
@@ -113,20 +113,20 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What complete rounds gave."""
+    """The results of complete rounds."""
 
     finalists: tuple[Config, ...]
-    """What could be the answer: what goes on, the cheapest first, then what only earlier rounds compared."""
+    """The candidates for the answer: the running ones, the cheapest first, then those of earlier rounds alone."""
     alphas: tuple[float, ...]
-    """The chance of a false claim that each of them has."""
+    """The chance of a false claim for each of them."""
     planned: tuple[int, ...]
     """Over how many rounds most of it is spent."""
     running: tuple[int, ...]
     """Those that were neither dropped nor have failed."""
     failed: frozenset[int] = frozenset()
-    """Which of them failed in a fresh process: what fails now and then is not to be trusted, however fast."""
+    """The finalists that failed in a fresh process: occasional failures disqualify, however fast they are."""
     baseline_config: Config
-    """What they are compared with."""
+    """The configuration that they are compared with."""
     rounds: tuple[Round, ...]
     """The complete rounds, whatever others did meanwhile; at least one."""
 
@@ -147,7 +147,7 @@ class Confirmation:
 
     @property
     def leader(self) -> int | None:
-        """What would be the answer if all that is still measured were proven; ``None`` where all have failed."""
+        """The answer if all running finalists were proven; ``None`` where all have failed."""
         return self._best(self._contenders)
 
     def _best(self, indices: Iterable[int]) -> int | None:
@@ -158,7 +158,7 @@ class Confirmation:
         return best
 
     def _is_ahead(self, index: int, other: int) -> bool:
-        """Return whether one finalist can be told to be faster than another by more than what counts as equal."""
+        """Return whether one finalist is faster than another by more than the margin for equality."""
         both = [(one.finalists[index], one.finalists[other]) for one in self.rounds]
         pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
         if not pairs:
@@ -181,7 +181,7 @@ class Confirmation:
         return min(others, key=self.speedup, default=None)
 
     def standing(self, index: int) -> Standing:
-        """Return what was found out about a finalist."""
+        """Return the findings about a finalist."""
         found = [one.finalists[index] for one in self.rounds]
         return _standing(self.finalists[index], found, is_crowded=self.is_crowded)
 
@@ -241,7 +241,7 @@ class Confirmation:
 
     @property
     def found(self) -> tuple[Finalist, ...]:
-        """What was found out about each finalist that was measured in a complete round."""
+        """The findings about each finalist that was measured in a complete round."""
         return tuple(
             Finalist(
                 config=config,
@@ -375,7 +375,7 @@ def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
 
 
 class _Record:
-    """The complete rounds of a study, those of earlier runs first, and what may be the answer."""
+    """The complete rounds of a study, those of earlier runs first, and the candidates for the answer."""
 
     def __init__(
         self,
@@ -432,12 +432,12 @@ class _Record:
                 self.planned[self.finalists[index]] = min(MAX_ROUNDS, max(LEAST_ROUNDS, most))
 
     def revive(self) -> None:
-        """Go on with what was dropped, where all that was kept has failed."""
+        """Go on with the dropped finalists, where all others have failed."""
         self.running = [index for index in self.given if index not in self.failed]
 
     @property
     def confirmation(self) -> Confirmation | None:
-        """What the rounds give so far."""
+        """The results of the rounds so far."""
         if not self.rounds:
             return None
         return Confirmation(
@@ -491,7 +491,7 @@ class _Rounds:
         return self._complete < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
 
     def _possible(self) -> int:
-        """Return the rounds of one finalist that there is time for."""
+        """Return the rounds of one finalist that fit the time."""
         parts, tried = 2 + self.with_control, max(1, self._tried)
         return next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
 

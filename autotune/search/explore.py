@@ -1,4 +1,4 @@
-"""More of the training step: each option is looked at beside the step without it, and kept where it pays.
+"""Options of the training step: each is probed beside the step without it, and kept where it pays.
 
 Greedy: what is kept stays on for the next. Confirmation has the last word.
 """
@@ -24,11 +24,11 @@ from autotune.search.space import without_loader
 EXPLORE_SHARE = 0.3
 """Share of the budget that is set aside for exploring; it may also take what the search leaves."""
 HOPELESS = 0.95
-"""Ratio of the rates below which an option is not looked at a second time."""
+"""Ratio of the rates below which an option is not probed a second time."""
 LOOKS = 5
-"""Looks that an option takes at most: four at the step, one at the losses."""
+"""Most probes of an option: four of the step, one of the losses."""
 FIRST_LOOK_COST = 5.0
-"""Seconds that a look takes with its process, about, before the first one tells."""
+"""Seconds of a probe with its process, about, until the first is timed."""
 NO_TIME = "there was no time to try it; give a larger --budget"
 NO_TIME_TO_CHECK = "there was no time to compare its losses with fp32; give a larger --budget"
 
@@ -38,7 +38,7 @@ class _LeftOutError(Exception):
 
 
 class _OutOfTimeError(_LeftOutError):
-    """There is no time for a look."""
+    """There is no time for a probe."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,38 +50,38 @@ class Explorer:
     start: Config
     """The configuration that the options are added to."""
     options: tuple[str, ...]
-    """What to try, in order."""
+    """The options to try, in order."""
     memory_limit: MemoryLimit
     """How much of the memory may be used."""
     budget: Budget
     """The time that is spent."""
     end: float
-    """Seconds since the clock's start at which no further look begins."""
+    """Seconds since the clock's start after which no probe begins."""
     look_cost: float = FIRST_LOOK_COST
-    """The seconds that a look takes: what the latest took."""
+    """Seconds of the latest probe."""
     tell_running: Callable[[Config], None] = lambda config: None
-    """Hears of every look that begins."""
+    """Hears of every probe that begins."""
     tell_looked: Callable[[Probe], None] = lambda probe: None
-    """Hears of every look that has ended."""
+    """Hears of every probe that has ended."""
     tried: list[TriedOption] = field(default_factory=list, init=False)
-    """What became of each option so far."""
+    """The result of each option so far."""
     _plain: Config = field(init=False)
     """The step as it is so far."""
     _before: ComputeProbe | None = field(default=None, init=False)
-    """The latest look at it."""
+    """The latest probe of it."""
 
     def __post_init__(self) -> None:
         self._plain = without_loader(self.start)
 
     @property
     def answer(self) -> Config | None:
-        """The configuration with what was kept; ``None`` where nothing was."""
+        """The configuration with the kept options; ``None`` without any."""
         kept = tuple(tried.option for tried in self.tried if tried.kept)
         return replace(self.start, options=(*self.start.options, *kept)) if kept else None
 
     @property
     def start_seconds(self) -> float:
-        """What the first step takes longer with what was kept, as for compiling."""
+        """Additional seconds of the first step with the kept options, as for compiling."""
         return sum(tried.start_seconds or 0.0 for tried in self.tried if tried.kept)
 
     def run(self) -> None:
@@ -106,9 +106,9 @@ class Explorer:
         self.tried.append(replace(found, seconds=self.budget.spent - begin))
 
     def _side_by_side(self, config: Config) -> tuple[list[ComputeProbe], list[ComputeProbe]]:
-        """Look at the step without, with, with and without one more option, so that drift cancels.
+        """Probe the step without, with, with and without one more option, so that drift cancels.
 
-        What is far slower is looked at once, and so is all for whose second look there is no time. The last look
+        An option that is far slower is probed once, and so is one without time for a second probe. The last probe
         without it is the first of the next option.
         """
         before = [self._before or self._step(self._plain)]
@@ -147,7 +147,7 @@ class Explorer:
             raise _LeftOutError(reason)
 
     def _look(self, part: Part, config: Config, seconds: float, option: str = "") -> Attempt:
-        """Take a look in a process of its own: options stay on a model, and some hold for the whole process."""
+        """Take a probe in a process of its own: options stay on a model, and some hold for the whole process."""
         if not self._has_time(1):
             raise _OutOfTimeError(NO_TIME)
         self.tell_running(config)
@@ -161,7 +161,7 @@ class Explorer:
         return attempt
 
     def _may_repeat(self, disturbed: Attempt) -> bool:
-        """Return whether a look may be repeated: not at the cost of options that are still to be tried."""
+        """Return whether a probe may be repeated: not at the cost of options that are still to be tried."""
         fits = self.budget.spent + disturbed.seconds <= self.end
         return fits and self._has_time(LOOKS * (len(self.options) - len(self.tried)))
 

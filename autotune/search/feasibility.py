@@ -1,4 +1,4 @@
-"""Which configurations would not fit the machine, and why: device, host and shared memory, open files.
+"""Configurations that would not fit the machine, and why: device, host and shared memory, open files.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -47,14 +47,14 @@ class Fitting:
         self._refusals: dict[tuple[object, ...], str | None] = {}
 
     def refusal(self, config: Config) -> str | None:
-        """Return why a configuration would not fit, or ``None``."""
+        """Return the reason why a configuration would not fit, or ``None``."""
         key = (config.batch_size, config.amp, config.num_workers, config.prefetch_factor)  # all that it depends on
         if key not in self._refusals:
             self._refusals[key] = self.refusal_in_flight(config) or self._refusal_of_memory(config)
         return self._refusals[key]
 
     def refusal_in_flight(self, config: Config) -> str | None:
-        """Return what the batches on their way from the workers would have too little of, time included."""
+        """Return the resource that batches in flight would lack, time included, or ``None``."""
         seconds, timeout = (
             max(self._loader.trace(config.batch_size).build_seconds),
             self._observations.facts.loader_timeout,
@@ -111,16 +111,16 @@ class Fitting:
 
 
 def exceeds(measured: Measurement, memory_limit: MemoryLimit) -> bool:
-    """Return whether a configuration that ran used more memory than it may, or will by the end of an epoch."""
+    """Return whether a measured configuration used more memory than it may, or will by the end of an epoch."""
     return measured.epoch_peak_bytes > memory_limit.of(measured.memory_limit_bytes)
 
 
 def reason_against(check: NumericsCheck, amp: str, option: str | None = None) -> str | None:
-    """Return why a precision is not to be trusted with this model, in plain words, or ``None``.
+    """Return the reason not to trust a precision with this model, or ``None``.
 
-    Where an option was added to what is trusted, the words are about the option.
+    With an ``option``, added to a trusted configuration, the words are about the option.
     Where fp32 itself does not stay finite there is nothing to compare with. This is a smoke test over some twenty
-    steps: what it rejects is broken, what it accepts may still diverge later.
+    steps: a rejected precision is broken, an accepted one may still diverge later.
     """
     reference, steps = check.reference_losses, len(check.losses)
     name, there = (option, f"with {option}") if option else (amp, f"in {amp}")

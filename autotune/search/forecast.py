@@ -42,7 +42,7 @@ class _Failure:
     outcome: Outcome
     """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
     what: str
-    """What became of it, in words."""
+    """Its outcome, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Forecast:
         return float(self.prediction.bounds[self.position[config]])
 
     def refusal(self, config: Config) -> str | None:
-        """Return why a configuration is not worth trying: it would not fit, or one like it has failed."""
+        """Return the reason not to try a configuration: it would not fit, or a similar configuration has failed."""
         index = self.position[config]
         if (refused := self.prediction.refusals[index]) is not None:
             return refused
@@ -119,7 +119,7 @@ class Forecast:
 
     @property
     def upside(self) -> float:
-        """How much faster than the best another one may be, as a share, ``HOPE`` deviations included."""
+        """Possible gain of another configuration over the best, as a share, ``HOPE`` deviations included."""
         return self._upside(self.is_open)
 
     def _upside(self, among: NDArray[np.bool_]) -> float:
@@ -139,7 +139,7 @@ class Forecast:
 
     @property
     def remaining(self) -> float:
-        """What anything that was not tried may win over the best at most, as a share."""
+        """Largest gain of an untried configuration over the best, as a share."""
         if not self.is_open.any():
             return 0.0
         is_known = self.prediction.most <= self.prediction.ceilings
@@ -159,7 +159,7 @@ class Forecast:
         return max(float(self._fitting(self.prediction.most).max()), float(np.exp(self.best_log)))
 
     def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
-        """Return what was left out although it might be missed: configuration, reason, bound in samples per second.
+        """Return configurations left out that a user might miss: configuration, reason, bound in samples per second.
 
         For every probed step with a bound below the best, the most promising configuration; for every way not to fit,
         the fastest of the configurations expected to beat the best.
@@ -180,11 +180,11 @@ class Forecast:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why loader workers were left out; empty where they were not."""
+        """The reasons for leaving out loader workers; empty where they were not left out."""
         return (f"loader workers: {self.worker_failures[-1]}",) if self.worker_failures else ()
 
     def refusal_of_more_workers(self, config: Config) -> str | None:
-        """Return why no more workers would fit with the same step, or ``None``."""
+        """Return the reason why no more workers would fit with the same step, or ``None``."""
         more = [o for o in self.configs if o.step_key == config.step_key and o.num_workers > config.num_workers]
         refusals = [self.prediction.refusals[self.position[each]] for each in sorted(more, key=lambda o: o.num_workers)]
         return None if None in refusals else next(iter(refusals), None)
@@ -192,7 +192,7 @@ class Forecast:
     def doubtful_step(self, observations: Observations) -> Config | None:
         """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
 
-        Only the batch size, the precision and the threads of what is returned matter.
+        Only the batch size, the precision and the threads of the returned configuration matter.
         """
         measured = {observations.step_key(trial.config) for trial in observations.trials}
         measured |= {observations.step_key(probe.config) for probe in observations.probes if probe.part == "compute"}
@@ -214,7 +214,7 @@ class Forecast:
         return max(float(self.prediction.limits[top]), float(np.exp(self.best_log)))
 
     def _fitting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values of what fits the machine; of all where nothing is said to."""
+        """Return the values of configurations that fit the machine; of all where none is said to."""
         return values[self._fits]
 
     @property
@@ -228,7 +228,7 @@ class Forecast:
 
 
 def forecast_of(observations: Observations, space: Space) -> Forecast:
-    """Return the forecast after what was measured so far, the baseline at least."""
+    """Return the forecast after the measurements so far, the baseline at least."""
     baseline = observations.trials[0].config
     inside = space.configs
     configs = inside if baseline in inside else (*inside, baseline)
@@ -277,7 +277,7 @@ def _posteriors(
     claimed: list[int],
     observations: Observations,
 ) -> tuple[Posterior, Posterior | None]:
-    """Return what is expected now, and if what others are measuring gives what is expected of it."""
+    """Return the expectation now, and if the running measurements of others give the expected rates."""
     rates = np.array([trial.rate for trial in counted], dtype=float)
     errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
     own_threads, demands = observations.facts.intra_op_threads, _demands(counted)
@@ -293,7 +293,7 @@ def _posteriors(
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:
-    """Yield what failed: trials, trials that took too much memory, and short looks."""
+    """Yield the failures: trials, trials that took too much memory, and probes."""
     for trial in observations.trials:
         measured = trial.measurement
         if measured is None:
@@ -340,7 +340,7 @@ def _demands(trials: Sequence[Trial]) -> NDArray[np.float64] | None:
 def _also_fails(config: Config, failure: _Failure) -> bool:
     """Return whether a configuration is to be expected to fail where another one did.
 
-    What needs more of the same memory is; what failed in another way may have been chance, so only its like are.
+    It is where it needs more of the same memory; another failure may have been chance, so only its like is.
     """
     failed, outcome = failure.config, failure.outcome
     if outcome in (Outcome.SKIPPED, Outcome.SUSPECT):
@@ -367,7 +367,7 @@ def _in_flight(config: Config) -> int:
 
 
 def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, bool]:
-    """Order configurations of equal speed: what changes training less, and takes less of the machine, comes first."""
+    """Order configurations of equal speed: first those that change training less, and take less of the machine."""
     return (
         abs(math.log2(config.batch_size / base.batch_size)),
         config.num_workers,
@@ -379,7 +379,7 @@ def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, boo
 
 
 def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: int) -> Landscape:
-    """Return what is expected of the space; the loader's settings at the step of ``answer``.
+    """Return the landscape of the space; the loader's settings at the step of ``answer``.
 
     ``memory_bytes`` is how much of the memory that limits the run may be used.
     """

@@ -1,4 +1,4 @@
-"""What measurements say about configurations that were not measured: a Gaussian process around the prediction.
+"""Rates of unmeasured configurations, from the measured ones: a Gaussian process around the prediction.
 
 The process models the logarithm of measured over predicted rate. Its prior error is the prediction's, in three parts:
 shared by configurations with similar steps, shared by those with similar loaders, and common to all.
@@ -47,7 +47,7 @@ SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """The logarithm of the rate of every configuration, given what was measured."""
+    """The logarithm of the rate of every configuration, given the measurements."""
 
     means: Floats
     """Expected logarithm of the samples per second."""
@@ -73,7 +73,7 @@ def posterior(
     disturbances: Floats | None = None,
     demands: Floats | None = None,
 ) -> Posterior:
-    """Return what is known of every configuration after those at the indices ``measured`` gave ``rates``.
+    """Return the posterior of every configuration after those at the indices ``measured`` gave ``rates``.
 
     ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads.
     ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.

@@ -1,4 +1,4 @@
-"""What the loader gives at every batch size and number of workers, from one or two traces of it.
+"""The loader's rate at every batch size and number of workers, from one or two traces of it.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -36,13 +36,13 @@ LEAST_BURSTS = 8
 NOTHING = 1e-9
 """Seconds that stand for none where a time is divided by."""
 MISSED = 1.5
-"""Ratio of what training waited for a batch to what a look found from which the look has missed something."""
+"""Ratio of training's wait for a batch to a probe's time, from which the probe has missed stalls."""
 LEAST_DEVIATION = 0.2
 """A batch is not built faster than this share of the mean, however the spread is scaled."""
 
 
 class _Pipeline(NamedTuple):
-    """What a rate depends on."""
+    """The settings that a rate depends on."""
 
     batch_size: int
     workers: int
@@ -55,7 +55,7 @@ class LoaderModel:
     """Build times for every batch size, and the rates that follow."""
 
     def __init__(self, traces: Sequence[LoaderTrace], host_seconds: float | None) -> None:
-        """Take traces, and what the host spends on asking an accelerator for a step: ``None`` where the host trains."""
+        """Take traces, and the host's seconds to launch a step on an accelerator: ``None`` where the host trains."""
         self._traces = sorted(traces, key=lambda trace: trace.batch_size)
         self._host_seconds = host_seconds
         self._at: dict[int, LoaderTrace] = {}
@@ -116,12 +116,12 @@ class LoaderModel:
         )
 
     def pin_rate(self, config: Config) -> float:
-        """Return the batches per second that the thread which pins memory copies at most."""
+        """Return the most batches per second that the pinning thread copies."""
         seconds = self.trace(config.batch_size).pin_seconds if config.pin_memory and config.num_workers else 0.0
         return 1 / max(seconds, NOTHING)
 
     def shared_memory(self, config: Config) -> int:
-        """Return the bytes that batches in flight take at most: one more than are asked for ahead."""
+        """Return the most bytes of batches in flight: one batch more than are prefetched."""
         in_flight = config.num_workers * (config.prefetch_factor or 0)
         return (in_flight + 1) * self.trace(config.batch_size).batch_bytes if in_flight else 0
 
@@ -139,7 +139,7 @@ class LoaderModel:
         return OWN_FILES + FILES_PER_WORKER * config.num_workers + tensors
 
     def start_seconds(self, config: Config) -> float:
-        """Return what the start of an epoch costs: its order, the first batch, and workers that do not live on."""
+        """Return the seconds to start an epoch: its order, the first batch, and workers that are not persistent."""
         trace = self.trace(config.batch_size)
         if not config.num_workers:
             return trace.order_seconds
@@ -148,7 +148,7 @@ class LoaderModel:
 
 
 def trace_from_baseline(config: Config, measured: Measurement) -> LoaderTrace:
-    """Return what the baseline's own measurement says of its loader, where there is no trace."""
+    """Return a trace of the loader from the baseline's own measurement, where no probe gave one."""
     split, workers = measured.step_time, config.num_workers
     build = workers * split.total if workers else split.data_wait
     return LoaderTrace(
@@ -186,7 +186,7 @@ def with_inline(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -
 
 
 def _inline(trace: LoaderTrace) -> float:
-    """Return the seconds of a batch without workers; what one worker takes, where that is not known."""
+    """Return the seconds of a batch without workers; those of one worker, where unknown."""
     return fmean(trace.build_seconds) if trace.inline_seconds is None else trace.inline_seconds
 
 

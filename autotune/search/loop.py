@@ -1,4 +1,4 @@
-"""The stages of a search: the baseline, short looks at the parts, then trials until a stopping rule holds."""
+"""The stages of a search: the baseline, probes of the parts, then trials until a stopping rule holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.errors import NothingFeasibleError, UsageError
 from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Part, Request, Runner, Trial
-from autotune.runner.attempt import measure_once_more, require_numbers
+from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
@@ -30,7 +30,7 @@ PROOF_SHARE = 0.6
 CROWDED_CONFIRM_SHARE = 0.5
 """That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
-"""Share of what the baseline leaves of the budget after which no further look is taken."""
+"""Share of the budget left after the baseline, after which no further probe is taken."""
 PAIR = 2
 """Measurements of a round of confirmation at least: the baseline and one finalist."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
@@ -41,7 +41,7 @@ averages."""
 CROWDED_SHARE, LATEST = 0.5, 8
 """Share of the latest measurements from which a machine counts as crowded, and how many these are."""
 MAX_DOUBTS = 4
-"""Most looks at steps whose ceiling was only estimated, before the search ends at the ceiling."""
+"""Most probes of steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
 """Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
 baseline took as long."""
@@ -50,7 +50,7 @@ LEAST_OPENING = 3.0
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
 POLL = 1.0
-"""Seconds after which what other tuners do is looked at again."""
+"""Seconds between two looks at other tuners."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class Search:
     runner: Runner
     """Measures."""
     study: TuningStudy
-    """Decides what is next and records what became of it."""
+    """Decides the next configuration and records its outcome."""
     space: Space
-    """What may vary."""
+    """The values that may vary."""
     budget: Budget
     """The time that is left."""
     messages: Messages
@@ -70,7 +70,7 @@ class Search:
     max_trials: int | None = None
     """Most trials, where the user gave a number."""
     reserved: float = 0.0
-    """Seconds that are set aside for exploring what comes after the search."""
+    """Seconds that are set aside for exploring options after the search."""
     sleep: Callable[[float], object] = time.sleep
     """Waits for others that share the study, so many seconds."""
     opening: float | None = None
@@ -78,7 +78,7 @@ class Search:
     seed: int = 0
     """Decides where in an epoch all its trials begin, so that like is compared with like."""
     is_confirmed: bool = False
-    """Whether a confirmation has ended: what was set aside for it is free."""
+    """Whether a confirmation has ended: the time set aside for it is free."""
     _looks_end: float | None = field(default=None, init=False)
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
@@ -119,13 +119,13 @@ class Search:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Take in what others have found; one of them may have measured the baseline."""
+        """Take in the trials of others; one of them may have measured the baseline."""
         self.study.refresh()
         for baseline in self.study.trials[:1]:
             _require_baseline(baseline, self.study.memory_limit)
 
     def _waits_for_others(self, stop: Stop | None) -> bool:
-        """Wait a moment where all depends on what other tuners are measuring now; return whether that was so.
+        """Wait a moment where all depends on the running measurements of other tuners; return whether that was so.
 
         That is the baseline, and what could still give a reason to go on.
         """
@@ -147,9 +147,9 @@ class Search:
         return True
 
     def _looks_again(self, stop: Stop | None = None) -> bool:
-        """Take the next short look; return whether there was one.
+        """Take the next probe; return whether there was one.
 
-        Looks have a share of the budget, and what the search leaves of it where a half precision was not tried.
+        Probes have a share of the budget, and the rest after the search where a half precision was not tried.
         """
         if self._looks_end is None:  # the baseline has just been measured
             self._looks_end = self.budget.spent + PROBE_SHARE * self.budget.left
@@ -168,7 +168,7 @@ class Search:
         return True
 
     def _doubts(self) -> bool:
-        """Look at a step whose ceiling was only estimated, before the ceiling is said to be reached; return whether."""
+        """Probe a step whose ceiling was only estimated, before the search ends at the ceiling; return whether."""
         forecast = self.study.forecast
         config = forecast.doubtful_step(self.study.observations) if at_ceiling(forecast) else None
         is_over = self._has_all_trials or not self.has_time
@@ -179,7 +179,7 @@ class Search:
         return True
 
     def _look(self, part: Part, config: Config) -> bool:
-        """Take a look unless another has it; return whether it was taken."""
+        """Take a probe unless another tuner has it; return whether it was taken."""
         if not self.study.claim_look(part, config):
             self.sleep(POLL)  # what comes next depends on it
             return False
@@ -203,7 +203,7 @@ class Search:
 
     @property
     def has_time(self) -> bool:
-        """Whether there is time for another trial, and for what must come after it."""
+        """Whether there is time for another trial, and for the stages after it."""
         return self.left >= self.trial_cost
 
     def _run_trial(self) -> None:
@@ -247,13 +247,13 @@ class Search:
 
     @property
     def _patience(self) -> float:
-        """The seconds after which a look is given up, and a trial with workers where these have failed."""
+        """The seconds after which a probe is given up, and a trial with workers where these have failed."""
         share = max(LEAST_LOOK, LOOK_SHARE * self.budget.seconds, 2 * self.study.trials[0].attempt.seconds)
         return min(LOOK_LIMIT, share)
 
     @property
     def untried_precision(self) -> str | None:
-        """The half precision that nothing is known of yet, though it is allowed and may be faster."""
+        """An untried half precision that is allowed and may be faster."""
         return untried_precision(self.study.observations, self.space)
 
     @property
@@ -275,7 +275,7 @@ class Search:
 
     @property
     def left(self) -> float:
-        """The seconds left before what comes after the search must begin."""
+        """The seconds left before the stages after the search must begin."""
         return self.budget.left - self.reserved - self.confirmation_seconds
 
     @property
@@ -310,7 +310,7 @@ class Search:
         return self.study.trials[0].attempt.seconds + max(LEAST_OPENING, self.opening or 0.0)
 
     def report(self, moment: Progress) -> None:
-        """Show what is running or has just ended, with how things stand."""
+        """Show the running or finished measurement, with the standing of the run."""
         if moment.finished is not None and moment.finished.measurement is not None:
             self._crowded.append(moment.finished.measurement.conditions.is_crowded)
         done, best = self.study.trials, self.study.best
@@ -323,6 +323,5 @@ def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
     peak = require_numbers(trial.attempt).peak_memory_bytes
     if memory_limit.most is not None and peak > memory_limit.most:
         raise UsageError(
-            f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; pass a smaller "
-            "baseline, for example --baseline batch_size=1"
+            f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; {SMALLER}"
         )

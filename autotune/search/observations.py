@@ -1,4 +1,4 @@
-"""All that was found out so far, for what reasons about it.
+"""All measurements so far, for the code that reasons about them.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -16,12 +16,12 @@ from autotune.records import Outcome, Probe, Trial, WorkloadFacts
 MAX_COMPARISONS = 2
 """How often a precision is compared with fp32, where that takes too long."""
 CHANCE = (Outcome.TIMEOUT, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.USER_ERROR)
-"""What becomes of loader workers that may work in another configuration all the same."""
+"""Outcomes of loader workers that may work in another configuration all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """All that was found out so far."""
+    """All measurements so far."""
 
     facts: WorkloadFacts
     """The workload."""
@@ -32,11 +32,11 @@ class Observations:
     trials: tuple[Trial, ...]
     """Measured configurations, the baseline first."""
     probes: tuple[Probe, ...] = ()
-    """Short looks at steps and at the loader."""
+    """Probes of steps and of the loader."""
     claimed: tuple[Config, ...] = ()
     """Configurations that other tuners of a shared study are measuring now."""
     last: Config | None = None
-    """What was measured here last; ``None`` where nothing was."""
+    """The last measurement here; ``None`` before the first."""
 
     @property
     def on_cpu(self) -> bool:
@@ -53,12 +53,12 @@ class Observations:
         return (config.intra_op_threads or self.facts.intra_op_threads) if self.on_cpu else 0
 
     def step_key(self, config: Config) -> StepKey:
-        """Return what a step's time depends on here, with the number of its threads."""
+        """Return the settings that a step's time depends on here, with the number of its threads."""
         return config.step_key._replace(threads=self.threads(config))
 
     @property
     def looks(self) -> tuple[tuple[Config, ComputeProbe], ...]:
-        """The looks at steps that gave numbers, each with its configuration, in order."""
+        """The probes of steps with numbers, each with its configuration, in order."""
         return tuple((probe.config, probe.attempt.compute) for probe in self.probes if probe.attempt.compute)
 
     def distrust(self, amp: str) -> str | None:
@@ -101,12 +101,12 @@ class Observations:
         return [f"{each.message or each.outcome}" for each in (*looks, *tried) if each.outcome in CHANCE]
 
     def comparisons(self, amp: str) -> list[Probe]:
-        """Return the looks at what a precision does to the losses, those that failed included."""
+        """Return the probes of the losses in a precision, failed ones included."""
         return [probe for probe in self.probes if probe.part == "numerics" and probe.config.amp == amp]
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:
-        """The looks at the loader, by batch size."""
+        """The probes of the loader, by batch size."""
         return tuple(
             sorted((p.attempt.loader for p in self.probes if p.attempt.loader), key=lambda trace: trace.batch_size)
         )

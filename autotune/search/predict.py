@@ -1,4 +1,4 @@
-"""What every configuration would give, from a few short looks: an expected rate, a bound, and whether it fits.
+"""Predictions for every configuration from a few probes: an expected rate, a bound, and whether it fits.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -43,14 +43,14 @@ class Prediction:
     ceiling_errors: Floats
     """Standard deviation of their logarithm."""
     most: Floats
-    """Samples per second that the step alone gives at most: what was measured, else with room for what is not known."""
+    """Upper bound of the samples per second of the step alone: measured, else with room for the unknown."""
     limits: Floats
     """The same where the loader is never late: the step alone, or the CPUs that both share. Without workers every batch
     is waited for."""
     bounds: Floats
-    """Samples per second that no loader could exceed, with room for what is not known of the step."""
+    """Samples per second that no loader could exceed, with room for a step that is not fully known."""
     step_errors: Floats
-    """Standard deviation of the logarithm of the rate from what is not known of the step."""
+    """Standard deviation of the logarithm of the rate because the step is not fully known."""
     loader_errors: Floats
     """Standard deviation of the logarithm of the rate from what is not known of the loader; it counts where the loader
     limits the rate."""
@@ -100,7 +100,7 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
 
 
 class _Steps:
-    """Step times and what they cost the CPUs."""
+    """Step times and their cost in CPU time."""
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
@@ -157,7 +157,7 @@ def _step_points(observations: Observations) -> list[StepPoint]:
 
 
 def loader_model(observations: Observations) -> LoaderModel:
-    """Return what the looks at the loader tell, and training without workers; else the baseline's measurement."""
+    """Return the loader's model from its probes and training without workers; else from the baseline's measurement."""
     baseline = observations.trials[0]
     assert baseline.measurement is not None
     asking = min((look.host_seconds for _, look in observations.looks), default=0.0)
@@ -181,7 +181,7 @@ def _capacity(config: Config, steps: _Steps, loader: LoaderModel, observations: 
 
 
 def _for_each(configs: Sequence[Config], key: Callable[[Config], Hashable], value: Callable[[Config], float]) -> Floats:
-    """Return a value for each configuration, worked out once for those alike in what it depends on, the key."""
+    """Return a value for each configuration, worked out once for each key, the settings that it depends on."""
     known: dict[Hashable, float] = {}
     keys = [key(config) for config in configs]
     for part, config in zip(keys, configs, strict=True):

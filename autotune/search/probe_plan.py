@@ -1,4 +1,4 @@
-"""Which short look to take next: at the loader, or at the step on a ladder of batch sizes.
+"""The next probe: of the loader, or of the step on a ladder of batch sizes.
 
 A pure function of what is known, so that a resumed study continues where it stood.
 """
@@ -24,7 +24,7 @@ LOOK_SECONDS, NUMERICS_SECONDS = 1.5, 4.0
 """Seconds of a probe: of the loader or the step, which says itself when it is warm; of the losses, which takes four
 runs of up to twenty steps."""
 MAX_RUNGS = 6
-"""Most batch sizes that are looked at for one precision."""
+"""Most batch sizes that are probed for one precision."""
 AGREEMENT = 0.05
 """Relative difference up to which two slopes of memory over batch size count as one line."""
 SIGNIFICANT_SLOPE = 0.2
@@ -36,13 +36,13 @@ RELEVANT_BUILD = 0.02
 HALF: tuple[Amp, ...] = ("bf16", "fp16")
 """Half precisions, the one that needs no scaling of the loss first."""
 PREFETCH = 4
-"""Batches that a look at the loader asks its worker for ahead, where memory and open files allow it."""
+"""Batches that a probe of the loader prefetches, where memory and open files allow it."""
 OTHER_BATCH = 4
-"""Ratio of the batch sizes of the two looks at the loader, which tell cost per sample from cost per batch."""
+"""Ratio of the batch sizes of the two probes of the loader, which tell cost per sample from cost per batch."""
 
 
 def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] | None:
-    """Return what to look at next and with which configuration, or ``None`` when nothing more is worth it.
+    """Return the next part to probe and its configuration, or ``None`` when no probe is worth it.
 
     First the loader, then the step at the baseline's batch size: in its own precision, then in half precision. Each of
     these then climbs over batch sizes, the faster one first. After that come other precisions and threads at the best
@@ -52,7 +52,7 @@ def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] 
 
 
 def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Config | None]]:
-    """Yield the looks in order; those that were taken, or would be of no use, without a configuration."""
+    """Yield the probes in order; those that were taken, or would be of no use, without a configuration."""
     start = _start(observations, space)
     if not any(probe.part == "loader" for probe in observations.probes):
         yield "loader", _with_one_worker(observations, start)
@@ -145,7 +145,7 @@ def _safe_batch(peaks: Mapping[int, int], limit: float) -> float:
 
 
 def _start(observations: Observations, space: Space) -> Config:
-    """Return where the looks begin: the baseline, brought within the bounds, without a loader."""
+    """Return the first configuration to probe: the baseline, brought within the bounds, without a loader."""
     base, allowed = space.base, space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
     amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or observations.is_unchecked(amp)]
@@ -170,13 +170,13 @@ def _is_of_group(observations: Observations, config: Config, other: Config) -> b
 
 
 def _looks_of_group(observations: Observations, config: Config) -> dict[int, ComputeProbe]:
-    """Return the looks at steps of a configuration's precision and number of threads, by batch size, in order."""
+    """Return the probes of steps of a configuration's precision and number of threads, by batch size, in order."""
     looks = {own.batch_size: look for own, look in observations.looks if _is_of_group(observations, own, config)}
     return dict(sorted(looks.items()))
 
 
 def _failed_of_group(observations: Observations, config: Config) -> dict[int, Outcome]:
-    """Return what became of the looks at steps that gave no numbers, by batch size."""
+    """Return the outcomes of probes of steps without numbers, by batch size."""
     return {
         probe.config.batch_size: probe.attempt.outcome
         for probe in observations.probes
@@ -209,7 +209,7 @@ def _memory_limit(observations: Observations, looks: Mapping[int, ComputeProbe])
 
 
 def _second_trace(observations: Observations, space: Space, start: Config) -> Config | None:
-    """Return another batch size at which to look at the loader, where loading matters and it was not done."""
+    """Return another batch size at which to probe the loader, where loading matters and it was not done."""
     tried = sum(probe.part == "loader" for probe in observations.probes)
     if tried != 1 or not observations.traces or not observations.looks or len(space.allowed["batch_size"]) == 1:
         return None
@@ -228,7 +228,7 @@ def _second_trace(observations: Observations, space: Space, start: Config) -> Co
 
 
 def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:
-    """Return where to look at other precisions and threads: at the best batch size so far, and at the best of both."""
+    """Return where to probe other precisions and threads: at the best batch size so far, and at the best of both."""
     looks = _allowed_looks(observations, space)
     own = [(config, look) for config, look in looks if _is_of_group(observations, config, start)]
     if not own:
@@ -248,7 +248,7 @@ def _other_groups(observations: Observations, space: Space, start: Config) -> li
 
 
 def _beside_the_fastest(observations: Observations, space: Space) -> Config | None:
-    """Return a batch size next to the fastest step's that was not looked at: the highest ceiling is not guessed."""
+    """Return an unprobed batch size next to the fastest step's: the highest ceiling is not guessed."""
     allowed_looks = _allowed_looks(observations, space)
     if not allowed_looks:
         return None
@@ -266,7 +266,7 @@ def _beside_the_fastest(observations: Observations, space: Space) -> Config | No
 
 
 def _allowed_looks(observations: Observations, space: Space) -> list[tuple[Config, ComputeProbe]]:
-    """Return the looks within the bounds: a study that goes on may hold others."""
+    """Return the probes within the bounds: a study that goes on may hold others."""
     allowed = space.allowed
     return [
         (config, look)

@@ -1,4 +1,4 @@
-"""What may vary: each knob's candidate values, in order, and the configurations they make.
+"""The space of a search: each knob's candidate values, in order, and the configurations they make.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -43,7 +43,7 @@ class Space:
     allowed: Mapping[str, tuple[Any, ...]]
     """Those that the user's bounds admit."""
     base: Config
-    """Carries what does not vary: inter-op threads, and accumulation where the samples of a step are not fixed."""
+    """Carries the fixed fields: inter-op threads, and accumulation where the samples of a step are not fixed."""
     global_batch_size: int | None = None
     """Samples of one step of the optimizer, where they are fixed: smaller batches are accumulated."""
     decides_persistence: bool = False
@@ -104,7 +104,7 @@ class Space:
 
 
 def without_loader(config: Config) -> Config:
-    """Return a configuration with nothing but what its step depends on."""
+    """Return a configuration with only the settings that its step depends on."""
     return replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
 
 
@@ -113,7 +113,7 @@ def build_space(
 ) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
-    ``given`` maps knobs to what the user fixed, bounded or listed; of the batch sizes those count that divide
+    ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
     ``global_batch_size``. Raises ``UsageError`` naming the flag.
     """
     defaults = _defaults(facts, cpus, baseline)

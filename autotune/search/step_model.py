@@ -1,4 +1,4 @@
-"""What a training step costs where it was not measured: seconds and memory over batch size, precision and threads.
+"""The cost of unmeasured training steps: seconds and memory over batch size, precision and threads.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -23,21 +23,20 @@ Group = tuple[str, int]
 MEASURED = 0.03
 """Standard deviation of the logarithm of a measured step time, from one process to another."""
 BETWEEN = 0.02
-"""What each doubling between two measured batch sizes adds to it, at most."""
+"""Most that each doubling between two measured batch sizes adds to it."""
 BEYOND = 0.06
-"""What each doubling beyond the measured batch sizes adds to it."""
+"""Addition to it for each doubling beyond the measured batch sizes."""
 BORROWED = 0.06
-"""What it adds to take the shape of the curve from another precision or number of threads."""
+"""Addition to it for a curve taken from another precision or number of threads."""
 COMPOSED = 0.12
-"""What it adds to compose precision and threads from measurements of each alone."""
+"""Addition to it for precision and threads composed from measurements of each alone."""
 LARGER = math.log(2) / 2
-"""What each doubling beyond a single measured batch size adds to it. A larger batch takes no less time, so two of these
+"""Addition to it for each doubling beyond a single measured batch size. A larger batch takes no less time, so two such
 errors reach the highest rate that is possible."""
 UNKNOWN = 0.35
-"""What is added to it for a precision or a number of threads that was never measured."""
+"""Addition to it for a precision or a number of threads that was never measured."""
 LARGEST_STEP = 4
-"""How many times as large as the largest batch that ran a batch may be for its memory to be foreseen: it is not always
-a line."""
+"""Ratio to the largest measured batch up to which memory is predicted: it is not always a line."""
 
 
 class StepPoint(NamedTuple):
@@ -96,7 +95,7 @@ class ComputeModel:
 
     @cached_property
     def _effects(self) -> dict[str | int, float]:
-        """What each precision and each number of threads adds, in logarithms: the sum that fits all groups best."""
+        """The effect of each precision and each number of threads, in logarithms: the sum that fits all groups best."""
         parts = sorted({part for group in self._curves for part in group} - set(self._reference), key=str)
         rows = [[float(part in group) for part in parts] for group in self._curves]
         offsets = [self._measured_offset(group) for group in self._curves]

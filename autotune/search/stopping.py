@@ -1,4 +1,4 @@
-"""When the search may end, and what it says then.
+"""The end of the search, and its reason in words.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -16,29 +16,29 @@ CEILING_SHARE = 0.97
 
 
 class Ending(StrEnum):
-    """What ended a search."""
+    """The kinds of reasons that end a search."""
 
     COMPLETE = "complete"
     """Nothing was left to gain."""
     TRIALS = "trials"
     """The number of trials that was asked for."""
     BUDGET = "budget"
-    """What was left of the budget was not enough."""
+    """The rest of the budget was not enough."""
     INTERRUPTED = "interrupted"
     """The user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a search ended."""
+    """The reason why a search ended."""
 
     ending: Ending
     text: str
-    """Why, in words."""
+    """The reason in words."""
 
 
 def reason_to_stop(forecast: Forecast) -> str | None:
-    """Return why nothing is left to gain, or ``None``."""
+    """Return the reason why nothing is left to gain, or ``None``."""
     if at_ceiling(forecast):
         share = f"{1 - CEILING_SHARE:.0%}"
         if math.exp(forecast.best_log) >= CEILING_SHARE * forecast.most:

@@ -1,4 +1,4 @@
-"""The search as one Optuna study: what is measured next, and what is recorded of it.
+"""The search as one Optuna study: it proposes configurations and records their trials.
 
 Optuna's sampler recomputes its state from the recorded trials, so a reopened study continues. The study itself is in
 memory; each trial, probe and confirmation goes to the keeper as soon as it has ended.
@@ -35,7 +35,7 @@ from autotune.storage.study_records import Kept, distribution, frozen_trial, ide
 from autotune.storage.trial_claims import Claimed
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
-"""Bytes, as JSON, of what the user's code says that a record keeps: MySQL takes 64 KiB of text for a whole one."""
+"""Bytes, as JSON, of the user's own messages in a record: MySQL takes 64 KiB of text for a whole one."""
 LONGEST_NOTE = 4000
 """Characters of a message or traceback in a note; its end says most."""
 CLEARLY_SLOWER = 0.9
@@ -69,12 +69,12 @@ class TuningStudy:
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """The short looks at steps and at the loader, in order."""
+        """The probes of steps and of the loader, in order."""
         return tuple(self._probes)
 
     @property
     def observations(self) -> Observations:
-        """All that was found out so far."""
+        """All measurements so far."""
         return Observations(
             facts=self._facts,
             host=self._host.for_rank(self._space.base.ranks),
@@ -87,7 +87,7 @@ class TuningStudy:
 
     @property
     def claims(self) -> tuple[Claimed, ...]:
-        """What others that share the study are measuring now."""
+        """Configurations that others who share the study are measuring now."""
         return self._keeper.claims
 
     @property
@@ -124,18 +124,18 @@ class TuningStudy:
 
     @property
     def _rivals(self) -> list[Trial]:
-        """What the baseline is compared with: a study that goes on may hold what is not allowed any more."""
+        """The rivals of the baseline: a study that goes on may hold configurations that are not allowed any more."""
         known, position = self.observations, self.forecast.position
         trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
         return [trial for trial in trials if known.distrust(trial.config.amp) is None]
 
     def cost(self, trial: Trial) -> tuple[Any, ...]:
-        """Order trials of equal speed: by what the configuration takes, then by memory."""
+        """Order trials of equal speed: by the cost of the configuration, then by memory."""
         peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
         return (*cost(trial.config, self._space.base), peak)
 
     def refresh(self) -> None:
-        """Take in what other tuners of a shared study have found."""
+        """Take in the trials of other tuners of a shared study."""
         found = self._keeper.refresh()
         if found is not None:
             self._records, self._probes = list(found.trials), list(_without_repetitions(found.probes))
@@ -162,7 +162,7 @@ class TuningStudy:
         return self._keeper.claim(config, kind, self._settings(config), self._distributions(config), most)
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
-        """Record what became of the configuration that was asked for last."""
+        """Record the outcome of the configuration that was asked for last."""
         assert self._asked is not None
         trial, self._asked, self._last = self._asked, None, config
         record = _record(self._number, kind, config, attempt)
@@ -181,7 +181,7 @@ class TuningStudy:
 
     @property
     def _number(self) -> int:
-        """The next trial's number: in a shared study what was claimed has one already."""
+        """The next trial's number: in a shared study a claimed trial has one already."""
         if self._keeper.number is not None:
             return self._keeper.number
         return max((trial.number for trial in self.history), default=-1) + 1
@@ -195,7 +195,7 @@ class TuningStudy:
         return frozen_trial(record, settings, distributions, violation)
 
     def record_skipped(self) -> None:
-        """Record what was left out although it might be missed, and why."""
+        """Record the configurations left out that a user might miss, and the reasons."""
         known = {record.config for record in self._records}
         for config, message, bound in self.forecast.left_out(self.observations):
             if config not in known:
@@ -212,11 +212,11 @@ class TuningStudy:
             self._keeper.trial(self._frozen(record))
 
     def claim_look(self, part: Part, config: Config) -> bool:
-        """Claim a look before it is taken; return whether nobody else takes it or has just taken it."""
+        """Claim a probe before it is taken; return whether no other tuner takes it or has just taken it."""
         return self._keeper.claim_look(part, config)
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
-        """Record a short look beside the study's trials."""
+        """Record a probe beside the study's trials."""
         message = _reason_against(attempt, config.amp) if part == "numerics" else attempt.message
         probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
         with shielded():
@@ -253,7 +253,7 @@ class TuningStudy:
         return landscape(self.forecast, self._space, answer, int(self.memory_limit.of(measured.memory_limit_bytes)))
 
     def next_settings(self) -> dict[str, Any]:
-        """Return the next point to measure: the baseline, then what is likely to win most."""
+        """Return the next point to measure: the baseline, then the point that is likely to win most."""
         return self._settings(self._next())
 
     def _next(self) -> Config:
@@ -280,7 +280,7 @@ class TuningStudy:
 
     @property
     def has_alternative(self) -> bool:
-        """Whether something else than the baseline gave a number, with which it can be compared."""
+        """Whether a configuration beside the baseline gave a number for a comparison."""
         return bool(self._rivals)
 
     def _distributions(self, config: Config) -> dict[str, BaseDistribution]:
@@ -330,9 +330,9 @@ def open_study(
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
     messages: Messages | None = None,
 ) -> TuningStudy:
-    """Open a study; what the keeper has of the same workload, machine, versions and settings is continued.
+    """Open a study, continued from the keeper's for the same workload, machine, versions and settings.
 
-    Raises ``StorageError`` when what is kept cannot be used.
+    Raises ``StorageError`` when the kept study cannot be used.
     """
     keeper = keeper or Keeper()
     kept = keeper.open(identify(facts, host, space.fingerprint), messages)
@@ -348,7 +348,7 @@ def open_study(
 
 
 def _without_repetitions(probes: Iterable[Probe]) -> Iterator[Probe]:
-    """Yield looks, but none that another tuner has taken just as well at the same time."""
+    """Yield probes, each once where another tuner has taken the same at the same time."""
     found: set[tuple[Part, Config]] = set()
     for probe in probes:
         if (probe.part, probe.config) not in found:
@@ -364,7 +364,7 @@ def _reason_against(attempt: Attempt, amp: str) -> str:
 
 
 def _note(record: Trial) -> str:
-    """Return what is worth reading of a trial that went wrong, in Markdown."""
+    """Return message and details of a failed trial, in Markdown."""
     if not record.attempt.message:
         return ""
     said = (record.attempt.message, record.attempt.details)

@@ -31,7 +31,7 @@ INTERRUPTED = "interrupted by the user"
 ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
 CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
 INTERRUPTED_SECONDS = 15.0
-"""What confirmation may take after the user has stopped the search."""
+"""Seconds for confirmation after the user has stopped the search."""
 LITTLE = 0.1
 """Share of the budget that is as good as nothing."""
 LEAST_LIMIT = 10.0
@@ -40,12 +40,12 @@ LEAST_LIMIT = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunePlan:
-    """What a run is to do."""
+    """The plan of a run."""
 
     space: Space
-    """What may vary."""
+    """The values that may vary."""
     facts: WorkloadFacts
-    """What is known of the workload."""
+    """The facts about the workload."""
     host: Host
     """The machine."""
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT
@@ -62,7 +62,7 @@ class TunePlan:
 
 @dataclass(slots=True)
 class Tuner:
-    """Carries out a plan with what measures, within a budget."""
+    """Carries out a plan with a runner, within a budget."""
 
     runner: Runner
     plan: TunePlan
@@ -124,7 +124,7 @@ class Tuner:
         )
 
     def _find(self, search: Search, keeper: Keeper) -> tuple[Stop, Confirmation | None, Explorer | None]:
-        """Search and confirm; search on with what confirmation has left of the time that was set aside for it."""
+        """Search and confirm; search on in the time that confirmation has left."""
         explorer, confirmation = None, None
         while True:
             known = len(search.study.trials)
@@ -191,7 +191,7 @@ class Tuner:
                 return confirmation
 
     def _confirm(self, search: Search, explorer: Explorer | None) -> Confirmation | None:
-        """Return what was confirmed; ``None`` where nothing was."""
+        """Return the confirmation; ``None`` without complete rounds."""
         end = self.budget.spent + INTERRUPTED_SECONDS if self._is_interrupted else self.budget.seconds
         time = _Allowance(self.budget, end, search.fresh_cost, may_halve=not self._is_interrupted)
         finalists, entering, explored = self._finalists(search, explorer, time.left)
@@ -229,7 +229,7 @@ class Tuner:
     def _finalists(
         self, search: Search, explorer: Explorer | None, seconds: float
     ) -> tuple[list[Config], list[Config], Config | None]:
-        """Return what to confirm, cheapest first, the same as it enters, and what exploring gave, as the dearest."""
+        """Return the finalists, cheapest first; the same in order of entry; and the explored one, as the dearest."""
         study, count = search.study, finalists_for(seconds / search.fresh_cost)[0]
         explored = None
         if explorer and seconds >= LEAST_ROUNDS * (search.fresh_cost + explorer.start_seconds):
@@ -253,20 +253,20 @@ class Tuner:
         return [replace(candidate, persistent_workers=space.base.persistent_workers)]
 
     def _compared(self, trials: Sequence[Trial], explored: Config | None) -> list[Config]:
-        """Return the configurations that trials would be the answer as, and what exploring gave."""
+        """Return the configurations that trials would give as the answer, and the explored one."""
         configs = [self.plan.space.with_persistence(trial) for trial in trials]
         found = [config for config in configs if config != self.plan.space.base]
         return list(dict.fromkeys([*found, *filter(None, [explored])]))
 
     def _failed(self, search: Search) -> set[Config]:
-        """Return what has failed in a confirmation, of an earlier run too."""
+        """Return the configurations that failed in a confirmation, of earlier runs too."""
         return {trial.config for trial in search.study.history if has_failed(trial, self._fits)}
 
     def _fits(self, measured: Measurement) -> bool:
         return not exceeds(measured, self.plan.memory_limit)
 
     def _in_words(self, stop: Stop, search: Search) -> str:
-        """Return why the run ended; where the budget is not spent, why what is left of it was no use."""
+        """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
         left = self.budget.left
         if stop.ending is not Ending.BUDGET or left < min(search.trial_cost, LITTLE * self.budget.seconds):
             return stop.text
@@ -274,7 +274,7 @@ class Tuner:
         return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
     def _refused(self, study: TuningStudy) -> Iterator[str]:
-        """Yield the smallest batches whose way from the workers the machine or the loader does not allow, and why."""
+        """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
         forecast, found = study.forecast, dict[str, str]()
         fitting = Fitting(study.observations, loader_model(study.observations))
         best = forecast.rate_of(forecast.best.config)
@@ -291,7 +291,7 @@ class Tuner:
         return search.study.forecast.remaining if is_complete else None
 
     def _wanted(self, stop: Stop, search: Search) -> str:
-        """Return what would decide what this run leaves undecided."""
+        """Return the remedy for an undecided run."""
         if amp := search.untried_precision:
             return f"time to try {amp} (--budget {longer_budget(self.budget.seconds)})"
         rounds = {trial.round for trial in self.confirmations}

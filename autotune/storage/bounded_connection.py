@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that waits for no answer for ever."""
+"""A connection to PostgreSQL with a time limit for every answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps what a search finds, as it finds it: in a file, or behind any URL that Optuna knows.
+"""Keeps the trials of a search as they end: in a file, or behind any URL that Optuna knows.
 
 The search itself needs no storage, so the answer never depends on a disk. A storage that fails during the search is
 given up, and the result says so.
@@ -32,7 +32,7 @@ from autotune.storage.study_records import FILE, FINISHED, IDENTITY, SEARCH_ENDE
 from autotune.storage.trial_claims import Claimed
 
 Write = Callable[[BaseStorage, int], None]
-"""What writes to a study of a storage, by the number that it has there."""
+"""A function that writes to a study of a storage, by its number there."""
 
 
 class Keeper:
@@ -55,12 +55,12 @@ class Keeper:
         self._failed: tuple[Trial, ...] = ()
         self._messages = Messages()
         self.failure: str | None = None
-        """Why the study could not be kept, once that is so."""
+        """The reason why the study could not be saved, after a failure."""
         self.claims: tuple[Claimed, ...] = ()
-        """What others are measuring now, where several share the study."""
+        """Configurations that others are measuring now, where several share the study."""
 
     def open(self, identity: Identity, messages: Messages | None = None) -> Kept:
-        """Open the storage and return what it knows of a study with this identity; say what the user should know of it.
+        """Open the storage, return its study with this identity, and tell the user about it.
 
         Raises ``StorageError`` when it cannot be opened, is damaged, or is being written by another run.
         """
@@ -87,7 +87,7 @@ class Keeper:
         return kept
 
     def refresh(self) -> Kept | None:
-        """Return what the study knows now; ``None`` where no other tuner can have added anything."""
+        """Return the study's content now; ``None`` where no other tuner can have added to it."""
         return None
 
     def claim(
@@ -98,14 +98,14 @@ class Keeper:
         distributions: Mapping[str, BaseDistribution],
         most: int | None = None,
     ) -> bool:
-        """Claim a configuration before it is measured; return whether no other has it, or the last of ``most``."""
+        """Claim a configuration before its measurement; return whether no other has it, or the last of ``most``."""
         return True
 
     def withdraw(self) -> None:
         """Give the last claim back: nothing came of it."""
 
     def claim_look(self, part: Part, config: Config) -> bool:
-        """Claim a look before it is taken; return whether nobody else takes it or has just taken it."""
+        """Claim a probe before it is taken; return whether no other tuner takes it or has just taken it."""
         return True
 
     @property
@@ -138,7 +138,7 @@ class Keeper:
         )
 
     def look(self, probe: Probe) -> None:
-        """Keep a short look."""
+        """Keep a probe."""
         self.keep(lambda storage, study_id: stored.append(storage, study_id, stored.LOOK, probe))
 
     def confirmation(self, trial: Trial) -> None:
@@ -150,7 +150,7 @@ class Keeper:
         self.keep(lambda storage, study_id: storage.set_study_user_attr(study_id, SEARCH_ENDED, reason))
 
     def result(self, result: Result) -> None:
-        """Keep what the run came to; its verdict is shown beside the study."""
+        """Keep the result of the run; its verdict is shown beside the study."""
 
         def write(storage: BaseStorage, study_id: int) -> None:
             stored.write_result(storage, study_id, result, self._tuner)
@@ -189,7 +189,7 @@ class Keeper:
 
     @property
     def name(self) -> str:
-        """What the study is called there."""
+        """The study's name there."""
         return f"{self._identity.name}-{self._run}"
 
     def _open(self) -> Kept:
@@ -231,7 +231,7 @@ class Keeper:
         return {study.study_name: study.user_attrs for study in studies if study.study_name.startswith("autotune-")}
 
     def _say_what_differs(self) -> None:
-        """Say why the newest study in the storage is not continued."""
+        """Tell the user why the newest study in the storage is not continued."""
         found = [attrs[IDENTITY] for attrs in self._studies().values() if isinstance(attrs.get(IDENTITY), dict)]
         others = [parts for parts in found if self._is_comparable(parts)]
         if others and (differences := self._identity.differences(others[-1])):
@@ -240,7 +240,7 @@ class Keeper:
             )
 
     def _is_comparable(self, parts: Mapping[str, object]) -> bool:
-        """Return whether it is worth saying in what the parts of another study's identity differ."""
+        """Return whether the differences to another study's identity are worth a note."""
         return True
 
     def _begin(self) -> int:
@@ -289,7 +289,7 @@ class Keeper:
         self.failure = f"the study could not be saved: {self.location}: {self._reason(error)}"
 
     def _reason(self, error: Exception) -> str:
-        """Return what went wrong in one line, without the URL's password."""
+        """Return the error in one line, without the URL's password."""
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, (KeyError, AttributeError, TypeError, AssertionError, RecursionError, IndexError)):
             text = f"it is damaged ({type(error).__name__}: {error})"

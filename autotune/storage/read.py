@@ -1,4 +1,4 @@
-"""Reads a study that was kept, and changes nothing: a run may be going on in it."""
+"""Reads a kept study, and changes nothing: a run may be going on in it."""
 
 from __future__ import annotations
 

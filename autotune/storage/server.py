@@ -1,4 +1,4 @@
-"""A database server behind an Optuna URL: how it is reached, and what is said where it is not."""
+"""A database server behind an Optuna URL: its connection, and messages where it fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune.errors import StorageError, UsageError
 from autotune.storage.study_records import parse_url, without_password
 
 PSYCOPG = "postgresql+psycopg"
-"""What several may write to at the same time, of what Optuna knows."""
+"""The databases of Optuna that several tuners may write to at the same time."""
 POSTGRESQL = {"postgresql": PSYCOPG, "postgres": PSYCOPG}
 """The driver of URLs that name none: SQLAlchemy's own choice depends on its version."""
 CONNECTION = {
@@ -44,7 +44,7 @@ SETTINGS = """
 SELECT set_config(name, given.value, false)
 FROM json_each_text(%(settings)s) AS given JOIN pg_settings ON given.key = name
 """
-"""Sets what this version of the server knows."""
+"""Sets the settings that this version of the server knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class Limits:
     answer: float = 20.0
     """For the answer to one question: a server that is silent for longer counts as away."""
     statement: float = 30.0
-    """For what a tuner asks, which may not be there any more: the server gives it up then."""
+    """For one statement: the server gives it up then, since its tuner may be gone."""
     lock: float = 15.0
-    """For what another connection has locked."""
+    """For locks of another connection."""
     idle: float = 20.0
     """For the rest of a transaction: a tuner that has disappeared in the middle of one locks nothing for longer."""
 
@@ -78,7 +78,7 @@ LIMITS = Limits()
 
 
 class _RefusedError(Exception):
-    """What a server does not do, as SQLAlchemy's own error would say it."""
+    """An operation that the server refused, in the form of SQLAlchemy's own error."""
 
 
 def is_shared(location: str) -> bool:
@@ -146,14 +146,14 @@ def reason_of(error: BaseException, location: str) -> str:
 
 
 def require_writable(database: RDBStorage, study_id: int) -> None:
-    """Raise what the driver does where no trial can be added to a study; none is."""
+    """Raise the driver's error where no trial can be added to a study; adds none."""
     with database.engine.connect() as connection, connection.begin() as transaction:
         connection.execute(text("INSERT INTO trials (study_id, state) VALUES (:study, 'FAIL')"), {"study": study_id})
         transaction.rollback()
 
 
 def _sqlstate(error: BaseException | None) -> str:
-    """Return how PostgreSQL calls what went wrong; nothing where it was not asked."""
+    """Return PostgreSQL's name of the error; empty where the server was not asked."""
     while error is not None:
         if found := getattr(getattr(error, "orig", error), "sqlstate", None):
             return str(found)
@@ -204,7 +204,7 @@ def _engine_options(url: URL, limits: Limits) -> dict[str, Any]:
 
 
 def _session(limits: Limits) -> dict[str, str]:
-    """Return what is set for a connection: times are UTC, and no server waits for ever for a tuner that is gone.
+    """Return the settings of a connection: times are UTC, and no server waits for ever for a tuner that is gone.
 
     Optuna compares heartbeats without their zone, and clocks go forward by an hour in spring.
     """
@@ -217,7 +217,7 @@ def _session(limits: Limits) -> dict[str, str]:
 
 
 def _say_at_once(context: ExceptionContext) -> None:
-    """Let Optuna not try again what did not work, but for what two transactions did to each other.
+    """Keep Optuna from repeating failed operations, except conflicts of two transactions.
 
     It waits for seconds and asks five times, and the search waits for it.
     """

@@ -45,7 +45,7 @@ Answer = TypeVar("Answer")
 
 
 class SharedKeeper(Keeper):
-    """Keeps one study on a server, and reads what others add to it.
+    """Keeps one study on a server, and reads the trials of others.
 
     ``local`` is the file in which, with the tuner's own name added, the study lies once the server has failed.
     """
@@ -68,10 +68,10 @@ class SharedKeeper(Keeper):
         self._local_path = local.with_name(f"{local.stem}-{self._tuner}.study")
         self._local: Keeper | None = None
         self._lost: str | None = None
-        """Why the server has failed."""
+        """The reason why the server has failed."""
 
     def refresh(self) -> Kept | None:
-        """Return what the study knows now, with what others have added; ``None`` where the server has failed."""
+        """Return the study's content now, with the trials of others; ``None`` where the server has failed."""
         self.claims = ()
         return self._ask(lambda server: self._look_around(), None)
 
@@ -83,7 +83,7 @@ class SharedKeeper(Keeper):
         distributions: Mapping[str, BaseDistribution],
         most: int | None = None,
     ) -> bool:
-        """Claim a configuration before it is measured; return whether no other has it, or the last of ``most``."""
+        """Claim a configuration before its measurement; return whether no other has it, or the last of ``most``."""
         planned = planned_trial(Claimed(config=config, kind=kind, by=self._by), settings, distributions)
 
         def is_mine(server: Claims) -> bool:
@@ -110,7 +110,7 @@ class SharedKeeper(Keeper):
         return self._claim.number
 
     def trial(self, frozen: FrozenTrial, note: str = "") -> None:
-        """Keep a trial that has ended, as what came of the last claim."""
+        """Keep a trial that has ended, as the result of the last claim."""
         claim, self._claim = self._claim, Claim()
         frozen = copy.copy(frozen)
         frozen.user_attrs = {**frozen.user_attrs, "measured by": self._by}
@@ -121,7 +121,7 @@ class SharedKeeper(Keeper):
         claim.is_over.set()  # also where the server did not take it: nobody need wait for this tuner
 
     def look(self, probe: Probe) -> None:
-        """Keep a short look."""
+        """Keep a probe."""
         self._append(stored.LOOK, probe)
 
     def confirmation(self, trial: Trial) -> None:
@@ -138,7 +138,7 @@ class SharedKeeper(Keeper):
         self._keep(write, write_there)
 
     def close(self) -> None:
-        """Give back what was claimed, and let others have the file."""
+        """Give back the claim, and let others have the file."""
         if self._server is not None:
             self.withdraw()
             self._server.close()
@@ -167,7 +167,7 @@ class SharedKeeper(Keeper):
         return known
 
     def _look_around(self) -> Kept:
-        """Read what is there, once the claims of tuners that are gone have been failed."""
+        """Read the study, once the claims of tuners that are gone have been failed."""
         assert self._server is not None
         assert self._study_id is not None
         self._server.fail_stale()
@@ -186,7 +186,7 @@ class SharedKeeper(Keeper):
         self.keep(lambda storage, study_id: storage.set_study_system_attr(study_id, key, values))
 
     def _keep(self, write: Write, on_server: Callable[[Claims], None]) -> None:
-        """Keep something on the server or, where that has failed, in the file."""
+        """Write to the server or, after its failure, to the file."""
 
         def keep_there(server: Claims) -> bool:
             on_server(server)
@@ -203,7 +203,7 @@ class SharedKeeper(Keeper):
             self.failure = self._where_it_is_kept(self._local)
 
     def _ask(self, question: Callable[[Claims], Answer], otherwise: Answer) -> Answer:
-        """Return what the server answers, or something else where it fails, or has failed."""
+        """Return the server's answer, or ``otherwise`` where it fails, or has failed."""
         if self._server is None or self._lost is not None:
             return otherwise
         try:
@@ -216,7 +216,7 @@ class SharedKeeper(Keeper):
             return otherwise
 
     def _begin_file(self) -> Keeper:
-        """Put into the file what the server had when it was read last, and what was to be kept since."""
+        """Put into the file the server's content when it was read last, and all writes since."""
         local = Keeper(self._local_path)
         try:
             local.open(self._identity)
@@ -245,7 +245,7 @@ class SharedKeeper(Keeper):
 
 
 def open_keeper(location: str | Path | None, local: Path = LOCAL) -> Keeper:
-    """Return what keeps a study at a location; ``local`` names the file for where a server fails.
+    """Return the keeper of a study at a location; ``local`` names the file for after a server's failure.
 
     Raises ``UsageError`` for a URL that cannot be read, and for another driver of PostgreSQL than psycopg.
     """

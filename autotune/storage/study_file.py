@@ -24,9 +24,9 @@ from autotune.errors import StorageError
 START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
 MAX_BYTES = 2**28
-"""A trial takes some 5 kB; what is larger is another file."""
+"""A trial takes some 5 kB; a larger file is no study."""
 WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
-"""What file systems say that know no locks."""
+"""Errors of file systems without locks."""
 LOCKS = Path("/proc/locks")
 """Where Linux says which process holds which lock."""
 
@@ -75,7 +75,7 @@ class StudyFile(JournalFileBackend):
             self._descriptor = -1
 
     def _repair(self) -> int:
-        """Cut off what follows the last whole line; leave damaged lines out, and return how many there were."""
+        """Cut off a half line at the end; leave damaged lines out, and return their number."""
         content = _read(self._path, self._descriptor)
         head, newline, tail = content.rpartition(b"\n")
         lines = head.split(b"\n") if newline else []
@@ -87,7 +87,7 @@ class StudyFile(JournalFileBackend):
         return len(lines) - len(sound)
 
     def _replace(self, content: bytes, repaired: bytes) -> None:
-        """Put a repaired file in the place of a damaged one, of which a copy stays."""
+        """Replace a damaged file by a repaired one; a copy of the damaged file stays."""
         copy = os.open(self.backup, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             _write(copy, content)
@@ -127,7 +127,7 @@ class RecordedFile(BaseJournalBackend):
         return iter(self._operations[log_number_from:])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Refuse: what is read is not changed."""
+        """Refuse: the file is only read."""
         raise StorageError("is only read")
 
 

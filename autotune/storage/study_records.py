@@ -1,4 +1,4 @@
-"""How a study lies in Optuna's storage: values that people read in Optuna's tools, our own records beside them.
+"""The form of a study in Optuna's storage: values for people in Optuna's tools, autotune's records beside them.
 
 Parameters, values, constraints and user attributes are for people and Optuna. The records are system attributes, which
 those tools do not show: from them a study goes on and a report is made.
@@ -44,7 +44,7 @@ UNREADABLE = (
     "the URL of the study cannot be read; write postgresql://user@host:5432/database, and in a name or password "
     "%40 for @, %2F for / and %3A for :"
 )
-"""What is said of a URL that may hold a password anywhere."""
+"""Message for a URL that may hold a password anywhere."""
 MOST = 1e15
 """No rate, time or memory is as large."""
 LONGEST = 60
@@ -54,17 +54,17 @@ IN_WORDS = {
     "settings": "another baseline or other values to search",
     "records": "another version of autotune",
 }
-"""What is known by a hash or a number, and how a difference in it is called."""
+"""Parts known by a hash or a number, and the words for a difference in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a study knows."""
+    """The content of a study."""
 
     trials: tuple[Trial, ...] = ()
     """The trials of the search, the baseline first."""
     probes: tuple[Probe, ...] = ()
-    """The short looks."""
+    """The probes."""
     confirmations: tuple[Trial, ...] = ()
     """The confirming measurements of earlier runs."""
 
@@ -95,7 +95,7 @@ def frozen_trial(
 
 
 def _in_words(trial: Trial) -> dict[str, Any]:
-    """Return what is worth seeing of a trial beside its parameters."""
+    """Return the attributes of a trial to show beside its parameters."""
     words: dict[str, Any] = {"trial": trial.number, "outcome": str(trial.outcome), "kind": trial.kind}
     if trial.attempt.message:
         words["message"] = trial.attempt.message
@@ -113,7 +113,7 @@ def _in_words(trial: Trial) -> dict[str, Any]:
 
 
 def describe_result(result: Result) -> dict[str, Any]:
-    """Return what is worth seeing of a result among a study's attributes."""
+    """Return the attributes of a result to show at its study."""
     document = result.config.to_document()
     return {
         "verdict": verdict_text(result.verdict, result.most_gain),
@@ -131,7 +131,7 @@ def read(
     parsed: dict[object, Trial] | None = None,
     frozen: Iterable[FrozenTrial] | None = None,
 ) -> Kept:
-    """Return what a study knows. Raises ``ValueError`` where it is damaged.
+    """Return the content of a study. Raises ``ValueError`` where it is damaged.
 
     For whoever reads often ``parsed`` holds what was read before, which never changes, and ``frozen`` are all its
     trials as the storage has them now.
@@ -234,13 +234,13 @@ def _ended(trial: FrozenTrial) -> datetime | None:
 
 
 def append(storage: BaseStorage, study_id: int, kind: str, record: Trial | Probe) -> None:
-    """Keep one more look or confirmation."""
+    """Keep one more probe or confirmation."""
     numbers = [number for number, _ in _numbers(storage.get_study_system_attrs(study_id), kind)]
     storage.set_study_system_attr(study_id, key_of(kind, max(numbers, default=-1) + 1), to_json(record))
 
 
 def key_of(kind: str, number: int, tuner: str = "") -> str:
-    """Return where a look or a confirmation lies."""
+    """Return the attribute's name of a probe or a confirmation."""
     return f"{kind}:{number:05d}:{tuner}" if tuner else f"{kind}:{number:05d}"
 
 
@@ -263,7 +263,7 @@ def _numbers(attributes: Mapping[str, Any], kind: str) -> list[tuple[int, str]]:
 
 
 def _keys(attributes: Mapping[str, Any], kind: str) -> list[str]:
-    """Return where lies what was appended of one kind, in order."""
+    """Return the attributes' names of one kind, in order."""
     return [key for _, key in sorted(_numbers(attributes, kind))]
 
 
@@ -331,7 +331,7 @@ def _require(where: str, least: float, *values: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a study belongs to."""
+    """The identity of a study."""
 
     parts: Mapping[str, str]
     """Name and value of everything that makes measurements comparable."""
@@ -353,7 +353,7 @@ class Identity:
 
 
 def identify(facts: WorkloadFacts, host: Host, settings: str) -> Identity:
-    """Return what a study belongs to; ``settings`` is the fingerprint of its space."""
+    """Return the identity of a study; ``settings`` is the fingerprint of its space."""
     versions = {**host.versions, **facts.versions}
     return Identity(
         parts={

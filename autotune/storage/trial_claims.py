@@ -1,4 +1,4 @@
-"""What the tuners of a shared study are measuring now: Optuna trials in state RUNNING, with a heartbeat each.
+"""The running measurements of a shared study's tuners: Optuna trials in state RUNNING, with a heartbeat each.
 
 A configuration is claimed before it is measured, and whoever finds it claimed or measured by then, by an earlier trial,
 withdraws. The claim of a tuner that is gone is failed by the others, so it stands in no one's way.
@@ -35,7 +35,7 @@ CLAIM = "autotune:claim"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """What a tuner is measuring."""
+    """The running measurement of a tuner."""
 
     config: Config
     """The configuration."""
@@ -65,7 +65,7 @@ class Claims:
     ) -> None:
         self._database = database
         self.storage = optuna.storages.get_storage(database)
-        """The database, of which what has ended is read only once."""
+        """The database, whose ended trials are read only once."""
         self._study_id = study_id
         self._heartbeat = heartbeat
         self._now = now
@@ -74,7 +74,7 @@ class Claims:
         self._study = optuna.load_study(study_name=database.get_study_name_from_id(study_id), storage=database)
 
     def begin(self, planned: FrozenTrial) -> Claim:
-        """Claim what is about to be measured: from now on others see it."""
+        """Claim a configuration before its measurement: from now on others see it."""
         trial_id = self._database.create_new_trial(self._study_id, template_trial=planned)
         claim = Claim(trial_id, self._database.get_trial(trial_id).number)
         self._own.append(claim)
@@ -105,7 +105,7 @@ class Claims:
                 self._database.set_trial_state_values(claim.trial_id, TrialState.FAIL)
 
     def complete(self, claim: Claim, frozen: FrozenTrial, note: str = "") -> None:
-        """Write what came of a claim: into the same trial, or a new one where that was failed meanwhile.
+        """Write the result of a claim: into the same trial, or a new one where others failed it meanwhile.
 
         May be called again where it was cut off.
         """
@@ -119,7 +119,7 @@ class Claims:
         claim.is_over.set()
 
     def others(self, trials: Sequence[FrozenTrial] | None = None) -> tuple[Claimed, ...]:
-        """Return what other tuners are measuring now, of ``trials`` if they were just read; this one has no claim."""
+        """Return the running measurements of other tuners, of ``trials`` if just read; this tuner has no claim."""
         trials = self.storage.get_all_trials(self._study_id, deepcopy=False) if trials is None else trials
         found = [claimed(trial) for trial in trials if trial.state is TrialState.RUNNING]
         return tuple(claim for claim in found if claim and claim.kind != "skipped")
@@ -141,7 +141,7 @@ class Claims:
             self._seen.update(dict.fromkeys(late, float("inf")))
 
     def close(self) -> None:
-        """Let what is still claimed become stale."""
+        """Let the remaining claims become stale."""
         for claim in self._own:
             claim.is_over.set()
 
@@ -183,7 +183,7 @@ def planned_trial(
 
 
 def claimed(trial: FrozenTrial) -> Claimed | None:
-    """Return what a trial is about; ``None`` where it is none of autotune's, or damaged: it stands in no one's way."""
+    """Return the claim in a trial; ``None`` where the trial is not autotune's, or damaged: it blocks no tuner."""
     found: Any = trial.system_attrs.get(RECORD) or trial.system_attrs.get(CLAIM)
     try:
         by = trial.user_attrs.get("measured by", "")
