@@ -31,6 +31,7 @@ from autotune.report.text import (
     own_gain_text,
     printable,
     rate_text,
+    sentence,
     snippet,
     tried_line,
     verdict_details,
@@ -49,6 +50,9 @@ SHOWN = {
     "number": "trial",
     "kind": "kind",
     "outcome": "outcome",
+    "samples_per_second": "samples/s",
+    "predicted_samples_per_second": "expected",
+    "bound_samples_per_second": "at most",
     "batch_size": "batch",
     "num_workers": "workers",
     "prefetch_factor": "prefetch",
@@ -58,9 +62,6 @@ SHOWN = {
     "accumulation_steps": "accumulate",
     "options": "options",
     "intra_op_threads": "threads",
-    "samples_per_second": "samples/s",
-    "predicted_samples_per_second": "expected",
-    "bound_samples_per_second": "at most",
     "peak_memory_bytes": "memory, GiB",
     "data_wait_seconds": "waiting, %",
     "trial_seconds": "took, s",
@@ -125,6 +126,7 @@ def html_summary(result: Result) -> str:
 def _environment() -> Environment:
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.finalize = lambda value: printable(value) if type(value) is str else value  # Markup is our own
+    environment.globals |= {"cause_text": cause_text, "sentence": sentence}
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment
 
@@ -167,23 +169,16 @@ def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
         "machine": _machine(study),
         **(_unfinished(study) if result is None else _finished(result, study)),
     }
-    titles = {
-        "comparison": "Before and after",
-        "findings": "What limits it",
-        "use": "Use it",
-        "evidence": "Evidence",
-        "failures": "Failures",
-        "trials": "Trials",
-        "machine": "Machine",
-    }
-    left_out = {
-        "comparison": content["comparison"] is None,
-        "findings": not content["findings"] and not content["notes"],
-        "use": not content["config"],
-        "evidence": not charts,
-        "failures": not content["failures"],
-    }
-    content["sections"] = [{"name": name, "title": titles[name]} for name in titles if not left_out.get(name)]
+    sections = (
+        ("comparison", "Before and after", content["comparison"]),
+        ("findings", "What limits it", content["findings"] or content["notes"]),
+        ("use", "Use it", content["config"]),
+        ("evidence", "Evidence", charts),
+        ("failures", "Failures", content["failures"]),
+        ("trials", "Trials", True),
+        ("machine", "Machine", True),
+    )
+    content["sections"] = [{"name": name, "title": title} for name, title, is_shown in sections if is_shown]
     return content
 
 
@@ -196,16 +191,7 @@ def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
         "subject": f"{result.facts.model_name} on {result.facts.dataset_name} · {result.facts.device_name}",
         "tiles": list(_tiles(result)),
         "comparison": _comparison(result),
-        "findings": [
-            {
-                "title": finding.cause.replace("_", " "),
-                "what": cause_text(finding).partition(": ")[2],
-                "evidence": finding.evidence,
-                "advice": finding.advice.rstrip("."),
-                "is_limit": finding.is_limit,
-            }
-            for finding in result.findings
-        ],
+        "findings": result.findings,
         "notes": list(_notes(result, study)),
         "config": document_text(Path(study.path), json.loads(json.dumps(result.config.to_document()))),
         "snippet": snippet(result, study.path),
