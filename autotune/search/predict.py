@@ -52,7 +52,7 @@ class Prediction:
     step_errors: Floats
     """Standard deviation of the logarithm of the rate because the step is not fully known."""
     loader_errors: Floats
-    """Standard deviation of the logarithm of the rate from what is not known of the loader; it counts where the loader
+    """Standard deviation of the logarithm of the rate because the loader is not fully known; it counts where the loader
     limits the rate."""
     refusals: tuple[str | None, ...]
     """Why a configuration would not fit the machine; ``None`` where it does."""
@@ -191,7 +191,7 @@ def _for_each(configs: Sequence[Config], key: Callable[[Config], Hashable], valu
 
 
 def _crowded(rates: Floats, capacity: Floats) -> Floats:
-    """Return rates that come near to what the CPUs beside an accelerator can bring: they get there gradually."""
+    """Return rates that approach the limit of the CPUs beside an accelerator gradually."""
     smaller, larger = np.minimum(rates, capacity), np.maximum(rates, capacity)
     crowded: Floats = smaller * (1 + (smaller / larger) ** CROWDING) ** (-1 / CROWDING)
     return crowded

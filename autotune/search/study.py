@@ -293,7 +293,7 @@ class TuningStudy:
 
 
 class _Sampler(BaseSampler):
-    """Proposes what the study's forecast does: a Gaussian process around the prediction, over the whole space.
+    """Proposes the choice of the study's forecast: a Gaussian process around the prediction, over the whole space.
 
     Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for thirty trials.
     """
