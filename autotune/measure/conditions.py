@@ -128,7 +128,7 @@ class Demand:
     """Of each of their threads."""
 
     def cpus_since(self, begin: Demand) -> float:
-        """Return the CPUs that others wanted on average, without threads that have ended."""
+        """Return the average CPUs wanted by others, without threads that have ended."""
         wanted = (max(0.0, seconds - begin.wanted.get(thread, 0.0)) for thread, seconds in self.wanted.items())
         return sum(wanted) / (self.clock - begin.clock)
 

@@ -155,7 +155,7 @@ class Forecast:
 
     @property
     def most(self) -> float:
-        """The samples per second that no step alone exceeds among those that fit, unmeasured ones included."""
+        """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
         return max(float(self._fitting(self.prediction.most).max()), float(np.exp(self.best_log)))
 
     def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:

@@ -48,7 +48,7 @@ class Prediction:
     """The same where the loader is never late: the step alone, or the CPUs that both share. Without workers every batch
     is waited for."""
     bounds: Floats
-    """Samples per second that no loader could exceed, with room for a step that is not fully known."""
+    """Upper bound of the samples per second with any loader, with room for a step that is not fully known."""
     step_errors: Floats
     """Standard deviation of the logarithm of the rate because the step is not fully known."""
     loader_errors: Floats

@@ -122,7 +122,7 @@ class TuningStudy:
 
     @property
     def _rivals(self) -> list[Trial]:
-        """The rivals of the baseline: a study that goes on may hold configurations that are not allowed any more."""
+        """The allowed rivals of the baseline: a study that goes on may hold others."""
         known, position = self.observations, self.forecast.position
         trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
         return [trial for trial in trials if known.distrust(trial.config.amp) is None]

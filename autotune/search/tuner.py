@@ -296,11 +296,11 @@ class Tuner:
             return f"time to try {amp} (--budget {longer_budget(self.budget.seconds)})"
         rounds = {trial.round for trial in self.confirmations}
         if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
-            return "another configuration: no other is allowed, or none could run"
+            return "another configuration (no other is allowed, or none could run)"
         if stop.ending is Ending.TRIALS:
             return f"more than {search.max_trials} trials (--trials)"
         if len(rounds) >= MAX_ROUNDS:
-            return f"more than {MAX_ROUNDS} rounds: with --storage FILE the rounds of several runs add up"
+            return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
         return f"more time (--budget {longer_budget(self.budget.seconds)})"
 
 
