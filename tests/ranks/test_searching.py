@@ -140,7 +140,7 @@ def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.
     Config(ranks=2).save(tmp_path / "two.yaml")
     arguments = ["diagnose", "--model", "tests.workloads:small", "--config", str(tmp_path / "two.yaml")]
     assert main(arguments) == 2
-    assert "is for 2 ranks, a diagnosis looks at one process" in capsys.readouterr().err
+    assert "is for 2 ranks, but a diagnosis measures one process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
