@@ -101,7 +101,7 @@ class GradientAccumulator:
         return True
 
     def _average_over_ranks(self) -> None:
-        """Synchronise gradients that the last backward left out: the epoch ended before the batch that would have."""
+        """Synchronise the gradients left out by the last backward, as the epoch ended before the end of the step."""
         from torch import distributed, zeros_like
 
         for parameter in self._parameters():

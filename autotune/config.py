@@ -126,7 +126,7 @@ class Config:
     def for_rank(self, ranks: int | None = None) -> Config:
         """Return this configuration for one of several ranks on a host, which share its CPUs.
 
-        What was measured with as many ranks stays as it is. For another number, workers and threads of all ranks
+        A configuration measured with as many ranks stays as it is. For another number, workers and threads of all ranks
         together are divided by ``ranks``, one at least; batch size and accumulation are those of each rank. ``ranks``
         is ``LOCAL_WORLD_SIZE`` by default, which ``torchrun`` sets, and 1 without it. Threads that are left to torch
         stay so: ``torchrun`` gives several ranks one each.

@@ -25,7 +25,7 @@ LENGTH = 4096
 STORED_SIZE = 128
 """Height and width of a stored image in pixels."""
 INPUT_SIZE = 64
-"""Height and width of what the model sees, in pixels."""
+"""Height and width of the model's input, in pixels."""
 SMALLEST_CROP = 80
 """Shortest side of a random crop in pixels; crops are resized to ``INPUT_SIZE``."""
 

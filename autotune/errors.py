@@ -40,7 +40,7 @@ class UserCodeError(AutotuneError):
 
 
 class NothingFeasibleError(AutotuneError):
-    """No configuration could be measured; the message says what became of the baseline."""
+    """No configuration could be measured; the message gives the baseline's outcome."""
 
     exit_code = 4
 

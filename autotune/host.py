@@ -168,8 +168,8 @@ def find_gpus() -> tuple[Gpu, ...]:
 def made_elsewhere(made_on: Mapping[str, Any], host: Host | None = None) -> list[str]:
     """Compare a config file's ``made_on`` section with this machine, or with ``host``.
 
-    Returns one sentence, without subject, for each difference that changes what is fast: device, CPUs, torch,
-    driver. What either side does not know is no difference.
+    Returns one sentence, without subject, for each difference that matters for speed: device, CPUs, torch,
+    driver. A value that either side does not know is no difference.
     """
     if not made_on:
         return []

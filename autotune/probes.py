@@ -73,7 +73,7 @@ class LoaderTrace:
 
     @property
     def keeps_samples(self) -> bool:
-        """Whether dataset or system keep the samples that were read, so that later epochs are faster."""
+        """Whether dataset or system keep samples once read, so that later epochs are faster."""
         return self.again_seconds is not None and is_kept(fmean(self.build_seconds), self.again_seconds)
 
 
@@ -112,7 +112,7 @@ class CodeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synchronisation:
-    """An operator that makes the host wait for the accelerator, and the code that calls it."""
+    """An operator that makes the host wait for the accelerator, and the code behind the call."""
 
     operator: str
     """Its name, as in ``aten::_local_scalar_dense``, which reads one value."""

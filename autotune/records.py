@@ -48,7 +48,7 @@ class Outcome(StrEnum):
     WORKER_DIED = "worker_died"
     """A DataLoader worker died."""
     UNPICKLABLE = "unpicklable"
-    """Loader workers could not be started: what they need cannot be sent to another process."""
+    """Loader workers could not be started: their objects cannot be sent to another process."""
     NUMERICS = "numerics"
     """The loss was not finite."""
     USER_ERROR = "user_error"
@@ -77,7 +77,7 @@ class StepTime:
     other: float
     """The rest: the loop itself."""
     communication: float = 0.0
-    """With several ranks: waiting for the others' gradients after the own ones were done; what of it lies behind
+    """With several ranks: waiting for the others' gradients after the own ones were done; the part of it behind
     backward costs nothing."""
 
     @property
@@ -200,7 +200,7 @@ class Measurement:
     settling_steps: int
     """Steps on the loader before the measured window; they are not counted."""
     samples: int
-    """Samples in the measured window; a short last batch counts what it holds."""
+    """Samples in the measured window; a short last batch counts its samples."""
     seen_samples: int = 0
     """Samples trained on from the first batch of the loader to the end of the window; 0 where not counted."""
     seconds: float
@@ -263,7 +263,7 @@ class Measurement:
 
     @property
     def epoch_peak_bytes(self) -> int:
-        """Peak of the memory that limits this run, by the end of an epoch where workers copy what they read."""
+        """Peak of the memory that limits this run, by the end of an epoch where workers copy the dataset."""
         by_the_end = self.epoch_host_memory_bytes if self.memory == "host" else None
         return max(self.peak_memory_bytes, by_the_end or 0)
 
@@ -288,7 +288,7 @@ class WorkloadFacts:
     iterable: bool
     """Whether the dataset is iterable rather than indexed."""
     sets_epoch: bool
-    """Whether the dataset has ``set_epoch``, which workers that live on between epochs do not see."""
+    """Whether the dataset has ``set_epoch``, which persistent workers do not see."""
     parameters: int
     """Parameters of the model."""
     loss_reduction: Reduction

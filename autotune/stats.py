@@ -38,7 +38,7 @@ PLANNED_SHARE, SHORT_SHARE = 0.77, 0.6
 """Share of it for the planned rounds, in equal parts: where these are the most possible, and where they are few, since
 the study may well go on later."""
 TOTAL_SHARE = 0.82
-"""The share for all rounds, later ones included. What is left stays unspent: bounds carried over to Student's t claim
+"""The share for all rounds, later ones included. The rest stays unspent: bounds carried over to Student's t claim
 up to a fifth more often than agreed (``tests/search/test_sequential.py``)."""
 FIRST_SHARE = 0.7
 """Share of it for the first configuration to enter; each later one gets half of the rest."""
@@ -155,7 +155,7 @@ def ratio_interval(
 ) -> tuple[float, Interval | None]:
     """Return the ratio of the means of positive pairs and its interval, ``None`` where there is none.
 
-    Pairs must have been taken side by side: what disturbs both cancels.
+    Pairs must have been taken side by side: a disturbance of both cancels.
     """
     quantile = student_quantile(0.5 + confidence / 2, max(1, len(numerators) - 1))
     return fmean(numerators) / fmean(denominators), fieller_interval(numerators, denominators, quantile)
@@ -164,7 +164,7 @@ def ratio_interval(
 def fieller_interval(numerators: Sequence[float], denominators: Sequence[float], quantile: float) -> Interval | None:
     """Return the ratios ``r`` of the means of positive pairs for which the mean of ``a - r b`` may be 0.
 
-    That is, lies within so many standard errors of it. What is compared is what was delivered: a pair in which hardly
+    That is, lies within so many standard errors of it. The delivered samples are compared: a pair in which hardly
     anything was counts for one pair, where its logarithm would outweigh all the others. ``None`` below two pairs, and
     where the denominators' mean may be 0 itself. Source: Fieller, Journal of the Royal Statistical Society B 16, 1954.
     """

@@ -34,7 +34,7 @@ NOT_HERE = "{option} does not apply here: {reason}; leave it out"
 
 
 def parse_options(given: str | Iterable[str], name: str = "--explore") -> tuple[str, ...]:
-    """Return the options that are named, each once, in the order of ``OPTIONS``.
+    """Return the named options, each once, in the order of ``OPTIONS``.
 
     ``given`` is a sequence of names, or text: ``"all"``, or names with commas between. Raises ``UsageError``, which
     names the flag or field ``name``, for an unknown option.
@@ -158,7 +158,7 @@ def _checkpoint(model: nn.Module) -> None:
 def _repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the outermost modules of which a list holds two or more that have parameters and parts of their own.
 
-    A layer alone stores next to nothing but its input, which checkpointing stores too. What keeps running statistics
+    A layer alone stores next to nothing but its input, which checkpointing stores too. Modules with running statistics
     would update them twice.
     """
     from torch.nn import ModuleList, Sequential

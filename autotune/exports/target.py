@@ -27,7 +27,7 @@ OTHERWISE = {
     "checkpointing": "model.gradient_checkpointing_enable(), or torch.utils.checkpoint around its repeated blocks",
     "compile": "model.compile() before the first step",
 }
-"""What to do in a script about a knob for which a tool has no argument."""
+"""Advice for a script about a knob for which a tool has no argument."""
 PROCESS = {
     "intra_op_threads": "torch.set_num_threads({config.intra_op_threads})",
     "inter_op_threads": "torch.set_num_interop_threads({config.inter_op_threads})",
@@ -54,7 +54,7 @@ class Export:
 
     target: str
     values: Mapping[str, Mapping[str, Any]]
-    """Arguments by what takes them, such as ``{"Trainer": {"precision": "bf16-mixed"}}``."""
+    """Arguments by their receiver, such as ``{"Trainer": {"precision": "bf16-mixed"}}``."""
     text: str
     """The same arguments as a file: Python, YAML, JSON or shell."""
     gaps: tuple[Gap, ...]

@@ -142,9 +142,9 @@ def _with_growth(
     stream: BatchStream,
     group: RankGroup,
 ) -> Measurement:
-    """Add how the workers' memory grew; where that seems to matter, only as far as a second look confirms it.
+    """Add the growth of the workers' memory; a relevant growth counts only as far as a second sample confirms it.
 
-    The first batches allocate what later ones reuse, and memory comes and goes: what grows for good grows each time.
+    The first batches allocate memory that later ones reuse, and memory comes and goes: lasting growth shows each time.
     """
     growth, batches, limit = growth_between(before, after), stream.epoch_batches or 0, inspect_host().memory_bytes
     relevant = RELEVANT_GROWTH * limit / group.size

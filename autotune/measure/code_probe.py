@@ -50,7 +50,7 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
     """Build batches and train for about so many seconds, with profilers on that are off again at the end.
 
     At least two batches are built and three steps made, however long they take. The model trains; each batch is a
-    step of the optimizer. What the user's code raises passes through.
+    step of the optimizer. Exceptions of the user's code pass through.
     """
     begin = time.perf_counter()
     building = Building(workload, config.batch_size)
@@ -101,7 +101,7 @@ def _watch_steps(
 def _count_operators(step: TrainingStep, batch: Any, samples: int) -> int:
     """Count the ATen operators of one step that no other ATen operator calls, in autograd's threads too.
 
-    The profiler leaves compiled regions as they are: what they have fused is no operator any more.
+    The profiler leaves compiled regions as they are: fused operators are none any more.
     """
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step(batch, samples)
@@ -243,7 +243,7 @@ def pickled_bytes(dataset: object) -> int | None:
 
 
 class _Sink:
-    """Counts what is written to it, and keeps nothing."""
+    """Counts the bytes written to it, and keeps nothing."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -258,7 +258,7 @@ class _Sink:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles what belongs to ``__main__`` too: in a script of the user's it can be imported."""
+    """Pickles objects of ``__main__`` too: in a script of the user's it can be imported."""
 
     def __init__(self, sink: _Sink) -> None:
         super().__init__(sink)

@@ -29,7 +29,7 @@ SENDERS = ("QueueFeederThread", "(_serve)")
 SENDER = "sender"
 """The name that these get in the system."""
 MOST_THREADS = 5000
-"""Threads of others above which they are not asked what they want."""
+"""Threads of others above which their demand is not read."""
 LEAST_READ = 2**20
 """Bytes below which next to nothing was read: then it does not matter where from."""
 SEEN, NOISE = 1.2, 0.1
@@ -128,7 +128,7 @@ class Demand:
     """Of each of their threads."""
 
     def cpus_since(self, begin: Demand) -> float:
-        """Return the CPUs that others wanted on average, without threads that have ended."""
+        """Return the average CPUs wanted by others, without threads that have ended."""
         wanted = (max(0.0, seconds - begin.wanted.get(thread, 0.0)) for thread, seconds in self.wanted.items())
         return sum(wanted) / (self.clock - begin.clock)
 
@@ -193,7 +193,7 @@ def _bytes_read() -> dict[int, tuple[int, int]]:
 
 
 def name_senders() -> None:
-    """Name the threads of this process in the system that only send what others made."""
+    """Name the threads of this process in the system that only send other threads' objects."""
     for thread in threading.enumerate():
         if thread.name.endswith(SENDERS):
             with contextlib.suppress(OSError):
@@ -212,7 +212,7 @@ def _thread_seconds() -> dict[int, dict[int, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One look at a GPU; taken at the end of a window, while it still works."""
+    """The state of a GPU at the end of a window, while it still works."""
 
     utilisation: float | None
     """Share of the last sampling period (1/6 to 1 s) in which a kernel ran; says nothing about how well."""
@@ -266,7 +266,7 @@ def open_gpu(uuid: str | None) -> NvmlGpu | None:
 
 
 def _foreign_bytes(held: dict[int, int | None]) -> int | None:
-    """Return what others hold; this process, which trains, must be among those shown to tell it from others."""
+    """Return the bytes of others; NVML must show this training process too, to tell it from others."""
     if os.getpid() not in held:
         return None
     others = [used for pid, used in held.items() if pid != os.getpid()]

@@ -60,10 +60,10 @@ class CpuDevice:
         return time.perf_counter()
 
     def wait(self, mark: Mark) -> None:
-        """Wait until the device has come to a mark, work asked for later goes on: what was marked has been done."""
+        """Wait until the device has come to a mark; work asked for later goes on."""
 
     def has_come_to(self, mark: Mark) -> bool:
-        """Return whether the device has come to a mark, without waiting: what was marked has been done."""
+        """Return, without waiting, whether the device has come to a mark."""
         return True
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
@@ -80,7 +80,7 @@ class CpuDevice:
 
     @property
     def allocator_retries(self) -> int:
-        """How often memory was full so far and the allocator gave back what it kept: a CPU keeps none back."""
+        """How often memory was full so far and the allocator freed its cache: a CPU has none."""
         return 0
 
 
@@ -140,7 +140,7 @@ class AcceleratorDevice:
         return float(earlier.elapsed_time(later)) / 1e3
 
     def peaks(self) -> tuple[int, int] | None:
-        """Return peak allocated and peak reserved bytes; what the allocator took decides what fits."""
+        """Return peak allocated and peak reserved bytes; the reserved bytes decide whether a configuration fits."""
         if not hasattr(self._module, "max_memory_reserved"):
             used = int(self._module.driver_allocated_memory())  # mps keeps no peak
             return used, used

@@ -40,7 +40,7 @@ def classify(error: BaseException, oom_kills: int = 0) -> tuple[Outcome, str, st
 
 
 def _places(error: BaseException) -> Iterator[str]:
-    """Yield the types of an error, and what the device and the traceback add to them."""
+    """Yield the types of an error, and further places by the device and the traceback."""
     yield from (kind.__name__ for kind in type(error).__mro__)
     if isinstance(error, RuntimeError) and _is_device_full():
         yield "full device"
@@ -60,7 +60,7 @@ def _is_device_full() -> bool:
 
 
 def _way_of_starting(error: BaseException) -> str | None:
-    """Return how a worker was being started, where it could not be sent what it needs; ``None`` otherwise."""
+    """Return how a worker was being started, where its objects could not be sent; ``None`` otherwise."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.name in ("_launch", "dump")]
     found = [match for file in files if (match := re.search(r"popen_(spawn|forkserver)", file))]
     is_sent = any(_is_multiprocessing(file, "reduction.py") for file in files)
@@ -79,7 +79,7 @@ def _is_multiprocessing(filename: str, name: str = "") -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return type and first line of an error; what a loader worker raised has its own below its traceback."""
+    """Return type and first line of an error; a loader worker's error has its own below its traceback."""
     name, lines = type(error).__name__, str(error).strip().splitlines() or [""]
     if raised := re.match(r"Caught (\w+) in DataLoader worker", lines[0]):
         own = [line for line in lines[1:] if re.match(rf"(\w+\.)*{raised[1]}(:|$)", line)]
@@ -90,7 +90,7 @@ def _one_line(error: BaseException) -> str:
 def user_traceback(error: BaseException) -> str:
     """Format a traceback without the frames of autotune and of the import system.
 
-    What a loader worker raised comes as text inside the message; its frames are treated alike.
+    A loader worker's error comes as text inside the message; its frames are treated alike.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []

@@ -68,7 +68,7 @@ def open_loader(
 
 
 def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *, twice: bool = False) -> BatchStream:
-    """Return batches without end from such a loader; its workers start with the first."""
+    """Return batches without end from that loader; its workers start with the first."""
     is_iterable = isinstance(workload.dataset, IterableDataset)
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
     counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
@@ -254,7 +254,7 @@ def _digest(batch: Any) -> int:
 
 
 class BatchStream:
-    """Iterate a loader epoch after epoch, counting what is consumed and timing each start.
+    """Iterate a loader epoch after epoch, counting consumed batches and timing each start.
 
     Raises ``UserCodeError`` when an epoch yields no batch.
     """
@@ -386,7 +386,7 @@ class BatchStream:
 
     @property
     def freezes_epoch(self) -> bool:
-        """Whether workers live on with their own copy of a dataset whose epoch is set from outside."""
+        """Whether persistent workers keep their own copy of a dataset whose epoch is set from outside."""
         return self._loader.persistent_workers and hasattr(self._loader.dataset, "set_epoch")
 
     @property

@@ -117,7 +117,7 @@ class _Builds(NamedTuple):
 def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float) -> _Builds:
     """Return the times between batches, the last of them at ``previous``, over so many seconds.
 
-    A short batch counts as its share of a full one; what lies between two epochs counts where there is nothing else.
+    A short batch counts as its share of a full one; the time between two epochs counts only without others.
     """
     begin = time.perf_counter()
     inside, between = _Builds([], []), list[float]()

@@ -94,7 +94,7 @@ class _State:
         self._state = copy.deepcopy(given.state_dict()) if isinstance(given, torch.optim.Optimizer) else None
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Return what there is now: another memory format replaces buffers."""
+        """Return the present tensors: another memory format replaces buffers."""
         return [*self._model.named_parameters(), *self._model.named_buffers()]
 
     def restore(self) -> None:

@@ -1,6 +1,6 @@
 """Host memory and CPU time of this process and its loader workers.
 
-Memory is what the kernel cannot take back: pages of mapped files are not, it reads them again when they are wanted.
+Only memory counts that the kernel cannot take back: it reads pages of mapped files again when they are wanted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MemoryGrowth:
 
 
 def sample_memory(batches: int, known: Container[int], workers: Iterable[int] | None = None) -> MemorySample:
-    """Look at the loader's worker processes, or at every child, after so many batches.
+    """Sample the memory of the loader's workers, or of every child, after so many batches.
 
     ``known`` are the segments of shared memory that were open before the loader was. Takes some 10 ms for each
     worker, so only outside the window.
@@ -114,7 +114,7 @@ def least_growth(first: MemoryGrowth, second: MemoryGrowth) -> MemoryGrowth:
 def peak_host_bytes(workers: MemorySample) -> int:
     """Return the peak host memory of this process and its loader workers in bytes.
 
-    This process's peak, what each worker holds alone, and every segment of shared memory once. The plain sum of
+    This process's peak, the private memory of each worker, and every segment of shared memory once. The plain sum of
     resident sizes over-counted 2.3 times; the sum of proportional sizes (PSS) under-counts here, where imported
     libraries are shared with the process that sessions are forked from.
 

@@ -92,7 +92,7 @@ def _written_whole(path: Path) -> Iterator[Path]:
     """Give an empty file beside ``path``, which replaces ``path`` at the end and is removed after a failure.
 
     Raises ``UsageError`` at once when it cannot be created, and at the end when nothing was written to it: the
-    profiler only logs what goes wrong.
+    profiler only logs errors.
     """
     temporary = path.parent / f".{secrets.token_hex(8)}.{path.name}"  # the profiler looks at the ending
     with _explained(path):

@@ -1,4 +1,4 @@
-"""The ranks that train together: they go in step, hear the leader's word, and tell each other what they found.
+"""The ranks that train together: they go in step, hear the leader's word, and share their results.
 
 A measurement is a series of decisions: whether the loader has settled, whether the window is long enough. Were each
 rank to take them by its own clock, one would go on to a step that another does not make, and wait in it for ever. So
@@ -205,8 +205,8 @@ def as_one(attempts: Sequence[Attempt]) -> Attempt:
 def _measurement(ranks: Sequence[Measurement]) -> Measurement:
     """Return one measurement of all ranks.
 
-    They make their steps together, so each rank's share of what counts (restarts, batches built before the window) is
-    that of the rank with the least.
+    They make their steps together, so restarts and batches built before the window count in each rank as in the rank
+    with the least of them.
     """
     shares = tuple(_share(number, measured) for number, measured in enumerate(ranks))
     slowest = ranks[max(shares, key=lambda share: share.own_seconds).rank]

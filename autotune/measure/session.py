@@ -52,7 +52,7 @@ class Session:
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration, or one part of it; a failure becomes an outcome.
 
-        Of several ranks every one returns what all have found. One that fails ends its part there and then
+        Every rank returns the result of all. A rank that fails ends its part there and then
         (``RankFailedError``), since it cannot meet the others any more.
         """
         config.apply_threads()

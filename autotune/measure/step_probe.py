@@ -28,7 +28,7 @@ from autotune.workload import Workload
 RESIDENT = 8
 """Batches that are kept on the device at most: where batches differ, one alone says little of the others."""
 READ_SECONDS = 0.3
-"""How long they are read; the first one takes what it takes."""
+"""Seconds for reading them; the first is always read."""
 RESIDENT_SHARE = 1 / 256
 """Share of the memory that they may take, unless a single one takes more: training itself holds one."""
 ROUND_SECONDS = 0.5

@@ -1,7 +1,7 @@
 """The parent of the sessions ends everything that would outlive them, even where the tuner is killed.
 
 On Linux orphans below it become its children, and the kernel tells it when its parent dies. Elsewhere nobody is told:
-what a session has started ends with the tuner's own ``stop``, and stays where the tuner is killed.
+a session's processes end with the tuner's own ``stop``, and stay where the tuner is killed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MIN_STEPS = 5
 """Fewest steps over which a loader is seen to have settled."""
 MIN_WINDOW_SECONDS = 1.0
 MIN_WINDOW_STEPS = 60
-"""Fewest steps of a window that ends early: of what slows 1 step in 20, the chance to see none is then 5 %."""
+"""Fewest steps of a window that ends early: it misses a slowdown of 1 step in 20 with a chance of 5 %."""
 QUEUES = 2
 """Fewest queues of prefetched batches in it: the first was built before, and tells nothing of the workers now."""
 LONGEST = 3.0
@@ -293,7 +293,7 @@ class TimedRun:
         return ends, start, self.log.samples[window.first : window.first + len(ends)]
 
     def _burst(self, window: Window) -> int:
-        """Return the steps of a burst: batches come in such only where data is awaited."""
+        """Return the steps of a burst: batches come in bursts only where data is awaited."""
         return self._workers if self._is_starved(window) else 1
 
     def _is_starved(self, window: Window) -> bool:

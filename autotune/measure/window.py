@@ -21,7 +21,7 @@ LEAST_BURSTS, LEAST_SERIES = 5, 10
 LEAST_CYCLES = 3
 """Fewest cycles from stall to stall of which it is made where stalls matter."""
 MOST_PARTS = 40
-"""Most parts into which a window is divided for its interval: what varies slowly shows in longer ones."""
+"""Most parts into which a window is divided for its interval: slow variation shows in longer parts."""
 MAX_BLOCKS = 10
 """Most blocks into which it is divided to see whether it had settled."""
 STALL, STALL_SHARE = 3.0, 0.05
@@ -120,7 +120,7 @@ class Cycles(NamedTuple):
     steps: tuple[int, ...]
     """Steps of each."""
     of_stalls: bool
-    """Whether they last from stall to stall; then what lies outside of them does not count."""
+    """Whether they last from stall to stall; then steps outside of them do not count."""
 
     @property
     def last(self) -> int:
@@ -240,7 +240,7 @@ def _merged(steps: int, burst: int, most: int) -> int:
 
 
 def _lengths(ends: Sequence[float], start: float, steps: int) -> list[float]:
-    """Return the seconds of each so many steps; what is left at the end belongs to none."""
+    """Return the seconds of each group of ``steps`` steps, without the rest at the end."""
     edges = [start, *ends[steps - 1 :: steps]]
     return [later - earlier for earlier, later in pairwise(edges)]
 

@@ -64,7 +64,7 @@ class _Channel:
 def main() -> None:
     """Answer requests until standard input ends; where it is safe, each session in a fork of its own.
 
-    On Linux this process imports what every session needs, and loads and computes nothing itself.
+    On Linux this process imports every session's modules, and loads and computes nothing itself.
     """
     become_subreaper()
     with suppress(BrokenPipeError):  # the tuner has ended before this process could be told

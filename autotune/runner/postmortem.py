@@ -128,7 +128,7 @@ def lost_batch(output: str) -> Sign | None:
 
 
 def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
-    """Return outcome and message for a loader worker that died, by what torch wrote in it then.
+    """Return outcome and message for a loader worker that died, by torch's last output in it.
 
     ``message`` is training's own error, perhaps no more than a connection that was reset.
     """

@@ -37,7 +37,7 @@ START_LIMIT = 120.0
 EXIT_LIMIT = 3.0
 """Seconds in which a session must have ended before it is killed."""
 OUTPUT_BYTES = 64_000
-"""How much of a dead process's output is looked at: every worker may say where it was."""
+"""Bytes of a dead process's output that are read: every worker may say where it was."""
 DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
 """Seconds in which a process that is aborted has written its frames, and all of them have."""
 UNREADABLE_SECONDS = 1.0
@@ -99,7 +99,7 @@ class MeasuringProcess:
     def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
         """Send the session a request and wait for its reply, ``limit`` seconds at most.
 
-        Raises ``ProcessLostError`` when none comes, or what comes is no reply to this request.
+        Raises ``ProcessLostError`` when no reply comes, or a reply to another request.
         """
         kills, rank = oom_kills(), None
         try:

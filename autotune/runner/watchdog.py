@@ -1,6 +1,6 @@
-"""Ends a measurement before the kernel ends something: while one runs, memory is looked at twice a second.
+"""Ends a measurement before the kernel kills a process: while it runs, memory is read twice a second.
 
-A look takes some 0.2 ms, which is 0.04 % of one of the CPUs that are being timed.
+A reading takes some 0.2 ms, which is 0.04 % of one of the CPUs that are being timed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from autotune.records import Outcome
 from autotune.runner.postmortem import lost_batch
 
 INTERVAL = 0.5
-"""Seconds between two looks; a process that writes to new memory may take a gibibyte meanwhile."""
+"""Seconds between two readings; a process that writes to new memory may take a gibibyte meanwhile."""
 NEAR = 4
-"""Reserves that are left where it is looked as often as anyone asks."""
+"""Reserves left below which every call reads memory."""
 KILL_SECONDS = 2.0
 """Seconds in which the kernel takes back the memory of a process that it has killed."""
 RESERVE_SHARE, LARGEST_RESERVE = 0.03, 2**30
@@ -30,7 +30,7 @@ machine in use has several times this share available, so a healthy one is not d
 LOST_BATCH_LIMIT = 5.0
 """Seconds in which a reply may follow a lost batch: the error may be raised, and then it is the answer."""
 FULL = 1 / 64
-"""Share of /dev/shm below which what is free holds no batch worth speaking of."""
+"""Free share of /dev/shm below which it holds no batch worth speaking of."""
 
 
 class Watchdog:
@@ -75,7 +75,7 @@ class Watchdog:
         return Outcome.HOST_OOM, message
 
     def _kernel_was_first(self) -> bool:
-        """Return whether the kernel has just killed something: what was taken comes back then, an answer follows."""
+        """Return whether the kernel has just killed a process: then memory comes back, and an answer follows."""
         before, self._kills = self._kills, oom_kills(self._root)
         if before == self._kills:
             return False

@@ -210,7 +210,7 @@ class Confirmation:
 
         Each round begins at another place of the epoch, which lasts as long as its parts together: so they are the
         seconds per sample of the baseline and the finalist. Where others take the CPUs, rates change with time and not
-        with the place: what is delivered in the same time counts, and pairs are the rates of both.
+        with the place: the samples in the same time count, and pairs are the rates of both.
         """
         both = [(found.samples_per_second, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
         if self.is_crowded:
@@ -285,7 +285,7 @@ class Confirmation:
     def most(self) -> float | None:
         """The largest speed-up that the rounds leave possible; ``None`` where they do not tell.
 
-        What was dropped before it had an interval is left out where it is hardly more than negligibly faster.
+        A finalist dropped before it had an interval is left out where it is hardly more than negligibly faster.
         """
         ends = []
         for index in self._sound:
@@ -527,7 +527,7 @@ class _Rounds:
     def _strike(self, index: int, outcome: Outcome) -> None:
         """Stop measuring a failed finalist; where its precision failed, all others in the same precision too.
 
-        What fails with options may not fail without them.
+        A finalist that fails with options may not fail without them.
         """
         finalists, record = self.record.finalists, self.record
         amp, options = finalists[index].amp, set(finalists[index].options)

@@ -1,6 +1,6 @@
 """Options of the training step: each is probed beside the step without it, and kept where it pays.
 
-Greedy: what is kept stays on for the next. Confirmation has the last word.
+Greedy: a kept option stays on for the next. Confirmation has the last word.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Explorer:
         return sum(tried.start_seconds or 0.0 for tried in self.tried if tried.kept)
 
     def run(self) -> None:
-        """Try every option that is not on already; a ``KeyboardInterrupt`` leaves what was tried before."""
+        """Try every option that is not on already; a ``KeyboardInterrupt`` keeps the results so far."""
         for option in self.options:
             if option not in self.start.options:
                 self._try(option)

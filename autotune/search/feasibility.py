@@ -23,7 +23,7 @@ LEAST_OWN = 0.5
 DEVIATION = 0.05
 """Share of the loss by which a precision may always deviate from fp32."""
 SPREADS = 3.0
-"""The deviation that is allowed in units of what another order of the batches and other random numbers make of the
+"""The allowed deviation, in units of the effect of another order of the batches and other random numbers on the
 loss in fp32."""
 SMALL = 0.01
 """Share of the first loss below which a loss is as good as zero: it does not shrink the deviation that is allowed."""
@@ -90,7 +90,7 @@ class Fitting:
         return None
 
     def _model(self, kind: str, amp: str) -> MemoryModel | None:
-        """Return a precision's model; one never measured takes another's: good enough for what to try."""
+        """Return a precision's model; an unmeasured precision takes another's, good enough for a choice."""
         others = [model for (other, _), model in self._models.items() if other == kind]
         return self._models.get((kind, amp)) or max(others, key=lambda model: len(model.peaks), default=None)
 

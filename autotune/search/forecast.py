@@ -1,4 +1,4 @@
-"""The whole space as it looks now: what each configuration is expected to give, which ones are worth measuring.
+"""The whole space as it looks now: the expected rate of each configuration, and those worth measuring.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -29,7 +29,7 @@ DISTURBANCE = 0.5
 GAIN = 0.02
 """Gains below this share do not count: no measurement here tells them from nothing."""
 KNOWN = 1.5
-"""Ratio of what a step may give to what is expected of it, above which it says nothing of what is possible."""
+"""Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -54,9 +54,9 @@ class Forecast:
     position: Mapping[Config, int]
     """Where each of them stands."""
     prediction: Prediction
-    """What was expected of them before any was measured."""
+    """The prediction before any was measured."""
     posterior: Posterior
-    """What is expected now."""
+    """The expectation now."""
     is_open: NDArray[np.bool_]
     """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
     is_untried: NDArray[np.bool_]
@@ -64,7 +64,7 @@ class Forecast:
     is_doubtful: NDArray[np.bool_]
     """Whether one has loader workers, which have failed so far: it comes last, and is not confirmed untried."""
     base: Config
-    """What the user runs now."""
+    """The user's own configuration."""
     best: Trial
     """The measured configuration that is expected to be the fastest."""
     best_log: float
@@ -72,11 +72,11 @@ class Forecast:
     last: Config | None
     """The configuration measured last, whose process may still live."""
     failures: tuple[_Failure, ...] = ()
-    """What failed when it was measured: what is like it is expected to fail, too."""
+    """Configurations that failed when measured: similar ones are expected to fail, too."""
     worker_failures: Sequence[str] = ()
     """How loader workers have failed, where none has ever worked."""
     promised: Posterior | None = None
-    """What is expected if what other tuners are measuring now gives what is expected of it; ``None`` where none is."""
+    """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
     def proposal(self) -> Config | None:
         """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
@@ -150,12 +150,12 @@ class Forecast:
 
     @property
     def highest_ceiling(self) -> float:
-        """The highest expected rate of a step alone among what fits, samples per second."""
+        """The highest expected rate of a step alone among those that fit, samples per second."""
         return float(self._fitting(self.prediction.ceilings).max())
 
     @property
     def most(self) -> float:
-        """The samples per second that no step alone exceeds among what fits, those never measured included."""
+        """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
         return max(float(self._fitting(self.prediction.most).max()), float(np.exp(self.best_log)))
 
     def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
@@ -310,7 +310,7 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
 def feasible(observations: Observations) -> list[Trial]:
     """Return the trials that gave a number and left enough memory free; the baseline always counts.
 
-    What was measured while others used the machine counts too, with a larger error.
+    Trials measured while others used the machine count too, with a larger error.
     """
     return [
         trial

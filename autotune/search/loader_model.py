@@ -226,7 +226,7 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
 def _build_at(traces: Sequence[LoaderTrace], near: LoaderTrace, batch_size: int) -> float:
     """Return the mean build time at a batch size: between two traces on a line, else from the nearest one.
 
-    What does not grow with the batch follows from the two; one standard error of it could be chance and is left out.
+    The part that does not grow with the batch follows from the two; one standard error, perhaps chance, is left out.
     """
     low, high = traces[0], traces[-1]
     at_low, at_high = fmean(low.build_seconds), fmean(high.build_seconds)

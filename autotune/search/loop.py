@@ -24,7 +24,7 @@ from autotune.stats import LEAST_ROUNDS
 CONFIRM_MEASUREMENTS = 24
 """Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
 CONFIRM_SHARE = 0.4
-"""Share of the budget that is set aside for confirmation at most; it may also take what the search leaves."""
+"""Most of the budget that is set aside for confirmation, as a share; it may also take the search's rest."""
 PROOF_SHARE = 0.6
 """Share of the budget that is set aside at most for three rounds, below which nothing is proven."""
 CROWDED_CONFIRM_SHARE = 0.5
@@ -74,7 +74,7 @@ class Search:
     sleep: Callable[[float], object] = time.sleep
     """Waits for others that share the study, so many seconds."""
     opening: float | None = None
-    """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+    """Seconds that it took to load the workload; ``None`` for the time until the search begins."""
     seed: int = 0
     """Decides where in an epoch all its trials begin, so that like is compared with like."""
     is_confirmed: bool = False
@@ -108,7 +108,7 @@ class Search:
                 return stop
 
     def open(self) -> None:
-        """Have the baseline measured, here or by others, unless it is known. Raises what ``run`` does."""
+        """Have the baseline measured, here or by others, unless it is known. Raises as ``run`` does."""
         self.messages.phase = "search" if self.study.trials else "baseline"
         if self.opening is None:
             self.opening = self.budget.spent  # loading the workload is most of it
@@ -127,7 +127,7 @@ class Search:
     def _waits_for_others(self, stop: Stop | None) -> bool:
         """Wait a moment where all depends on the running measurements of other tuners; return whether that was so.
 
-        That is the baseline, and what could still give a reason to go on.
+        That is the baseline, and any trial that could still give a reason to go on.
         """
         claims, done = self.study.claims, self.study.trials
         if not claims or (done and (stop is None or not self.has_time)):
@@ -263,7 +263,7 @@ class Search:
 
     @property
     def longest_window(self) -> float:
-        """Seconds that a window may last, by the budget, and by what others do."""
+        """Seconds that a window may last, by the budget, and by the others' use of the CPUs."""
         if self._is_crowded:
             return CROWDED_CAP
         return min(LARGEST_CAP, max(LEAST_CAP, self.budget.seconds / 60))

@@ -81,7 +81,7 @@ class Observations:
         return self.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
 
     def is_untried(self, amp: str) -> bool:
-        """Return whether there was no time for a precision: to compare it with fp32, or to look at its step."""
+        """Return whether there was no time for a precision: to compare it with fp32, or to probe its step."""
         if all(probe.attempt.outcome is Outcome.TIMEOUT for probe in self.comparisons(amp)):
             return True
         looks = [probe.config for probe in self.probes if probe.part == "compute"]
@@ -90,9 +90,9 @@ class Observations:
 
     @property
     def worker_failures(self) -> list[str]:
-        """How loader workers have failed, in words, where none has ever worked; each time, the look at them first.
+        """The failures of loader workers, in words, where none has ever worked; each time, the probe of them first.
 
-        What was for want of memory, or of the right to start them, is known to be so.
+        Failures for want of memory, or of the right to start workers, are known as those.
         """
         if any(trial.measurement and trial.config.num_workers for trial in self.trials) or self.traces:
             return []

@@ -48,11 +48,11 @@ class Prediction:
     """The same where the loader is never late: the step alone, or the CPUs that both share. Without workers every batch
     is waited for."""
     bounds: Floats
-    """Samples per second that no loader could exceed, with room for a step that is not fully known."""
+    """Upper bound of the samples per second with any loader, with room for a step that is not fully known."""
     step_errors: Floats
     """Standard deviation of the logarithm of the rate because the step is not fully known."""
     loader_errors: Floats
-    """Standard deviation of the logarithm of the rate from what is not known of the loader; it counts where the loader
+    """Standard deviation of the logarithm of the rate because the loader is not fully known; it counts where the loader
     limits the rate."""
     refusals: tuple[str | None, ...]
     """Why a configuration would not fit the machine; ``None`` where it does."""
@@ -191,7 +191,7 @@ def _for_each(configs: Sequence[Config], key: Callable[[Config], Hashable], valu
 
 
 def _crowded(rates: Floats, capacity: Floats) -> Floats:
-    """Return rates that come near to what the CPUs beside an accelerator can bring: they get there gradually."""
+    """Return rates that approach the limit of the CPUs beside an accelerator gradually."""
     smaller, larger = np.minimum(rates, capacity), np.maximum(rates, capacity)
     crowded: Floats = smaller * (1 + (smaller / larger) ** CROWDING) ** (-1 / CROWDING)
     return crowded

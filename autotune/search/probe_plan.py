@@ -1,6 +1,6 @@
 """The next probe: of the loader, or of the step on a ladder of batch sizes.
 
-A pure function of what is known, so that a resumed study continues where it stood.
+A pure function of the observations, so that a resumed study continues where it stood.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _half_precision(observations: Observations, space: Space) -> list[Config]:
 
 
 def untried_precision(observations: Observations, space: Space) -> str | None:
-    """Return the half precision that there was no time to try, where fp32 is what the user has; else ``None``."""
+    """Return the half precision that there was no time to try, where the baseline is fp32; else ``None``."""
     if _start(observations, space).amp != "off":
         return None
     for amp in (each for each in HALF if each in space.allowed["amp"]):

@@ -124,7 +124,7 @@ class TuningStudy:
 
     @property
     def _rivals(self) -> list[Trial]:
-        """The rivals of the baseline: a study that goes on may hold configurations that are not allowed any more."""
+        """The allowed rivals of the baseline: a study that goes on may hold others."""
         known, position = self.observations, self.forecast.position
         trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
         return [trial for trial in trials if known.distrust(trial.config.amp) is None]
@@ -296,7 +296,7 @@ class TuningStudy:
 
 
 class _Sampler(BaseSampler):
-    """Proposes what the study's forecast does: a Gaussian process around the prediction, over the whole space.
+    """Proposes the choice of the study's forecast: a Gaussian process around the prediction, over the whole space.
 
     Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for thirty trials.
     """

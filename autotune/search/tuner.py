@@ -55,7 +55,7 @@ class TunePlan:
     explore: tuple[str, ...] = ()
     """More of the step to try."""
     opening: float | None = None
-    """Seconds that it took to load the workload; ``None`` for what has passed when the search begins."""
+    """Seconds that it took to load the workload; ``None`` for the time until the search begins."""
     seed: int = 0
     """Decides where in an epoch measurements begin."""
 

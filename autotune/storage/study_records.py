@@ -30,7 +30,7 @@ from autotune.result import Result, verdict_text
 from autotune.stats import LEAST_ROUNDS
 
 IDENTITY, SEARCH_ENDED, FINISHED, FILE = "identity", "search ended", "finished", "config file"
-"""User attributes of a study: what it belongs to, why its search ended last, when its answer was delivered, where."""
+"""User attributes of a study: its identity, why its search ended last, when and where its answer was delivered."""
 RECORD = "autotune:record"
 """System attribute of a trial: the whole of it."""
 ENDED = "autotune:ended"
