@@ -197,7 +197,7 @@ def test_what_workers_copy_is_carried_on_to_the_end_of_an_epoch_and_no_further_t
     monkeypatch.setattr("autotune.measure.session.inspect_host", lambda: small)
     refused = session.measure(config, TRAINING)
     assert (refused.outcome, refused.found) == (Outcome.HOST_OOM, False)
-    assert re.match(r"the loader workers copy what they read .*: by the end of an epoch [\d.]+ of ", refused.message)
+    assert re.match(r"loader workers copy the dataset as they read it: an epoch would need [\d.]+ of ", refused.message)
 
 
 def session_with(step: Any) -> Session:

@@ -60,7 +60,7 @@ def test_of_two_looks_that_counts_in_which_they_agree() -> None:
     ("kept", "grew", "follows"),
     [
         (10.3, "211 MiB", "needs 10.3 GiB more, of 24.0 GiB in all: check that it is bounded"),
-        (24.5, "502 MiB", "needs 24.5 GiB more, of 24.0 GiB in all: a cache without a bound, or a leak, ends training"),
+        (24.5, "502 MiB", "needs 24.5 GiB more, of 24.0 GiB in all: an unbounded cache or a leak ends training"),
     ],
 )
 def test_what_workers_keep_is_told_where_an_epoch_of_it_matters(kept: float, grew: str, follows: str) -> None:

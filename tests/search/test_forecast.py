@@ -156,7 +156,7 @@ def test_workers_are_tried_once_more_and_left_out_where_they_fail_again() -> Non
 
 def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() -> None:
     observations = of_loader_bound()
-    ended = trial(1, WORKERS, Attempt(outcome=Outcome.SUSPECT, message="ended before memory ran out"))
+    ended = trial(1, WORKERS, Attempt(outcome=Outcome.SUSPECT, message="stopped before memory ran out"))
     told = replace(observations, trials=(*observations.trials, ended))
     assert opened(told) == opened(observations) - {WORKERS}
 
