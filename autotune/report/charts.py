@@ -66,7 +66,7 @@ RATE, DETAILS = "samples/s", "details"
 """Columns: the rate, and the text of the tooltip."""
 EXPECTED, ALONE, MEASURED, REFUSED = "expected", "step alone", "measured", "does not fit, or fails"
 AGAINST_ITSELF = "the baseline against itself"
-FRONT, BEST, TOO_LARGE = "Pareto front", "best so far", "takes more memory than it may"
+FRONT, BEST, TOO_LARGE = "Pareto front", "best so far", "takes more memory than allowed"
 GIBIBYTE = 2**30
 NEAR = 3.0
 """A memory limit above so many times the largest peak is not drawn."""

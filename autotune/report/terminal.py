@@ -202,7 +202,7 @@ def check_text(check: Check, path: str) -> str:
     verdicts = {
         "holds": "The promise holds.",
         "broken": "The promise does not hold here any more: tune again.",
-        "undecided": "That does not tell whether it holds: close what else is running, or give a larger --budget.",
+        "undecided": "Undecided: stop other programs, or give a larger --budget.",
     }
     promise = check.promise
     if check.speedup is None:

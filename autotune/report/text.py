@@ -315,7 +315,7 @@ def _best_text(result: Result) -> str:
 def cause_text(finding: Finding) -> str:
     """Return a cause with what happens, and the time it takes."""
     share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
-    return f"{finding.cause.replace('_', ' ')}: {finding.what}{share}"
+    return f"{finding.cause.replace('_', ' ')}{share}: {finding.what}"
 
 
 def snippet(result: Result, path: str) -> str:

@@ -144,7 +144,7 @@ def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
 def _missing(confirmation: Confirmation | None, course: Course) -> Iterator[str]:
     """Yield what would decide what is undecided."""
     is_over = confirmation is not None and confirmation.answer is None
-    yield "something to compare that runs" if is_over else course.wanted
+    yield "another configuration that runs" if is_over else course.wanted
     crowded = _crowded(course.confirmations)
     if crowded and len(crowded) >= HEAVY * len(course.confirmations):
         yield f"a quieter machine ({crowded[-1].crowd_text})"

@@ -151,7 +151,7 @@ def test_what_counts_is_the_memory_at_the_end_of_an_epoch() -> None:
     assert front[["peak memory, GiB of the host", RATE]].to_numpy().tolist() == [[1.0, 100], [3.0, 200]]
     assert "The smallest takes 1.0 GiB for 100 samples/s, the fastest 3.0 GiB for 200 samples/s." in memory.description
     for chart in (memory, course):
-        assert list(rows(chart, "takes more memory than it may")[RATE]) == [300]
+        assert list(rows(chart, "takes more memory than allowed")[RATE]) == [300]
     assert list(rows(course, "best so far")[RATE]) == [100, 100, 200]
     assert fastest_so_far(RecordedStudy.of(result)) == 200
 

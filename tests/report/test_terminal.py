@@ -161,7 +161,7 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
 def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
     text = shown(summary(examples.faster_result()), width=120)
     assert [re.split(" {2,}", line.strip(), maxsplit=1) for line in text.splitlines()[-7:-1]] == [
-        ["Limited by", "compute: the model's own compute (96 % of the time)."],
+        ["Limited by", "compute (96 % of the time): the model's own compute."],
         ["To do", "torch.compile."],
         ["Left to gain", "A perfect data loader would gain at most 4 %."],
         ["Control", "The baseline measured again ran at 1.00 (0.98 to 1.03) times its rate."],
@@ -452,7 +452,7 @@ def diagnosed(width: int = 80, **changes: object) -> str:
 
 def test_the_limit_comes_first_with_its_share_its_evidence_and_what_to_do() -> None:
     limit, besides = diagnosed(width=120).split("Worth knowing")
-    assert "1. decoding: training waits for data: building a batch takes CPU time (62 % of the time)\n" in limit
+    assert "1. decoding (62 % of the time): training waits for data: building a batch takes CPU time\n" in limit
     assert "   · 70 % in data.py:7 decode\n" in limit
     assert "   To do: more workers; do less for each sample\n" in limit
     assert "1. dataset copies: the dataset consists of many Python objects\n" in besides
