@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,17 @@ print(json.dumps([before, state(), dict(config.measured), dict(config.made_on), 
 """
 
 
-def test_a_plain_script_gets_its_answer_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_script_gets_its_answer_and_the_verdict_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What else of its state stays as it was is in ``test_untouched``."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "train_as_people_write_it.py").write_text(SCRIPT)
     done = run_python("-W", "error", "train_as_people_write_it.py", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert re.match(
+        r"([\d.]+ times faster|No gain above|Undecided|Probably about) ?.*\.$", " ".join(done.stderr.split())
+    )
     shown, content = done.stdout.splitlines()
     before, after, measured, made_on, document = json.loads(content)
     assert after == before

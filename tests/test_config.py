@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,14 @@ def test_the_dataloader_has_every_setting_and_overrides_win(
 ) -> None:
     loader = config.dataloader(DATASET, **overrides)
     assert {name: getattr(loader, name) for name in expected} == expected
+
+
+def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured() -> None:
+    many = Config(num_workers=4096)
+    with warnings.catch_warnings(action="error"):
+        with pytest.raises(UserWarning, match="This DataLoader will create 4096 worker"):
+            many.dataloader(DATASET)
+        replace(many, measured=MEASURED).dataloader(DATASET)
 
 
 def test_batches_are_of_the_size_set_or_the_batch_samplers() -> None:

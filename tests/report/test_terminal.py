@@ -78,6 +78,15 @@ def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -
     ]
 
 
+@pytest.mark.parametrize("result", RESULTS)
+def test_a_result_prints_as_its_summary_and_its_repr_is_a_sentence(result: Result) -> None:
+    text = str(result)
+    assert text.rstrip().endswith(".")
+    assert verdict_sentence(result) in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 100
+    assert repr(result) == f"<Result: {verdict_sentence(result)}>"
+
+
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in shown(summary(RESULTS[0])) + shown(trial_line(examples.failed_trial(), 1.0))
     assert "\x1b[36m" in shown(summary(RESULTS[0]), color="standard")
