@@ -15,6 +15,7 @@ from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
+from autotune.search.forecast import GAIN
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
@@ -280,15 +281,17 @@ class Search:
 
     @property
     def confirmation_seconds(self) -> float:
-        """Seconds set aside for confirmation: three rounds at least once something else was tried, one before."""
-        least = PAIR * self.fresh_cost
-        if len(self.study.trials) < 2:
-            return least
+        """Seconds set aside for confirmation: one round, or three at least for a trial that was faster."""
+        trials, rates = self.study.trials, [trial.rate or 0.0 for trial in self.study.trials]
+        if max(rates[1:], default=0.0) < (1 + GAIN) * rates[0]:
+            return PAIR * self.fresh_cost
+        fastest = trials[rates.index(max(rates[1:]))]
+        rounds = LEAST_ROUNDS * (self.fresh_cost + max(self.fresh_cost, fastest.attempt.seconds))
         if self.is_confirmed:
-            return LEAST_ROUNDS * least
+            return rounds
         share = CROWDED_CONFIRM_SHARE if self._is_crowded else CONFIRM_SHARE
         usual = min(share * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost)
-        return max(least, usual, min(LEAST_ROUNDS * least, PROOF_SHARE * self.budget.seconds))
+        return max(usual, min(rounds, PROOF_SHARE * self.budget.seconds))
 
     @property
     def trial_cost(self) -> float:

@@ -44,7 +44,7 @@ PRECISION = {"off": "32-true", "bf16": "bf16-mixed"}
 def main() -> None:
     trainer = lightning.Trainer(max_epochs=1, **QUIET)
     loader = DataLoader(Images(), batch_size=32, shuffle=True)
-    result = autotune.lightning.tune(trainer, Module(), loader, budget="60s")
+    result = autotune.lightning.tune(trainer, Module(), loader, budget="60s", storage="lightning.study")
     config = result.config
     config.save("lightning.yaml")
     trainer = lightning.Trainer(max_epochs=2, precision=PRECISION[config.amp], **QUIET)

@@ -28,6 +28,7 @@ def main() -> None:
     arguments = TrainingArguments("out", per_device_train_batch_size=16, max_steps=30, **quiet)
     trainer = Trainer(model=model, args=arguments, train_dataset=Texts())
     print(trainer.train().metrics["train_samples_per_second"], "samples/s before")
+    trainer = Trainer(model=model, args=arguments, train_dataset=Texts())  # one that has trained is refused
     arguments = autotune.transformers.tune(trainer, budget="60s", output="transformers.yaml")
     arguments.max_steps = 4000 // arguments.per_device_train_batch_size
     trainer = Trainer(model=model, args=arguments, train_dataset=Texts())

@@ -99,6 +99,12 @@ def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
     assert run.clock.spent > (1 - PROOF_SHARE) * budget - run.search.trial_cost
 
 
+def test_one_round_is_set_aside_while_no_trial_beats_the_baseline() -> None:
+    same = Run(SimulatedMachine(cost=lambda config: StepCost(compute=1e-3 * config.batch_size)), max_trials=4)
+    assert len(same.study.trials) > 1
+    assert same.search.confirmation_seconds == 2 * same.search.fresh_cost
+
+
 class Slow(SimulatedMachine):
     """The baseline takes its time."""
 
