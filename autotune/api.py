@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -101,6 +102,17 @@ def best_config(
     return tune(workload, **options).config
 
 
+@contextmanager
+def _same_random_state() -> Iterator[None]:
+    """Leave Python's random state as it is: rich draws from it, when it is imported too."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+@_same_random_state()
 def tune(
     workload: str | Workload,
     dataset: str | None = None,
@@ -167,8 +179,11 @@ def tune(
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
     time = Budget(require_budget(parse_duration(budget)))
-    with _shown(on_progress, quiet) as show:
-        messages = Messages(time, show)
+    from autotune.report.terminal import progress_display, say
+
+    shows = on_progress is None and not quiet
+    with progress_display() if shows else nullcontext(on_progress) as show:
+        messages = Messages(time, show or (lambda progress: None))
         messages.show(Progress(phase="inspect"))
         with ProcessRunner(
             describe(workload, dataset),
@@ -201,23 +216,9 @@ def tune(
                 seed=secrets.randbits(31),
             )
             result = _result(Tuner(runner, plan, time, messages), storage)
-    if not (on_progress or quiet):
-        from autotune.report.terminal import say
-
+    if shows:
         say(result.sentence)
     return result
-
-
-@contextmanager
-def _shown(on_progress: Callable[[Progress], None] | None, quiet: bool) -> Iterator[Callable[[Progress], object]]:
-    """Yield the listener to a run's progress."""
-    if on_progress or quiet:
-        yield on_progress or (lambda progress: None)
-        return
-    from autotune.report.terminal import progress_display
-
-    with progress_display() as display:
-        yield display or (lambda progress: None)
 
 
 def _result(tuner: Tuner, storage: str | Path | Keeper | None) -> Result:

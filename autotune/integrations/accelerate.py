@@ -9,7 +9,7 @@ import torch
 
 from autotune.config import Amp
 from autotune.errors import UsageError
-from autotune.integrations.dataloader import read_loader, require, tune_existing
+from autotune.integrations.dataloader import read_loader, require, tune_existing, without_loaders
 from autotune.result import Result
 from autotune.workload import COMPILING
 
@@ -40,19 +40,20 @@ def tune(
     """
     require("accelerate")
     _refuse_what_cannot_be_tuned(accelerator, model, optimizer, loader)
-    return tune_existing(
-        model,
-        read_loader(loader, "the loader"),
-        device=accelerator.device,
-        settings={
-            "amp": PRECISION[accelerator.mixed_precision],
-            "accumulation_steps": accelerator.gradient_accumulation_steps,
-        },
-        options=options,
-        optimizer=optimizer,
-        training_step=training_step,
-        max_grad_norm=max_grad_norm,
-    )
+    with without_loaders(accelerator):
+        return tune_existing(
+            model,
+            read_loader(loader, "the loader"),
+            device=accelerator.device,
+            settings={
+                "amp": PRECISION[accelerator.mixed_precision],
+                "accumulation_steps": accelerator.gradient_accumulation_steps,
+            },
+            options=options,
+            optimizer=optimizer,
+            training_step=training_step,
+            max_grad_norm=max_grad_norm,
+        )
 
 
 def _refuse_what_cannot_be_tuned(accelerator: Any, *prepared: Any) -> None:

@@ -24,7 +24,7 @@ from autotune.errors import UsageError
 from autotune.result import Result
 from autotune.workload import Workload
 
-__all__ = ["ExistingLoader", "read_loader", "require", "tune_existing", "untouched_random_state"]
+__all__ = ["ExistingLoader", "read_loader", "require", "tune_existing", "untouched_random_state", "without_loaders"]
 
 INSTEAD = "describe it with autotune.Workload(model, dataset, ...) and call autotune.tune"
 
@@ -154,6 +154,17 @@ def require(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise UsageError(f"{package} is not installed: pip install {' '.join(packages)}")
+
+
+@contextmanager
+def without_loaders(accelerator: Any) -> Iterator[None]:
+    """Hide an accelerator's weak references to loaders, also to those of earlier training, which cannot be pickled."""
+    state = accelerator.gradient_state
+    references, state.dataloader_references = state.dataloader_references, [None]
+    try:
+        yield
+    finally:
+        state.dataloader_references = references
 
 
 @contextmanager

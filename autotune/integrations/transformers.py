@@ -18,7 +18,13 @@ import torch
 from autotune.config import Amp, Config
 from autotune.errors import UsageError
 from autotune.exports.transformers import training_arguments
-from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
+from autotune.integrations.dataloader import (
+    read_loader,
+    require,
+    tune_existing,
+    untouched_random_state,
+    without_loaders,
+)
 from autotune.result import Result
 
 if TYPE_CHECKING:
@@ -90,16 +96,17 @@ def search(trainer: Any, **options: Any) -> Result:
     fixed: dict[str, Any] = {"threads": torch.get_num_threads()}
     if amp != "off" and not (arguments.bf16 or arguments.fp16):
         fixed["amp"] = amp  # the environment's, which no argument takes back
-    return tune_existing(
-        trainer.model,
-        read_loader(loader, "the training loader"),
-        device=arguments.device,
-        settings={"amp": amp, "accumulation_steps": arguments.gradient_accumulation_steps},
-        options={**fixed, **options},
-        optimizer=steps.optimizer if trainer.optimizer is None else trainer.optimizer,
-        training_step=steps.training_step,
-        max_grad_norm=arguments.max_grad_norm or None,
-    )
+    with without_loaders(trainer.accelerator):
+        return tune_existing(
+            trainer.model,
+            read_loader(loader, "the training loader"),
+            device=arguments.device,
+            settings={"amp": amp, "accumulation_steps": arguments.gradient_accumulation_steps},
+            options={**fixed, **options},
+            optimizer=steps.optimizer if trainer.optimizer is None else trainer.optimizer,
+            training_step=steps.training_step,
+            max_grad_norm=arguments.max_grad_norm or None,
+        )
 
 
 def updated(arguments: TrainingArguments, config: Config) -> TrainingArguments:

@@ -255,9 +255,9 @@ def _on_one_line(text: str) -> str:
 def progress_display(*, is_log: bool = False) -> AbstractContextManager[Callable[[Progress], None] | None]:
     """Return a live display where standard error is a terminal, lines in a notebook or a log, otherwise nothing."""
     console = open_console()
-    if sys.stderr.isatty() and not console.is_dumb_terminal:
-        return LiveProgress(console)
-    return PlainProgress(console) if is_log or console.is_jupyter else nullcontext()
+    lines = PlainProgress(console) if is_log or console.is_jupyter else None
+    is_live = sys.stderr.isatty() and not console.is_dumb_terminal
+    return LiveProgress(console) if is_live else nullcontext(lines)
 
 
 def say(text: str) -> None:
@@ -329,14 +329,6 @@ class PlainProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def __call__(self, progress: Progress) -> None:
         """Write the look or the trial that has just finished, if one has, and what the user should know."""

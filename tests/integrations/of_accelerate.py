@@ -23,8 +23,14 @@ def training_step(model: Any, batch: Any) -> torch.Tensor:
 
 def tune() -> None:
     accelerator, model = Accelerator(cpu=True), nn.Linear(8, 3)
+    for _ in Accelerator(cpu=True).prepare(DataLoader(Slow(), batch_size=BATCH)):
+        break  # earlier training, which breaks an epoch off
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(Slow(), batch_size=BATCH, shuffle=True)
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        assert accelerator.sync_gradients
+        return training_step(model, batch)
 
     def look() -> str:
         prepared = (len(accelerator._models), len(accelerator._optimizers), len(accelerator._dataloaders))
@@ -32,7 +38,7 @@ def tune() -> None:
 
     def act() -> Any:
         return autotune.accelerate.tune(
-            accelerator, model, optimizer, loader, training_step=training_step, max_grad_norm=1.0, **KNOBS
+            accelerator, model, optimizer, loader, training_step=step, max_grad_norm=1.0, **KNOBS
         )
 
     same, result = unchanged(look, act)

@@ -54,6 +54,7 @@ def made(arguments: TrainingArguments) -> Halving:
 
 
 def tune() -> None:
+    made(TrainingArguments(**ARGUMENTS, max_steps=2)).train()  # which breaks an epoch off
     trainer = made(TrainingArguments(**ARGUMENTS))
 
     def look() -> str:
