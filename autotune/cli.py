@@ -301,7 +301,8 @@ def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Names
             _print(_answer_text(result, str(output), flags))
             if not flags.quiet:
                 with suppress(*CLOSED):
-                    open_console().print(ending(result, written, () if flags.report else _seen_with(keeper, flags)))
+                    seen = () if flags.report else _seen_with(keeper, flags)
+                    open_console().print("", ending(result, written, seen), sep="\n")
 
 
 def _answer_text(result: Result, output: str, flags: argparse.Namespace) -> str:
