@@ -106,7 +106,7 @@ def _run(flags: argparse.Namespace) -> int:
         if report and keeper.failed_study:
             try:
                 _write_report(keeper.failed_study, report, flags.quiet)
-            except AutotuneError as error:  # what follows matters more
+            except AutotuneError as error:  # the error below matters more
                 _show_error(error)
         raise
     except KeyboardInterrupt:
@@ -128,7 +128,7 @@ def _exit_code(result: Result, flags: argparse.Namespace) -> int:
 
 
 def _keeper(storage: str | None, output: Path) -> Keeper:
-    """Return what keeps the study: where the user says or, for this command alone, in a file beside the output."""
+    """Return the keeper of the study: at the user's location, or for this command in a file beside the output."""
     from autotune.storage.keeper import Keeper
     from autotune.storage.shared_keeper import open_keeper
 
@@ -244,7 +244,7 @@ def _report(flags: argparse.Namespace) -> int:
 
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of ``tune``; raises ``UsageError`` for what can be known to be wrong by now."""
+    """Return the arguments of ``tune``; raises ``UsageError`` for errors that show before a run."""
     run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
     arguments = {name: getattr(flags, name) for name in names}
@@ -255,7 +255,7 @@ def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Progress], None] | None:
-    """Return what shows the progress, or does not where there is no terminal or pipe any more: the run goes on."""
+    """Return a display that goes quiet when its terminal or pipe is closed: the run goes on."""
     if show is None:
         return None
 

@@ -28,15 +28,14 @@ def tune(
     max_grad_norm: float | None = None,
     **options: Any,
 ) -> Result:
-    """Search for the fastest configuration of what a script is about to give to ``accelerator.prepare``.
+    """Search for the fastest configuration of the objects that a script passes to ``accelerator.prepare``.
 
-    ``training_step(model, batch)`` returns the loss; without it that of ``autotune.Workload`` counts: a model's own
-    ``loss``, or what the target suggests. ``max_grad_norm`` is what ``accelerator.clip_grad_norm_`` is called with.
-    The baseline is what accelerator and loader are set to, the device the accelerator's; ``options`` are those of
-    ``autotune.tune``. The arguments for a new accelerator and a new loader are in
+    ``training_step(model, batch)`` returns the loss; without it, ``autotune.Workload`` infers the loss.
+    ``max_grad_norm`` is the argument of ``accelerator.clip_grad_norm_``. Baseline and device are those of accelerator
+    and loader, ``options`` those of ``autotune.tune``. The arguments for a new accelerator and a new loader are in
     ``autotune.export(result.config, "accelerate").values``.
 
-    Raises ``UsageError`` for what is prepared already or cannot be tuned from here, and what ``autotune.tune`` raises.
+    Raises ``UsageError`` for prepared objects and several processes, and the errors of ``autotune.tune``.
     """
     require("accelerate")
     _refuse_what_cannot_be_tuned(accelerator, model, optimizer, loader)

@@ -53,7 +53,7 @@ def tune_existing(
     max_grad_norm: float | None = None,
     epoch_batches: int | float | None = None,
 ) -> Result:
-    """Tune a model on an existing loader's data, with what the loader and ``settings`` say as the baseline.
+    """Tune a model on an existing loader's data, with the settings of the loader and ``settings`` as the baseline.
 
     ``settings`` are arguments of ``Config``, ``options`` those of ``autotune.tune``, and win. Raises as
     ``tune``, and ``UsageError`` for a knob fixed by the loader at another value.
@@ -85,7 +85,7 @@ def tune_existing(
 def read_loader(loader: Any, origin: str) -> ExistingLoader:
     """Take a DataLoader apart; ``origin`` names it in errors.
 
-    Raises ``UsageError`` for what is no DataLoader, iterates in its own way, or leaves the batches to the dataset.
+    Raises ``UsageError`` for other objects, and loaders that iterate in their own way or leave batches to the dataset.
     """
     if not isinstance(loader, DataLoader):
         raise UsageError(f"{origin} is {type(loader).__name__}; allowed: one torch DataLoader. Else {INSTEAD}")

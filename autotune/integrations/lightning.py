@@ -60,16 +60,16 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options: Any) -> Result:
-    """Search for the fastest configuration of what ``trainer.fit(module, datamodule_or_loader)`` would train.
+    """Search for the fastest configuration of ``trainer.fit(module, datamodule_or_loader)``.
 
-    The baseline is what trainer and loader are set to: batch size, workers, precision, accumulation. The device is the
-    trainer's, and gradients are clipped to its norm. Without a data module or a loader the module's own
-    ``train_dataloader`` is asked. ``options`` are those of ``autotune.tune``. The arguments for a new trainer and a new
-    loader are in ``autotune.export(result.config, "lightning").values``.
+    The baseline is the present batch size, workers, precision and accumulation of trainer and loader. Device and
+    gradient clipping are the trainer's. Without a data module or a loader, the module's ``train_dataloader`` gives the
+    loader. ``options`` are those of ``autotune.tune``. The arguments for a new trainer and a new loader are in
+    ``autotune.export(result.config, "lightning").values``.
 
-    Warns (``UserWarning``) of hooks that run in every step and are not part of what is measured. Raises ``UsageError``
-    for what cannot be tuned from here (several devices, another strategy or kind of precision, manual optimization,
-    several loaders), and what ``autotune.tune`` raises.
+    Warns (``UserWarning``) of hooks that run in every step and are not measured. Raises ``UsageError`` for several
+    devices or loaders, another strategy, another kind of precision and manual optimization, and the errors of
+    ``autotune.tune``.
     """
     base = _module_class(module)
     _refuse_what_cannot_be_tuned(trainer, module, base)
@@ -81,7 +81,7 @@ def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options:
         loader = stand_in.set_up(module, datamodule_or_loader, base)
     hooks = dict(_batch_hooks(module, stand_in.datamodule, base))
     if unmeasured := list(_unmeasured(trainer, module, hooks, base)):
-        warnings.warn(f"not part of what is measured: {', '.join(unmeasured)}", stacklevel=2)
+        warnings.warn(f"not measured: {', '.join(unmeasured)}", stacklevel=2)
     before = [name for name in BEFORE if overrides(module, name, base)]
     steps = _Steps(module, stand_in, before, [hook for name, hook in hooks.items() if name != BATCH_HOOKS[0]])
     is_norm = trainer.gradient_clip_val and trainer.gradient_clip_algorithm in (None, "norm")
@@ -141,7 +141,7 @@ def _batch_hooks(module: Any, data: Any, base: type) -> Iterator[tuple[str, Any]
 
 
 def _unmeasured(trainer: Any, module: Any, hooks: Mapping[str, Any], base: type) -> Iterator[str]:
-    """Yield what runs in every step of the trainer's, or changes it, and is left out."""
+    """Yield hooks and settings of the trainer's step that are left out."""
     name = type(module).__name__
     if BATCH_HOOKS[0] in hooks:
         yield f"{type(hooks[BATCH_HOOKS[0]].__self__).__name__}.{BATCH_HOOKS[0]}"
@@ -182,7 +182,7 @@ class _Steps:
         self._takes_index = is_open or len(parameters) > 1
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """Return what ``configure_optimizers`` makes."""
+        """Return the optimizer of ``configure_optimizers``."""
         module = self._module
         is_first = module._trainer is None
         if is_first:

@@ -73,15 +73,15 @@ def tune(trainer: Any, *, output: str | Path | None = None, **options: Any) -> T
 
 
 def search(trainer: Any, **options: Any) -> Result:
-    """Search for the fastest configuration of what ``trainer.train()`` would train.
+    """Search for the fastest configuration of ``trainer.train()``.
 
-    The baseline is what the Trainer's arguments say: batch size, accumulation, workers, precision. The device is
-    theirs, and so are the optimizer and the norm that gradients are clipped to. Threads stay at this process's, for
-    which there is no argument. ``options`` are those of ``autotune.tune``.
+    The baseline is the batch size, accumulation, workers and precision of the Trainer's arguments. Device, optimizer
+    and gradient clipping are the Trainer's. Threads stay as they are, since there is no argument for them. ``options``
+    are those of ``autotune.tune``.
 
-    Warns (``UserWarning``) of arguments and methods that change the step and are not part of what is measured. Raises
-    ``UsageError`` for what cannot be tuned from here (several devices, a Trainer that has trained already, a dataset or
-    loader of another kind), and what ``autotune.tune`` raises.
+    Warns (``UserWarning``) of arguments and methods that change the step and are not measured. Raises ``UsageError``
+    for several devices, a Trainer that has trained, and another kind of dataset or loader, and the errors of
+    ``autotune.tune``.
     """
     require("transformers", "accelerate")
     _refuse_what_cannot_be_tuned(trainer)
@@ -90,7 +90,7 @@ def search(trainer: Any, **options: Any) -> Result:
         shadow.accelerator = _Unprepared(trainer.accelerator)
         loader = shadow.get_train_dataloader()
     if unmeasured := list(_unmeasured(trainer)):
-        warnings.warn(f"not part of what is measured: {', '.join(unmeasured)}", stacklevel=2)
+        warnings.warn(f"not measured: {', '.join(unmeasured)}", stacklevel=2)
     arguments, amp = trainer.args, PRECISION[trainer.accelerator.mixed_precision]
     steps = _Steps(trainer, loader)
     fixed: dict[str, Any] = {"threads": torch.get_num_threads()}
@@ -172,7 +172,7 @@ class _Unprepared:
 
 
 def _unmeasured(trainer: Any) -> Iterator[str]:
-    """Yield what changes the step and is left out."""
+    """Yield arguments and methods that change the step and are left out."""
     from transformers import Trainer
 
     arguments, kind = trainer.args, type(trainer)

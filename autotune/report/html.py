@@ -79,7 +79,7 @@ class _Tile(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """One cell of the table of trials; ``key`` is what a number is sorted by."""
+    """One cell of the table of trials; ``key`` sorts numbers."""
 
     text: str
     key: float | str | None = None
@@ -89,7 +89,7 @@ class _Cell(NamedTuple):
 def html_report(study: RecordedStudy) -> str:
     """Return a study as the text of an HTML file.
 
-    Raises ``UsageError`` where what draws its charts is not installed.
+    Raises ``UsageError`` without the chart library.
     """
     charts = _figures(study)
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
@@ -112,14 +112,14 @@ def html_report(study: RecordedStudy) -> str:
 def save_report(study: RecordedStudy, path: Path) -> None:
     """Write a study as an HTML file.
 
-    Raises ``UsageError`` where what draws its charts is not installed, ``ConfigFileError`` where the file cannot be
+    Raises ``UsageError`` without the chart library, ``ConfigFileError`` where the file cannot be
     written.
     """
     write_file(path, html_report(study))
 
 
 def html_summary(result: Result) -> str:
-    """Return a result as a piece of HTML for a notebook: the verdict, before and after, what limits it."""
+    """Return a result as HTML for a notebook: verdict, before and after, limits."""
     return _environment().get_template("summary.html").render(**_finished(result, RecordedStudy.of(result)))
 
 
@@ -155,7 +155,7 @@ def _number(value: float) -> str:
 
 
 def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page says, chart and scripts apart."""
+    """Return the content of the page, without charts and scripts."""
     result = study.result
     content: dict[str, Any] = {
         "comparison": None,
@@ -218,7 +218,7 @@ def _unfinished(study: RecordedStudy) -> dict[str, Any]:
     if first is not None:
         lead = "This run goes on, or was cut off: the same command continues it. What was measured so far:"
     elif ran:
-        lead = "Nothing could be measured so far; what went wrong is below."
+        lead = "Nothing could be measured so far; the errors are below."
     else:
         lead = "Nothing was measured so far."
     return {
@@ -267,7 +267,7 @@ def _comparison(result: Result) -> dict[str, Any]:
 
 
 def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return what went wrong, alike together, the most frequent first."""
+    """Return failures, grouped by message, the most frequent first."""
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
         if trial.kind != "skipped" and trial.rate is None:
@@ -314,7 +314,7 @@ def _cell(name: str, row: Mapping[str, Any]) -> _Cell:
 
 
 def _machine(study: RecordedStudy) -> list[tuple[str, str]]:
-    """Return what the study belongs to, in words."""
+    """Return machine, versions and workload of the study, in words."""
     result = study.result
     if result is None:
         return list(study.made_on.items())

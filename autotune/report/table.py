@@ -1,4 +1,4 @@
-"""A trial as one row of a table: the columns, their units, and what they hold. Pure."""
+"""A trial as one row of a table: columns, units and meanings. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".parquet")
 """What trials are written as."""
 DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
-"""The pandas type of a column by that of its values: all of them know what is missing."""
+"""The pandas type of a column by that of its values: all of them allow missing values."""
 
 
 class Column(NamedTuple):
@@ -106,7 +106,7 @@ COLUMNS = {
     "message": Column("", "the error, in one line"),
     "notes": Column("", "notes on the number; separated by semicolons"),
 }
-"""The columns of ``Result.trials`` and of its CSV and Parquet files, in order; what was not measured is empty."""
+"""The columns of ``Result.trials`` and of its CSV and Parquet files, in order; missing values are empty."""
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

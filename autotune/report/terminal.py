@@ -74,9 +74,9 @@ COMMAND = "python -m autotune"
 REMARK = (0, 0, 0, 32)
 """Padding of a trial's remark, below its configuration."""
 INDENT = (0, 0, 0, 3)
-"""Padding of what belongs to a numbered line: top, right, bottom, left."""
+"""Padding below a numbered line: top, right, bottom, left."""
 FRAMES_PER_SECOND = 4
-"""Low on purpose: the display shares the CPUs with what is being timed."""
+"""Low on purpose: the display shares the CPUs with the measurements."""
 
 
 def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
@@ -98,7 +98,7 @@ def trial_remark(trial: Trial) -> str:
 
 
 def probe_line(probe: Probe) -> Text:
-    """Return a short look on one line: at what, what it found."""
+    """Return a probe and its figures on one line."""
     line = Text("  · ", style="dim")
     if loader := probe.attempt.loader:
         build = 1000 * fmean(loader.build_seconds)
@@ -111,18 +111,18 @@ def probe_line(probe: Probe) -> Text:
         found = probe.attempt.message or f"{arithmetic} trains like fp32 over {len(check.losses)} steps"
         line.append(f"numerics {found}", style="yellow" if probe.attempt.message else "")
     else:
-        what = f"{_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}"
-        line.append(f"{probe.attempt.outcome:<8} {what}", style="yellow")
+        failed = f"{_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}"
+        line.append(f"{probe.attempt.outcome:<8} {failed}", style="yellow")
     return line
 
 
 def message_line(message: str) -> Text:
-    """Return what the user should know during a run, on one line."""
+    """Return a message of a run on one line."""
     return Text(sentence(_on_one_line(f"{message[:1].upper()}{message[1:]}")), style="yellow")
 
 
 def _step_text(config: Config) -> str:
-    """Return what a step depends on: the configuration without its loader."""
+    """Return the configuration of a step, without its loader."""
     return config_text(config).replace(" · no workers", "")
 
 
@@ -133,10 +133,9 @@ def status(progress: Progress, *, number: int, last_rate: float | None, seconds_
     """
     now = Text(_PHASES[progress.phase], style="bold")
     if progress.running:
-        is_look = progress.phase in ("probe", "explore")
-        what = _step_text(progress.running) if is_look else config_text(progress.running)
-        position = "" if is_look else f"trial {number} · "
-        now.append(f" · {position}{what}", style="not bold")
+        is_probe = progress.phase in ("probe", "explore")
+        running = _step_text(progress.running) if is_probe else f"trial {number} · {config_text(progress.running)}"
+        now.append(f" · {running}", style="not bold")
     parts = list(_standing(progress, last_rate))
     if seconds_left is not None:
         parts.append((f"{format_duration(seconds_left)} of the budget left", "dim"))
@@ -198,7 +197,7 @@ def ending(result: Result, path: str | None = None, study: Sequence[str] = ()) -
 
 
 def check_text(check: Check, path: str) -> str:
-    """Return what became of a config file's promise, in a few lines."""
+    """Return the outcome of a check in a few lines."""
     verdicts = {
         "holds": "The promise holds.",
         "broken": "The promise does not hold here any more: tune again.",
@@ -274,7 +273,7 @@ def open_console(*, stderr: bool = True) -> Console:
 
 
 class _OnlyPrintable(RenderHook):
-    """Makes printable what the console is given, before it adds its own colours."""
+    """Makes text printable before the console adds its colours."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_Printable(each) for each in renderables]
@@ -290,7 +289,7 @@ class _Printable:
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> Group:
-    """Return what limits training, with its evidence and what to do, then what is worth knowing besides."""
+    """Return the limits of training with evidence and advice, then further observations."""
     limits = [finding for finding in diagnosis.findings if finding.is_limit]
     besides = [finding for finding in diagnosis.findings if not finding.is_limit]
     return Group(
@@ -308,8 +307,8 @@ def _section(heading: str, findings: Sequence[Finding]) -> Iterator[RenderableTy
         return
     yield Text(heading, style="bold")
     for number, finding in enumerate(findings, start=1):
-        cause, _, what = cause_text(finding).partition(": ")
-        yield Text(f"{number}. ").append(cause, style="bold cyan").append(f": {what}")
+        cause, _, text = cause_text(finding).partition(": ")
+        yield Text(f"{number}. ").append(cause, style="bold cyan").append(f": {text}")
         for figure in finding.evidence:
             yield Padding(Text(f"· {figure}", style="dim"), INDENT, expand=False)
         yield Padding(Text(f"To do: {finding.advice}"), INDENT, expand=False)
@@ -331,7 +330,7 @@ class PlainProgress:
         self._console = console
 
     def __call__(self, progress: Progress) -> None:
-        """Write the look or the trial that has just finished, if one has, and what the user should know."""
+        """Write the message, probe or trial of this moment."""
         if progress.message:
             self._console.print(message_line(progress.message), soft_wrap=True)
         if progress.looked:
@@ -381,7 +380,7 @@ class LiveProgress:
                 self._console.print(Padding(Text(remark, style="dim"), REMARK))
 
     def render(self) -> RenderableType:
-        """Return what stands at the foot of the terminal now; the time left counts down by the clock."""
+        """Return the foot of the terminal now; the time left counts down by the clock."""
         if self._progress:
             left = self._progress.seconds_left
             if left is not None:

@@ -35,9 +35,9 @@ TIME_PARTS = {
     "other": "other",
     "restart": "starting epochs",
 }
-"""The parts of the time that training takes, in order, and what they are called."""
+"""The parts of the time of training, in order, and their names."""
 LINE_ENDS = ("Zl", "Zp")
-"""Unicode categories of other ends of lines; those that begin with C are controls, marks and what has no meaning."""
+"""Unicode categories of line ends besides those that begin with C: controls, marks and unassigned characters."""
 LEAST_CHANGE = 10 * 2**20
 """Changes of memory below so many bytes are not worth a word."""
 LEAST_TIMES = 1.2
@@ -45,13 +45,13 @@ LEAST_TIMES = 1.2
 MANY_TIMES = 10.0
 """Gains above are told as a multiple."""
 UNSURE = 2.0
-"""Ratio of what is not excluded to what is expected, above which too little is known."""
+"""Ratio of the largest possible gain to the expected one, above which too little is known."""
 LEAST_START = 1.0
 """Seconds by which the first step is longer, below which that is not worth a word."""
 
 
 def time_parts(measurement: Measurement) -> dict[str, float]:
-    """Return the seconds of each part for one sample; they add up to what a sample takes over whole epochs."""
+    """Return the seconds of each part for one sample; they add up to the time of a sample over whole epochs."""
     rate, step = measurement.samples_per_second, measurement.step_time
     steady = 1 / max(rate, measurement.steady_samples_per_second)
     parts = {part: steady * seconds / (step.total or 1.0) for part, seconds in asdict(step).items()}
@@ -218,13 +218,13 @@ def other_steps_text(result: Result) -> str:
 
 
 def _own_gain(result: Result) -> float:
-    """Return what the answer's own step would gain at most if no batch were ever late, as a share."""
+    """Return the most that the answer's step would gain from a perfect data loader, as a share."""
     measured = result.measurement
     return max(0.0, measured.ceiling_samples_per_second / measured.samples_per_second - 1)
 
 
 def outcomes_text(history: Sequence[Trial]) -> str:
-    """Return how many trials came to what."""
+    """Return the number of trials by outcome."""
     counts = Counter(trial.outcome for trial in history)
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
 
@@ -235,7 +235,7 @@ def counted(count: int, noun: str, several: str | None = None) -> str:
 
 
 def config_text(config: Config) -> str:
-    """Return a configuration in short form; what is left at torch's default is left out."""
+    """Return a configuration in short form, without torch's defaults."""
     ranks = f"{config.ranks} ranks{TIMES}" if config.ranks > 1 else ""
     parts = [f"{ranks}batch {config.batch_size}", "no workers"]
     if config.num_workers:
@@ -313,7 +313,7 @@ def _best_text(result: Result) -> str:
 
 
 def cause_text(finding: Finding) -> str:
-    """Return a cause with what happens, and the time it takes."""
+    """Return a cause with its share of the time and its description."""
     share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
     return f"{finding.cause.replace('_', ' ')}{share}: {finding.what}"
 
@@ -326,7 +326,7 @@ def snippet(result: Result, path: str) -> str:
     given = _loader_arguments(result, "" if result.facts.iterable else ", shuffle=True")
     count, counted_as = _sample_count(result)
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
-    flush = "accumulator.flush()  # what the epoch's end has left\n" if result.config.accumulation_steps > 1 else ""
+    flush = "accumulator.flush()  # the rest of the epoch\n" if result.config.accumulation_steps > 1 else ""
     options = ", ".join(result.config.options)
     applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
     quoted = printable(json.dumps(path, ensure_ascii=False))
@@ -345,7 +345,7 @@ for batch in config.dataloader(dataset{given}):
 
 
 def _loader_arguments(result: Result, order: str) -> str:
-    """Return the arguments of the printed DataLoader; ``order`` is what decides the order unless a sampler does."""
+    """Return the arguments of the printed DataLoader; ``order`` counts unless a sampler does."""
     left_out = () if result.config.num_workers else ("multiprocessing_context", "timeout")
     names = [name for name in result.facts.loader_arguments if name not in left_out]
     calls = {"batch_sampler": "batch_sampler(config.batch_size)"}
@@ -354,7 +354,7 @@ def _loader_arguments(result: Result, order: str) -> str:
 
 
 def _sample_count(result: Result) -> tuple[str, str]:
-    """Return the argument that counts a batch's samples, where means over batches are accumulated, and what it is."""
+    """Return the argument that counts a batch's samples, where means are accumulated, and its comment."""
     if result.config.accumulation_steps == 1 or result.facts.loss_reduction == "sum":
         return "", ""
     return ", len(batch[0])", "  # of how many samples: the last batch may be short"
@@ -417,7 +417,7 @@ def _written_out(character: str) -> str:
 
 
 def tried_line(tried: TriedOption, is_used: bool) -> str:
-    """Return what became of an option, in a sentence or two; ``is_used`` says that the answer has it."""
+    """Return the outcome of an option; ``is_used`` says that the answer has it."""
     if tried.gain is None:
         return f"{tried.option}: {tried.message.removeprefix(f'{tried.option} ')}."
     pace = "faster" if tried.gain >= 0 else "slower"

@@ -20,7 +20,7 @@ from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing
 from autotune.search.space import without_loader
 
 ODDS = 20 / 21
-"""Probability of a gain from which what was not proven is the answer all the same: odds of 20 to 1."""
+"""Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 UNEVEN = 1.25
@@ -142,7 +142,7 @@ def _likeliest(confirmation: Confirmation | None) -> Finalist | None:
 
 
 def _missing(confirmation: Confirmation | None, course: Course) -> Iterator[str]:
-    """Yield what would decide what is undecided."""
+    """Yield the things that would decide an undecided verdict."""
     is_over = confirmation is not None and confirmation.answer is None
     yield "another configuration that runs" if is_over else course.wanted
     crowded = _crowded(course.confirmations)
@@ -151,13 +151,13 @@ def _missing(confirmation: Confirmation | None, course: Course) -> Iterator[str]
 
 
 def _crowded(trials: Sequence[Trial]) -> list[Conditions]:
-    """Return the conditions of what was measured while others took the CPUs."""
+    """Return the conditions of measurements while others took the CPUs."""
     measured = [trial.measurement.conditions for trial in trials if trial.measurement]
     return [conditions for conditions in measured if conditions.is_crowded]
 
 
 def _findings(answer: Standing, course: Course) -> tuple[Finding, ...]:
-    """Return what limits the answer, by its own measurement, the looks that are nearest to it, and what else ran."""
+    """Return the limits of the answer, by its measurement, the nearest probes and the other trials."""
     config, probes = answer.config, course.probes
     evidence = Evidence(
         config=config,
@@ -187,7 +187,7 @@ def _look_at_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | No
 
 
 def _standing(trial: Trial) -> Standing:
-    """Return what a trial of the search says of its configuration, where nothing was confirmed."""
+    """Return the standing of a trial of the search, where nothing was confirmed."""
     assert trial.measurement is not None
     measured = trial.measurement
     rate, interval = measured.samples_per_second, measured.ci95
@@ -325,7 +325,7 @@ def _places_text(confirmation: Confirmation) -> str | None:
 
 
 def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterator[str]:
-    """Yield what to do about a model that copies itself to every device in every step, from one process."""
+    """Yield advice on a model that copies itself to every device in every step."""
     if facts.data_parallel_devices is None or config.ranks > 1:
         return
     ranks = min(2, host.cpus) if facts.device == "cpu" else facts.data_parallel_devices

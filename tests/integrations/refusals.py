@@ -224,7 +224,7 @@ class Stepping(transformers.Trainer):  # type: ignore[misc, name-defined]
 
 
 def test_what_is_not_measured_of_a_trainer_of_transformers_is_said() -> None:
-    expected = "not part of what is measured: Stepping.training_step"
+    expected = "not measured: Stepping.training_step"
     with pytest.warns(UserWarning, match=expected), pytest.raises(UsageError):
         autotune.transformers.tune(hugging(Stepping), budget="none")
 
