@@ -32,6 +32,8 @@ CROWDED_CONFIRM_SHARE = 0.5
 """That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
+FIRST_TRIALS = 3
+"""Trials, the baseline included, before which the time of a proof is kept free only for a gain."""
 PAIR = 2
 """Measurements of a round of confirmation at least: the baseline and one finalist."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
@@ -281,17 +283,18 @@ class Search:
 
     @property
     def confirmation_seconds(self) -> float:
-        """Seconds set aside for confirmation: one round, or three at least for a trial that was faster."""
+        """Seconds set aside for confirmation: one round at first, then its usual time, three rounds for a gain."""
         trials, rates = self.study.trials, [trial.rate or 0.0 for trial in self.study.trials]
-        if max(rates[1:], default=0.0) < (1 + GAIN) * rates[0]:
+        fastest = max(range(len(trials)), key=rates.__getitem__)
+        is_gain = rates[fastest] >= (1 + GAIN) * rates[0]
+        if not is_gain and len(trials) <= FIRST_TRIALS:
             return PAIR * self.fresh_cost
-        fastest = trials[rates.index(max(rates[1:]))]
-        rounds = LEAST_ROUNDS * (self.fresh_cost + max(self.fresh_cost, fastest.attempt.seconds))
+        rounds = LEAST_ROUNDS * (self.fresh_cost + max(self.fresh_cost, trials[fastest].attempt.seconds))
         if self.is_confirmed:
             return rounds
         share = CROWDED_CONFIRM_SHARE if self._is_crowded else CONFIRM_SHARE
         usual = min(share * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost)
-        return max(usual, min(rounds, PROOF_SHARE * self.budget.seconds))
+        return max(usual, min(rounds, PROOF_SHARE * self.budget.seconds) if is_gain else PAIR * self.fresh_cost)
 
     @property
     def trial_cost(self) -> float:
