@@ -160,7 +160,7 @@ def test_a_study_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> Non
 
 def test_a_study_of_failures_alone_says_what_went_wrong() -> None:
     page = Page(html_report(only_failures()))
-    assert "Nothing could be measured so far; what went wrong is below." in page.text
+    assert "Nothing could be measured so far; the errors are below." in page.text
     assert re.search(r"device_oom\s*· 3 times", page.text)
     assert "their traceback" in page.text
     assert len(page.all("figure")) == 1
