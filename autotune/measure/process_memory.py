@@ -103,12 +103,13 @@ def growth_between(begin: MemorySample, end: MemorySample) -> MemoryGrowth | Non
 
 
 def least_growth(first: MemoryGrowth, second: MemoryGrowth) -> MemoryGrowth:
-    """Return the growth on which two samples, one after the other, agree."""
-    return MemoryGrowth(
-        kept_per_batch=min(first.kept_per_batch, second.kept_per_batch),
-        copied_per_batch=min(first.copied_per_batch, second.copied_per_batch),
-        copyable=second.copyable,
-    )
+    """Return the growth on which two samples, one after the other, agree.
+
+    Pages that a worker gives back look like copies beside others that it keeps, so they agree on the sum of both.
+    """
+    copied = min(first.copied_per_batch, second.copied_per_batch)
+    both = min(each.kept_per_batch + each.copied_per_batch for each in (first, second))
+    return MemoryGrowth(kept_per_batch=both - copied, copied_per_batch=copied, copyable=second.copyable)
 
 
 def peak_host_bytes(workers: MemorySample) -> int:
