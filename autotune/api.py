@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from autotune.accumulation import Reduction
     from autotune.search.tuner import Tuner
-    from autotune.storage.keeper import Keeper
+    from autotune.storage.open import StudyStorage
 
 WAIT_SHARE = 0.25
 """Share of the budget for which an accelerator is waited for that another run of autotune holds."""
@@ -56,7 +56,7 @@ class TuneOptions(TypedDict, total=False):
     headroom: float | str
     max_memory: float | str | None
     explore: Modes
-    storage: str | Path | Keeper | None
+    storage: str | Path | StudyStorage | None
     on_progress: Callable[[Progress], None] | None
     quiet: bool
 
@@ -134,7 +134,7 @@ def tune(
     headroom: float | str = 0.1,
     max_memory: float | str | None = None,
     explore: Modes = None,
-    storage: str | Path | Keeper | None = None,
+    storage: str | Path | StudyStorage | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     quiet: bool = False,
 ) -> Result:
@@ -221,15 +221,14 @@ def tune(
     return result
 
 
-def _result(tuner: Tuner, storage: str | Path | Keeper | None) -> Result:
+def _result(tuner: Tuner, storage: str | Path | StudyStorage | None) -> Result:
     """Return the result of a run; a storage that is opened here is closed again."""
-    from autotune.storage.keeper import Keeper
-    from autotune.storage.shared_keeper import open_keeper
+    from autotune.storage.open import StudyStorage
 
-    if isinstance(storage, Keeper):
+    if isinstance(storage, StudyStorage):
         return tuner.result(storage)
-    keeper = open_keeper(storage)
+    opened = StudyStorage(storage)
     try:
-        return tuner.result(keeper)
+        return tuner.result(opened)
     finally:
-        keeper.close()
+        opened.close()

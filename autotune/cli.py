@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from autotune.messages import Progress
     from autotune.result import RecordedStudy, Result
-    from autotune.storage.keeper import Keeper
+    from autotune.storage.open import StudyStorage
 
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
 """Exit codes of ``check``."""
@@ -82,43 +82,43 @@ def _run(flags: argparse.Namespace) -> int:
     arguments = _tune_arguments(flags)
     output = _writable_config_path(flags.output, flags.force)
     report = _writable_report_path("--report", flags.report)
-    keeper = _keeper(flags.storage, output)
+    kept = _storage(flags.storage, output)
     try:
         with _quiet_warnings(flags.quiet):
             from autotune.api import tune
 
             with _progress(flags.quiet) as on_progress:
                 shown = _where_it_is_seen(on_progress)
-                result = tune(**arguments, storage=keeper, on_progress=shown, quiet=flags.quiet)
+                result = tune(**arguments, storage=kept, on_progress=shown, quiet=flags.quiet)
         output = _beside_what_is_proven(result, output, flags.force)
-        _deliver(result, output, keeper, flags)
+        _deliver(result, output, kept, flags)
         if flags.storage is None and not result.interrupted:
-            keeper.finish()
+            kept.finish()
         if report:
             from autotune.result import RecordedStudy
 
             _write_report(RecordedStudy.of(result, str(output)), report, flags.quiet)
-        keeper.close()
-        if keeper.failure and keeper.failure not in result.notes:  # the storage was lost after the result was there
-            _say(keeper.failure)
+        kept.close()
+        if kept.failure and kept.failure not in result.notes:  # the storage was lost after the result was there
+            _say(kept.failure)
         return _exit_code(result, flags)
     except (UserCodeError, NothingFeasibleError):
-        if report and keeper.failed_study:
+        if report and kept.failed_study:
             try:
-                _write_report(keeper.failed_study, report, flags.quiet)
+                _write_report(kept.failed_study, report, flags.quiet)
             except AutotuneError as error:  # the error below matters more
                 _show_error(error)
         raise
     except KeyboardInterrupt:
-        is_kept = keeper.is_kept
-        keeper.close()
-        if keeper.failure:
-            _say(keeper.failure)
+        is_kept = kept.is_kept
+        kept.close()
+        if kept.failure:
+            _say(kept.failure)
         elif is_kept:
-            _say(f"What was measured is kept in {keeper.location}: the same command continues.")
+            _say(f"What was measured is kept in {kept.location}: the same command continues.")
         raise
     finally:
-        keeper.close()
+        kept.close()
 
 
 def _exit_code(result: Result, flags: argparse.Namespace) -> int:
@@ -127,13 +127,12 @@ def _exit_code(result: Result, flags: argparse.Namespace) -> int:
     return VERDICT_CODES[result.verdict] if flags.exit_verdict else 0
 
 
-def _keeper(storage: str | None, output: Path) -> Keeper:
-    """Return the keeper of the study: at the user's location, or for this command in a file beside the output."""
-    from autotune.storage.keeper import Keeper
-    from autotune.storage.shared_keeper import open_keeper
+def _storage(storage: str | None, output: Path) -> StudyStorage:
+    """Return the place of the study: the user's, or a file for this command beside the output."""
+    from autotune.storage.open import StudyStorage
 
     local = output.with_suffix(".study")
-    return open_keeper(storage, local) if storage else Keeper(local, for_one_run=True)
+    return StudyStorage(storage, local=local) if storage else StudyStorage(local, for_one_run=True)
 
 
 def _show_error(error: AutotuneError) -> None:
@@ -282,7 +281,7 @@ def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
         _say(f"Written: {report}")
 
 
-def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Namespace) -> None:
+def _deliver(result: Result, output: Path, kept: StudyStorage, flags: argparse.Namespace) -> None:
     """Write and show a result; it is shown even where the file cannot be written after all."""
     from autotune.report.terminal import ending, open_console, summary
 
@@ -290,7 +289,7 @@ def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Names
     try:
         with shielded():
             result.config.save(output)
-            keeper.delivered(output)
+            kept.delivered(output)
         written = str(output)
     finally:
         try:
@@ -301,7 +300,7 @@ def _deliver(result: Result, output: Path, keeper: Keeper, flags: argparse.Names
             _print(_answer_text(result, str(output), flags))
             if not flags.quiet:
                 with suppress(*CLOSED):
-                    seen = () if flags.report else _seen_with(keeper, flags)
+                    seen = () if flags.report else _seen_with(kept, flags)
                     open_console().print("", ending(result, written, seen), sep="\n")
 
 
@@ -337,11 +336,11 @@ def _beside_what_is_proven(result: Result, output: Path, force: bool) -> Path:
     return aside
 
 
-def _seen_with(keeper: Keeper, flags: argparse.Namespace) -> tuple[str, ...]:
+def _seen_with(kept: StudyStorage, flags: argparse.Namespace) -> tuple[str, ...]:
     """Return the arguments with which ``report`` shows the study; none where it is not kept, or behind a password."""
-    if not keeper.is_kept or flags.storage not in (None, keeper.location):
+    if not kept.is_kept or flags.storage not in (None, kept.location):
         return ()
-    return (keeper.location, *(("--study", keeper.name) if flags.storage else ()))
+    return (kept.location, *(("--study", kept.name) if flags.storage else ()))
 
 
 def _json_text(result: Result) -> str:

@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
-from autotune.records import Attempt, Measurement, Outcome, Probe, Trial
-from autotune.result import EARLIER, Result, Verdict
+from autotune.records import Measurement, Trial
+from autotune.result import Result
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LARGEST = 2**63
 """No count is as large; a larger one could not be turned into a float."""
@@ -36,16 +39,13 @@ PAYLOADS: Mapping[str, type[Any]] = {
     "anatomy": Anatomy,
     "trace": Trace,
 }
-"""The name under which the payload of an attempt is written."""
+"""The name that stands before the payload of an attempt."""
 
 Record = TypeVar("Record")
 
 
-def to_json(record: Trial | Probe | Attempt | Result) -> dict[str, Any]:
-    """Return a record as plain values, configurations as documents; the trials of a result are left out.
-
-    The fields of the attempt of a trial or a probe lie among its own.
-    """
+def to_json(record: DataclassInstance) -> dict[str, Any]:
+    """Return a record as plain values, configurations as documents; the trials of a result are left out."""
     return dict(json.loads(json.dumps(_plain_values(record))))
 
 
@@ -54,12 +54,10 @@ def _plain_values(value: Any) -> Any:
         return value.to_document()
     if is_dataclass(value):
         found = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in KEPT_APART}
-        if isinstance(value, Attempt):
-            payload = found.pop("payload")
-            found["measurement"] = None
-            found.update((name, payload) for name, kind in PAYLOADS.items() if isinstance(payload, kind))
         plain = {name: _plain_values(inner) for name, inner in found.items()}
-        return plain | plain.pop("attempt", {})
+        if payload := found.get("payload"):
+            plain["payload"] = {name: plain["payload"] for name, kind in PAYLOADS.items() if isinstance(payload, kind)}
+        return plain
     if isinstance(value, Mapping):
         return dict(value)
     return [_plain_values(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -83,53 +81,28 @@ def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
     """Rebuild a result from its ``to_json`` and its trials. Raises ``ValueError``."""
     if not isinstance(values, Mapping):
         raise _wrong("result", values, "an object")
-    verdict = Verdict.UNDECIDED if values.get("verdict") == EARLIER else values.get("verdict")
-    return replace(_record(Result, {**values, "verdict": verdict, "history": ()}, "result"), history=history)
+    return replace(_record(Result, {**values, "history": ()}, "result"), history=history)
 
 
 def _record(record: type[Record], values: object, where: str) -> Record:
     if not isinstance(values, Mapping):
         raise _wrong(where, values, "an object")
     hints = _hints(record)  # type: ignore[arg-type]  # a class is hashable
-    if record in (Trial, Probe):
-        values = _of_today(values)
     if unknown := [key for key in values if key not in hints]:
         raise ValueError(f"{where}: unknown field {reprlib.repr(unknown[0])}")
     found = {name: _value(hints[name], value, f"{where}.{name}") for name, value in values.items()}
     try:
-        return _built(record, found)
+        return record(**found)
     except TypeError:
         missing = sorted(set(hints) - set(found))
         raise ValueError(f"{where}: lacks one of {', '.join(missing)}") from None
-
-
-def _of_today(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a trial or probe of an older study in today's words: some were lost with their host."""
-    found = {name: value for name, value in values.items() if name != "host"}
-    return {**found, "outcome": str(Outcome.CRASHED)} if found.get("outcome") == "lost" else found
 
 
 @cache
 def _hints(record: type[Any]) -> dict[str, Any]:
     """Return the fields that a record is written with, and their types."""
     types_of = get_type_hints(record)
-    hints = {field.name: types_of[field.name] for field in fields(record)}
-    if hints.pop("payload", None):
-        hints |= {name: kind | None for name, kind in PAYLOADS.items()}
-    if hints.pop("attempt", None):
-        hints |= _hints(Attempt)
-    return hints
-
-
-def _built(record: type[Record], values: dict[str, Any]) -> Record:
-    """Return a record from values, each checked against its field's type."""
-    names = [field.name for field in fields(record)]  # type: ignore[arg-type]
-    rest = {name: value for name, value in values.items() if name in names}
-    if "payload" in names:
-        rest["payload"] = next((values[name] for name in PAYLOADS if values.get(name) is not None), None)
-    if "attempt" in names:
-        rest["attempt"] = _built(Attempt, {name: value for name, value in values.items() if name not in names})
-    return record(**rest)
+    return {field.name: types_of[field.name] for field in fields(record)}
 
 
 def _value(kind: Any, value: object, where: str) -> Any:
@@ -142,12 +115,22 @@ def _value(kind: Any, value: object, where: str) -> Any:
         return _one_of(tuple(kind), value, where)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else _value(inner[0], value, where)
+        if value is None:
+            return None
+        return _payload(value, where) if len(inner) > 2 else _value(inner[0], value, where)
     if origin is tuple:
         return _tuple(inner, value, where)
     if origin is Literal:
         return _one_of(inner, value, where)
     return _mapping(value, where) if origin is not None else _plain(kind, value, where)
+
+
+def _payload(value: object, where: str) -> Any:
+    """Return the numbers of an attempt, of the kind whose name stands before them."""
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in PAYLOADS:
+        raise _wrong(where, value, f"one of {', '.join(PAYLOADS)}")
+    ((name, numbers),) = value.items()
+    return _record(PAYLOADS[name], numbers, f"{where}.{name}")
 
 
 def _plain(kind: type, value: object, where: str) -> object:

@@ -13,15 +13,13 @@ from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
-SCHEMA = 10
+SCHEMA = 11
 """Version of these records: a study stored with another version is not continued."""
-EARLIEST_SCHEMA = 6
-"""The oldest version of a study that can be shown: later fields of a record have defaults."""
 THROTTLED = 0.05
 """Share of the time for which a CPU quota may stop processes before it is reported."""
 ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
 """Advice where loader workers compute in several threads."""
-Kind = Literal["baseline", "search", "skipped", "confirm"]
+Kind = Literal["baseline", "search", "confirm"]
 Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 """The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
 ``numerics`` the losses in a precision and with options, ``anatomy`` the inside of the user's code."""
@@ -56,8 +54,6 @@ class Outcome(StrEnum):
     SUSPECT = "suspect"
     """Measured while others used the machine, which makes it less certain; without numbers where they left too little
     memory for it."""
-    SKIPPED = "skipped"
-    """Never run: earlier measurements show that it cannot win, or would not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +430,7 @@ class Trial:
     """One configuration and its outcome."""
 
     number: int
-    """Position in the study; the baseline is 0."""
+    """Its number in the study."""
     kind: Kind
     """Why it was measured."""
     config: Config

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.result import Result
-    from autotune.storage.keeper import Keeper
+    from autotune.storage.open import StudyStorage
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -189,7 +189,7 @@ def test_the_run_gets_what_the_flags_say(run: Run) -> None:
 
 
 def test_the_study_is_kept_beside_the_output_and_checking_that_leaves_nothing_behind(run: Run) -> None:
-    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+    def tune(*, storage: StudyStorage, **arguments: Any) -> Result:
         assert storage.location == "tuned.study"
         assert os.listdir() == []
         return FASTER

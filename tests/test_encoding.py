@@ -55,13 +55,7 @@ def test_what_is_not_there_stays_so() -> None:
     assert from_json(Trial, to_json(examples.trial(measurement=None))).measurement is None
 
 
-def test_what_was_lost_with_its_host_in_a_study_of_before_has_crashed() -> None:
-    trial, probe = to_json(examples.trial(outcome=Outcome.CRASHED, measurement=None)), to_json(PROBES[0])
-    assert from_json(Trial, {**trial, "outcome": "lost", "host": "b"}) == from_json(Trial, trial)
-    assert from_json(Probe, {**probe, "outcome": "lost"}).attempt.outcome is Outcome.CRASHED
-
-
 def test_a_look_at_a_step_of_before_has_no_spread() -> None:
     values: Any = through_json(to_json(PROBES[0]))
-    del values["compute"]["spread"]
+    del values["attempt"]["payload"]["compute"]["spread"]
     assert from_json(Probe, values) == PROBES[0]

@@ -68,7 +68,7 @@ def test_where_workers_cannot_be_started_zero_workers_are_tuned(monkeypatch: pyt
         batch_size=(16, 32, 64), num_workers=(0, 1, 2), amp="off", threads=1,
     )  # fmt: skip
     with_workers = [trial for trial in result.history if trial.config.num_workers]
-    assert {trial.outcome for trial in with_workers} <= {Outcome.UNPICKLABLE, Outcome.SKIPPED}
+    assert {trial.outcome for trial in with_workers} <= {Outcome.UNPICKLABLE}
     assert result.config.num_workers == 0
     assert result.samples_per_second > 0
 

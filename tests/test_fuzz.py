@@ -17,7 +17,7 @@ from autotune import load_config
 from autotune.errors import ConfigFileError, StorageError
 from autotune.records import Request
 from autotune.search.study import open_study
-from autotune.storage.keeper import Keeper
+from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound
 from tests.test_configfile import VALID
 
@@ -160,15 +160,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a study of a baseline, looks and two trials."""
     path = tmp_path_factory.mktemp("study") / "a.study"
     machine = SimulatedMachine(cost=loader_bound)
-    keeper = Keeper(path)
-    study = open_study(few_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
+    kept = StudyStorage(path)
+    study = open_study(few_of(gpu_facts()), gpu_facts(), host(), storage=kept)
     for part in ("loader", "compute"):
         request = Request(seconds=1.0, part=part)  # type: ignore[arg-type]
         for _ in range(1 if study.trials else 2):
             config, kind = study.ask()
             study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
         study.looked(part, config, machine.measure(config, request))  # type: ignore[arg-type]
-    keeper.close()
+    kept.close()
     return path.read_bytes()
 
 
@@ -194,15 +194,15 @@ def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes) ->
     for seed in range(STUDIES):
         generator = random.Random(seed)
         path.write_bytes(generator.choice([*[changed_value] * 3, flipped, cut])(generator, study))
-        keeper, message = Keeper(path), ""
+        kept, message = StudyStorage(path), ""
         try:
-            found = open_study(few_of(gpu_facts()), gpu_facts(), host(), keeper=keeper)
+            found = open_study(few_of(gpu_facts()), gpu_facts(), host(), storage=kept)
             if found.trials:
                 assert found.forecast.proposal() is None or found.ask()
             opened += 1
         except StorageError as error:
             message = str(error)
         finally:
-            keeper.close()
+            kept.close()
         assert "\n" not in message
     assert 0.1 * STUDIES < opened < 0.99 * STUDIES

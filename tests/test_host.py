@@ -24,7 +24,7 @@ from autotune.host import (
     made_elsewhere,
     usable_cpus,
 )
-from autotune.storage.study_records import identify
+from autotune.storage.identity import identify
 from tests import examples
 from tests.processes import printed
 from tests.simulated import space_of

@@ -301,7 +301,7 @@ def memory_chart(study: RecordedStudy) -> alt.LayerChart | None:
 
 def history_chart(study: RecordedStudy) -> alt.LayerChart | None:
     """Course of the study, trial by trial; ``None`` where there was none."""
-    ran, room = [trial for trial in study.history if trial.kind != "skipped"], _room(study)
+    ran, room = study.history, _room(study)
     if not ran:
         return None
     looks = {

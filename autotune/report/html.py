@@ -210,7 +210,7 @@ def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
 def _unfinished(study: RecordedStudy) -> dict[str, Any]:
     from autotune.report.charts import fastest_so_far
 
-    ran = [trial for trial in study.history if trial.kind != "skipped"]
+    ran = study.history
     best, first = fastest_so_far(study), next((trial.rate for trial in ran if trial.rate is not None), None)
     tiles = [_Tile("measurements", str(len(ran)), outcomes_text(study.history))]
     if best is not None and first is not None:
@@ -270,7 +270,7 @@ def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return failures, grouped by message, the most frequent first."""
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
-        if trial.kind != "skipped" and trial.rate is None:
+        if trial.rate is None:
             alike.setdefault((str(trial.outcome), " ".join(trial.attempt.message.split())), []).append(trial)
     return [
         {

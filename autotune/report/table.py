@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
 COLUMNS = {
     "number": Column("", "position in the study; the baseline is 0"),
-    "kind": Column("", "why it was measured: baseline, search, confirm; skipped where it was not"),
+    "kind": Column("", "why it was measured: baseline, search or confirm"),
     "outcome": Column("", "outcome, such as ok, device_oom, timeout"),
     "batch_size": Column("samples", "samples in a batch"),
     "num_workers": Column("processes", "loader workers; 0 loads in the training process"),

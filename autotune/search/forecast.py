@@ -69,7 +69,7 @@ class Forecast:
     """The measured configuration that is expected to be the fastest."""
     best_log: float
     """Logarithm of the rate that is expected of it."""
-    last: Config | None
+    last: Config
     """The configuration measured last, whose process may still live."""
     failures: tuple[_Failure, ...] = ()
     """Configurations that failed when measured: similar ones are expected to fail, too."""
@@ -88,8 +88,7 @@ class Forecast:
         gains = np.where(pool, expected_gain(means, self._expected.errors, self.best_log), -1.0)
         near = np.flatnonzero(pool & (gains >= NEARLY * gains.max()))
         equal = (self.configs[index] for index in near)
-        step = self.last and self.last.step_key
-        return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
+        return min(equal, key=lambda config: (config.step_key != self.last.step_key, cost(config, self.base)))
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -157,26 +156,6 @@ class Forecast:
     def most(self) -> float:
         """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
         return max(float(self._fitting(self.prediction.most).max()), float(np.exp(self.best_log)))
-
-    def left_out(self, observations: Observations) -> list[tuple[Config, str, float]]:
-        """Return configurations left out that a user might miss: configuration, reason, bound in samples per second.
-
-        For every probed step with a bound below the best, the most promising configuration; for every way not to fit,
-        the fastest of the configurations expected to beat the best.
-        """
-        tried = {observations.step_key(trial.config) for trial in observations.trials}
-        looked_at = {observations.step_key(config) for config, _ in observations.looks} - tried
-        found: dict[object, tuple[Config, str, float]] = {}
-        for index in np.argsort(-self.posterior.means):
-            config, refusal = self.configs[index], self.prediction.refusals[index]
-            key, bound = observations.step_key(config), self.bound(config)
-            if refusal is not None:
-                if self.posterior.means[index] > self.best_log:
-                    without_numbers = "".join(character for character in refusal if not character.isdigit())
-                    found.setdefault(without_numbers, (config, refusal, bound))
-            elif key in looked_at and np.log(bound) < self.best_log:
-                found.setdefault(key, (config, f"no data loader could give it more than {bound:,.0f} samples/s", bound))
-        return list(found.values())
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -264,7 +243,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         base=space.base,
         best=best,
         best_log=best_log,
-        last=observations.last or observations.trials[-1].config,
+        last=observations.trials[-1].config,
         failures=failures,
     )
 
@@ -343,7 +322,7 @@ def _also_fails(config: Config, failure: _Failure) -> bool:
     It is where it needs more of the same memory; another failure may have been chance, so only its like is.
     """
     failed, outcome = failure.config, failure.outcome
-    if outcome in (Outcome.SKIPPED, Outcome.SUSPECT):
+    if outcome is Outcome.SUSPECT:
         return False
     if outcome is Outcome.UNPICKLABLE:
         return config.num_workers > 0

@@ -107,7 +107,6 @@ class Search:
             if stop is None:
                 self._run_trial()
             elif not (self._doubts() or self._looks_again(stop)):
-                self.study.record_skipped()
                 return stop
 
     def open(self) -> None:
@@ -132,12 +131,12 @@ class Search:
 
         That is the baseline, and any trial that could still give a reason to go on.
         """
-        claims, done = self.study.claims, self.study.trials
-        if not claims or (done and (stop is None or not self.has_time)):
+        others, done = self.study.others, self.study.trials
+        if not others or (done and (stop is None or not self.has_time)):
             self._waits_for = None
             return False
         what = "a configuration that may be faster" if done else "the baseline"
-        who = "; ".join(sorted({claim.by for claim in claims}))
+        who = "; ".join(sorted({by for by, _ in others}))
         if not done and self.budget.left <= 0:
             raise NothingFeasibleError(
                 f"the budget is spent while {who} still measures the baseline; pass a larger --budget"
@@ -177,28 +176,26 @@ class Search:
         is_over = self._has_all_trials or not self.has_time
         if config is None or is_over or self._doubted >= MAX_DOUBTS:
             return False
-        if self._look("compute", config):
-            self._doubted += 1
+        self._look("compute", config)
+        self._doubted += 1
         return True
 
-    def _look(self, part: Part, config: Config) -> bool:
-        """Take a probe unless another tuner has it; return whether it was taken."""
-        if not self.study.claim_look(part, config):
-            self.sleep(POLL)  # what comes next depends on it
-            return False
+    def _look(self, part: Part, config: Config) -> None:
+        """Take a probe."""
         self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(self._patience, self._time_limit), part=part, seed=self.seed)
         attempt = self.runner.measure(config, request)
         probe = self.study.looked(part, config, attempt)
         self.report(Progress(phase="probe", looked=probe))
-        return True
 
     def _stop(self) -> Stop | None:
         if not self.study.trials:
             return None
         if self._has_all_trials:
             return Stop(Ending.TRIALS, f"all {self.max_trials} trials that were asked for are done")
+        if self.study.is_exhausted:
+            return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
         reason = None if self.study.candidate else reason_to_stop(self.study.forecast)
         if reason:
             return Stop(Ending.COMPLETE, reason)
@@ -221,7 +218,8 @@ class Search:
         first = not self.study.trials
         self.report(Progress(phase="baseline" if first else "search", running=config))
         request, patience = self._request(config)
-        with self.messages.waiting("measuring the baseline") if first else nullcontext():
+        waiting = self.messages.waiting("measuring the baseline") if first else nullcontext()
+        with waiting, self.study.beating():
             attempt = measure_once_more(self.runner, config, request, lambda seen: self.budget.left > 4 * seen.seconds)
         if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < patience:
             self.study.abandon()  # the end of the budget cut it off: that says nothing about it
@@ -261,7 +259,7 @@ class Search:
 
     @property
     def _has_all_trials(self) -> bool:
-        begun = {trial.config for trial in self.study.trials} | {claim.config for claim in self.study.claims}
+        begun = {trial.config for trial in self.study.trials} | {config for _, config in self.study.others}
         return self.max_trials is not None and len(begun) >= self.max_trials
 
     @property

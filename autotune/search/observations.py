@@ -35,8 +35,6 @@ class Observations:
     """Probes of steps and of the loader."""
     claimed: tuple[Config, ...] = ()
     """Configurations that other tuners of a shared study are measuring now."""
-    last: Config | None = None
-    """The last measurement here; ``None`` before the first."""
 
     @property
     def on_cpu(self) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +49,17 @@ class Space:
     """Samples of one step of the optimizer, where they are fixed: smaller batches are accumulated."""
     decides_persistence: bool = False
     """Whether keeping the workers alive between epochs is decided from measured starts instead of tried."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the space as plain values."""
+        fields = {field.name: getattr(self, field.name) for field in dataclass_fields(self)}
+        return {**fields, "base": self.base.to_document()}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Space:
+        """Return the space of a ``to_document``."""
+        ranges = {name: {k: tuple(v) for k, v in document[name].items()} for name in ("values", "allowed")}
+        return cls(**{**document, **ranges, "base": Config.from_document(document["base"])})
 
     def config(self, point: Point) -> Config:
         """Return the configuration at a point; without workers their knobs are dropped."""

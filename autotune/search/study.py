@@ -1,102 +1,101 @@
-"""The search as one Optuna study: it proposes configurations and records their trials.
-
-Optuna's sampler recomputes its state from the recorded trials, so a reopened study continues. The study itself is in
-memory; each trial, probe and confirmation goes to the keeper as soon as it has ended.
-"""
+"""The search as one Optuna study: it proposes configurations and records their trials."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config import Config
+from autotune.config import WORKER_OPTIONS, Config
 from autotune.errors import StorageError
 from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.messages import Messages
-from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
-from autotune.result import Landscape
+from autotune.records import Attempt, Kind, Part, Probe, Trial, WorkloadFacts
+from autotune.result import Landscape, Result
 from autotune.search.feasibility import reason_against
-from autotune.search.forecast import GAIN, Forecast, cost, feasible, forecast_of, landscape
+from autotune.search.forecast import GAIN, Forecast, cost, landscape
 from autotune.search.observations import Observations
+from autotune.search.sampler import PredictiveSampler, Setup, add_look, rivals, running
 from autotune.search.space import Space
-from autotune.signals import shielded
-from autotune.storage.keeper import Keeper
-from autotune.storage.study_records import Kept, distribution, frozen_trial, identify, numbered_apart
-from autotune.storage.trial_claims import Claimed
+from autotune.storage.identity import identify
+from autotune.storage.open import StudyStorage
+from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_result, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
 """Bytes, as JSON, of the user's own messages in a record: MySQL takes 64 KiB of text for a whole one."""
-LONGEST_NOTE = 4000
-"""Characters of a message or traceback in a note; its end says most."""
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
+MOST_REPEATS = 50
+"""Proposals in a row that were measured before, or would not fit, after which another sampler has nothing new."""
+UNCLEAR_SECONDS, AGAIN = 5.0, 0.05
+"""Seconds for which a tuner waits at most for an earlier one to say what it measures, and between two looks at it."""
 
 
 class TuningStudy:
     """An Optuna study over a space, with typed records in and out."""
 
-    def __init__(
-        self, space: Space, facts: WorkloadFacts, host: Host, memory_limit: MemoryLimit, keeper: Keeper, kept: Kept
-    ) -> None:
-        self._space = space
-        self._facts = facts
-        self._host = host
-        self.memory_limit = memory_limit
-        self._keeper = keeper
-        self._records, self._probes = list(kept.trials), list(kept.probes)
-        self._confirmations = list(kept.confirmations)
-        self._last: Config | None = None
-        self._forecast: tuple[object, Forecast] | None = None
-        self._study = optuna.create_study(direction="maximize", sampler=_Sampler(self))
+    def __init__(self, storage: StudyStorage, setup: Setup, sampler: BaseSampler) -> None:
+        self._storage = storage
+        self._setup = setup
+        self._space = setup.space
+        self.memory_limit = setup.memory_limit
+        self._sampler = sampler
+        self._predictive = sampler if isinstance(sampler, PredictiveSampler) else PredictiveSampler()
+        self._study: Study | None = None
         self._asked: optuna.Trial | None = None
+        self.is_exhausted = False
+        """Whether the sampler had nothing new to propose."""
+        storage.do(setup.write)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The trials that ran, in order."""
-        return tuple(record for record in self._records if record.kind != "skipped")
+        """The trials of the search that ran, in order."""
+        return self.observations.trials
 
     @property
     def probes(self) -> tuple[Probe, ...]:
         """The probes of steps and of the loader, in order."""
-        return tuple(self._probes)
+        return self.observations.probes
+
+    @property
+    def history(self) -> tuple[Trial, ...]:
+        """Every trial, confirmations last."""
+        return history_of(self._storage.trials)
 
     @property
     def observations(self) -> Observations:
         """All measurements so far."""
-        return Observations(
-            facts=self._facts,
-            host=self._host.for_rank(self._space.base.ranks),
-            memory_limit=self.memory_limit,
-            trials=self.trials,
-            probes=self.probes,
-            claimed=tuple(claim.config for claim in self.claims),
-            last=self._last,
-        )
+        return self._predictive.observations(*self._seen)
 
     @property
-    def claims(self) -> tuple[Claimed, ...]:
-        """Configurations that others who share the study are measuring now."""
-        return self._keeper.claims
+    def _seen(self) -> tuple[tuple[FrozenTrial, ...], Any, int | None]:
+        own = None if self._asked is None else self._asked.number
+        return self._storage.trials, self._storage.attributes, own
+
+    @property
+    def others(self) -> list[tuple[str, Config]]:
+        """Others who share the study, and the configuration that each is measuring now."""
+        trials, _, own = self._seen
+        return running(self._setup, trials, own)
 
     @property
     def forecast(self) -> Forecast:
         """The whole space as it looks now; only after the baseline was measured."""
-        version = tuple(record.number for record in self._records), len(self._probes), self.claims
-        if self._forecast is None or self._forecast[0] != version:
-            self._forecast = version, forecast_of(self.observations, self._space)
-        return self._forecast[1]
+        return self._predictive.forecast_from(*self._seen)
 
     @property
     def best(self) -> Trial | None:
@@ -124,10 +123,7 @@ class TuningStudy:
 
     @property
     def _rivals(self) -> list[Trial]:
-        """The allowed rivals of the baseline: a study that goes on may hold others."""
-        known, position = self.observations, self.forecast.position
-        trials = [trial for trial in feasible(known) if trial.kind != "baseline" and trial.config in position]
-        return [trial for trial in trials if known.distrust(trial.config.amp) is None]
+        return rivals(self.observations, self.forecast)
 
     def cost(self, trial: Trial) -> tuple[Any, ...]:
         """Order trials of equal speed: by the cost of the configuration, then by memory."""
@@ -136,115 +132,156 @@ class TuningStudy:
 
     def refresh(self) -> None:
         """Take in the trials of other tuners of a shared study."""
-        found = self._keeper.refresh()
-        if found is not None:
-            self._records, self._probes = list(found.trials), list(_without_repetitions(found.probes))
+        self._storage.refresh()
 
     def ask(self, most: int | None = None) -> tuple[Config, Kind] | None:
-        """Return the next configuration to measure, never one that was measured before.
+        """Begin a trial of the next configuration, never one that was measured before.
 
         ``None`` where another tuner of a shared study has just taken it, or the last of ``most`` trials: ``refresh``
-        tells what is next then. Raises ``ValueError`` when none is left that could win.
+        tells what is next then. Raises ``ValueError`` when none is left that could win, or the sampler has none.
         """
         kind: Kind = "search" if self.trials else "baseline"
-        if kind == "search" and self._next_to_search is None:
+        if kind == "search" and self._next is None:
             raise ValueError("no configuration is left that could win")
-        self._asked = trial = self._study.ask(self._distributions(self._next()))
-        threads = trial.params["threads"]  # torch's own number of them may be ``None`` in the space
-        known = threads if threads in self._space.values["threads"] else None
-        config = self._space.at({**trial.params, "threads": known})
-        if not self._claim(config, kind, most):
-            self.abandon()
-            return None
-        return config, kind
+        for _ in range(MOST_REPEATS):
+            config = self._storage.do(self._begin)
+            if self._is_taken(config, most):
+                self.abandon()
+                return None
+            if kind == "baseline" or not self._is_refused(config):
+                return config, kind
+        self.is_exhausted = True
+        return None
 
-    def _claim(self, config: Config, kind: Kind, most: int | None = None) -> bool:
-        return self._keeper.claim(config, kind, self._settings(config), self._distributions(config), most)
+    def _begin(self, study: Study) -> Config:
+        """Ask the sampler for a configuration, and show the others that it is being measured."""
+        if not self.trials and self._sampler is not self._predictive:
+            study.enqueue_trial(self._setup.settings(self._space.base))
+        self._study, self._asked = study, study.ask()
+        config = self._suggested(self._asked)
+        self._storage.beat(self._asked)
+        return config
+
+    def _suggested(self, trial: optuna.Trial) -> Config:
+        settings: dict[str, Any] = {}
+        for knob, known in self._setup.distributions.items():
+            if knob in WORKER_OPTIONS and not settings["num_workers"]:
+                continue
+            if isinstance(known, IntDistribution):
+                settings[knob] = trial.suggest_int(knob, known.low, known.high, step=known.step)
+            else:
+                settings[knob] = trial.suggest_categorical(knob, known.choices)
+        return self._setup.config(settings)
+
+    def _is_taken(self, config: Config, most: int | None) -> bool:
+        """Return whether an earlier trial of another tuner measures the same, or was the last of ``most``."""
+        assert self._asked is not None
+        number, begun, deadline = self._asked.number, {trial.config for trial in self.trials}, UNCLEAR_SECONDS / AGAIN
+        while deadline > 0 and any(is_unclear(each, number) for each in self._storage.trials):
+            deadline -= 1
+            time.sleep(AGAIN)
+            self.refresh()
+        earlier = [each for each in self._storage.trials if each.number < number]
+        taken = {other for _, other in running(self._setup, earlier)}
+        return config in taken or (most is not None and len(begun | taken) >= most)
+
+    def _is_refused(self, config: Config) -> bool:
+        """Return whether a proposed configuration is not to be measured, and end its trial then.
+
+        The sampler hears the rate of a configuration that was measured before.
+        """
+        assert self._asked is not None
+        known = next((trial for trial in self.trials if trial.config == config), None)
+        position = self.forecast.position
+        refusal = self.forecast.refusal(config) if config in position else "lies outside of the allowed values"
+        if known is None and refusal is None:
+            return False
+        rate = known.rate if known else None
+        if known is None:
+            self._asked.set_constraint(FEASIBLE, 1.0)
+        self._end(TrialState.PRUNED if rate is None else TrialState.COMPLETE, rate)
+        return True
+
+    def _end(self, state: TrialState, value: float | None = None) -> None:
+        """End the trial that was asked for without a record of its own."""
+        asked, self._asked = self._asked, None
+        assert asked is not None
+
+        def end(study: Study) -> None:
+            if study is self._study:  # else it began in a storage that has failed
+                with suppress(UpdateFinishedTrialError):  # the others have taken this tuner for gone
+                    study.tell(asked, value, state=state)
+
+        self._storage.do(end)
+
+    def abandon(self) -> None:
+        """Give up the trial that was asked for, as when the user interrupts it."""
+        if self._asked is not None:
+            self._end(TrialState.FAIL)
+
+    def beating(self) -> AbstractContextManager[None]:
+        """Show the others that the trial that was asked for is being measured for as long as this lasts."""
+        assert self._asked is not None
+        return self._storage.beating(self._asked)
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
         """Record the outcome of the configuration that was asked for last."""
-        assert self._asked is not None
-        trial, self._asked, self._last = self._asked, None, config
-        record = _record(self._number, kind, config, attempt)
+        asked = self._asked
+        assert asked is not None
+        record = Trial(number=asked.number, kind=kind, config=config, attempt=_bounded(attempt))
         if kind == "search":
             record = replace(record, predicted=self.forecast.rate_of(config), bound=self.forecast.bound(config))
-        with shielded():  # what has ended is known and kept, or neither
-            frozen = self._frozen(record)
-            trial.set_constraint("feasible", frozen.constraints["feasible"])
-            self._study.tell(trial, frozen.value, state=frozen.state)
-            if record.kind == "baseline" and record.measurement is None:  # it is measured again until it works
-                self._keeper.failed_baseline(record, frozen, _note(record))
-            else:
-                self._records.append(record)
-                self._keeper.trial(frozen, _note(record))
-        return record
+        self._asked = None
 
-    @property
-    def _number(self) -> int:
-        """The next trial's number: in a shared study a claimed trial has one already."""
-        if self._keeper.number is not None:
-            return self._keeper.number
-        return max((trial.number for trial in self.history), default=-1) + 1
+        def write(study: Study) -> None:
+            if study is self._study:
+                with suppress(UpdateFinishedTrialError):  # the others have taken this tuner for gone
+                    write_trial(study, asked, record, self._violation(record))
+                    return
+            study.add_trial(self._frozen(record))
+
+        self._storage.do(write)
+        return record
 
     def _frozen(self, record: Trial) -> FrozenTrial:
         """Return a trial as it is kept."""
-        settings, distributions = self._settings(record.config), self._distributions(record.config)
-        violation = 1.0  # by which share it exceeds the memory that may be used, where it gave a number
-        if measured := record.measurement:
-            violation = measured.epoch_peak_bytes / self.memory_limit.of(measured.memory_limit_bytes) - 1
-        return frozen_trial(record, settings, distributions, violation)
+        settings = self._setup.settings(record.config)
+        known = {knob: found for knob, found in self._setup.distributions.items() if knob in settings}
+        return frozen_trial(record, settings, known, self._violation(record))
 
-    def record_skipped(self) -> None:
-        """Record the configurations left out that a user might miss, and the reasons."""
-        known = {record.config for record in self._records}
-        for config, message, bound in self.forecast.left_out(self.observations):
-            if config not in known:
-                self._skip(config, message, bound)
-
-    def _skip(self, config: Config, message: str, bound: float) -> None:
-        if not self._claim(config, "skipped"):
-            return
-        attempt = Attempt(outcome=Outcome.SKIPPED, message=message)
-        expected = self.forecast.rate_of(config)
-        record = replace(_record(self._number, "skipped", config, attempt), bound=bound, predicted=expected)
-        with shielded():
-            self._records.append(record)
-            self._keeper.trial(self._frozen(record))
-
-    def claim_look(self, part: Part, config: Config) -> bool:
-        """Claim a probe before it is taken; return whether no other tuner takes it or has just taken it."""
-        return self._keeper.claim_look(part, config)
+    def _violation(self, record: Trial) -> float:
+        """Return by which share a trial exceeds the memory that may be used; 1 where it gave no number."""
+        measured = record.measurement
+        if measured is None:
+            return 1.0
+        return measured.epoch_peak_bytes / self.memory_limit.of(measured.memory_limit_bytes) - 1
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a probe beside the study's trials."""
         message = _reason_against(attempt, config.amp) if part == "numerics" else attempt.message
         probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
-        with shielded():
-            self._probes.append(probe)
-            self._keeper.look(probe)
+        self._storage.do(lambda study: add_look(study, probe))
         return probe
 
     def confirmed(
         self, attempt: Attempt, config: Config, round: str, entry: int | None, planned: int | None = None
     ) -> Trial:
-        """Record a measurement of a round of confirmation beside the study's trials, out of the sampler's sight."""
-        record = replace(_record(self._number, "confirm", config, attempt), round=round, entry=entry, planned=planned)
-        with shielded():
-            self._confirmations.append(record)
-            self._keeper.confirmation(record)
-        return record
+        """Record a measurement of a round of confirmation as a trial that has ended."""
+        record = Trial(
+            number=0,
+            kind="confirm",
+            config=config,
+            attempt=_bounded(attempt),
+            round=round,
+            entry=entry,
+            planned=planned,
+        )
+        self._storage.do(lambda study: study.add_trial(self._frozen(record)))
+        return next(each for each in reversed(self.history) if replace(each, number=0) == record)
 
-    @property
-    def history(self) -> tuple[Trial, ...]:
-        """Every trial, confirmations last."""
-        return (*self._records, *numbered_apart(self._records, self._confirmations))
-
-    def abandon(self) -> None:
-        """Give up the trial that was asked for, as when the user interrupts it."""
-        if self._asked is not None:
-            self._study.tell(self._asked, state=TrialState.FAIL)
-            self._asked = None
-        self._keeper.withdraw()
+    def write_result(self, result: Result) -> None:
+        """Write the result of the run to the study."""
+        self._storage.do(lambda study: write_result(study, result))
 
     def landscape(self, answer: Config) -> Landscape:
         """Return the space as it looks now, the loader's settings with the step of ``answer``."""
@@ -252,19 +289,10 @@ class TuningStudy:
         assert measured is not None
         return landscape(self.forecast, self._space, answer, int(self.memory_limit.of(measured.memory_limit_bytes)))
 
-    def next_settings(self) -> dict[str, Any]:
-        """Return the next point to measure: the baseline, then the point that is likely to win most."""
-        return self._settings(self._next())
-
-    def _next(self) -> Config:
-        config = self._next_to_search if self.trials else self._space.base
-        assert config is not None
-        return config
-
     @property
-    def _next_to_search(self) -> Config | None:
-        proposal = self.forecast.proposal()
-        return proposal if proposal or self.has_alternative else self.forecast.most_promising()
+    def _next(self) -> Config | None:
+        """The next point to measure: the baseline, then the point that is likely to win most."""
+        return self._predictive.proposal(*self._seen)
 
     def may_answer(self, config: Config) -> bool:
         """Return whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""
@@ -276,49 +304,17 @@ class TuningStudy:
     def candidate(self) -> Config | None:
         """The next configuration, where no trial came near the baseline; ``None`` otherwise, or where none is left."""
         near = CLEARLY_SLOWER * (self.trials[0].rate or 0.0)
-        return None if any((trial.rate or 0.0) >= near for trial in self._rivals) else self._next_to_search
+        return None if any((trial.rate or 0.0) >= near for trial in self._rivals) else self._next
 
     @property
     def has_alternative(self) -> bool:
         """Whether a configuration beside the baseline gave a number for a comparison."""
         return bool(self._rivals)
 
-    def _distributions(self, config: Config) -> dict[str, BaseDistribution]:
-        """Return the distribution of each knob that a configuration has."""
-        own = self._facts.intra_op_threads
-        values = {knob: self._space.values[knob] for knob in self._space.settings(config)}
-        return {knob: distribution(tuple(own if v is None else v for v in found)) for knob, found in values.items()}
 
-    def _settings(self, config: Config) -> dict[str, Any]:
-        """Return the knobs of a configuration; torch's own number of threads as the number that it is."""
-        settings = self._space.settings(config)
-        return {**settings, "threads": settings["threads"] or self._facts.intra_op_threads}
-
-
-class _Sampler(BaseSampler):
-    """Proposes the choice of the study's forecast: a Gaussian process around the prediction, over the whole space.
-
-    Optuna's own samplers know nothing of the machine; on simulated ones they are far behind for thirty trials.
-    """
-
-    def __init__(self, owner: TuningStudy) -> None:
-        self._owner = owner
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the knobs of the next configuration: those of workers only where there are some."""
-        return self._owner._distributions(self._owner._next())
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Return the next point."""
-        return self._owner.next_settings()
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Return a knob of the next point; reached only where Optuna asks for one knob alone."""
-        return self._owner.next_settings()[param_name]
+def is_unclear(trial: FrozenTrial, number: int) -> bool:
+    """Return whether a trial before the one of a number is running, and does not say yet what it measures."""
+    return trial.number < number and trial.state is TrialState.RUNNING and BY not in trial.user_attrs
 
 
 def open_study(
@@ -326,50 +322,28 @@ def open_study(
     facts: WorkloadFacts,
     host: Host,
     *,
-    keeper: Keeper | None = None,
+    storage: StudyStorage | None = None,
+    sampler: BaseSampler | None = None,
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
     messages: Messages | None = None,
 ) -> TuningStudy:
-    """Open a study, continued from the keeper's for the same workload, machine, versions and settings.
+    """Open a study, continued from the storage's for the same workload, machine, versions and settings.
 
     Raises ``StorageError`` when the kept study cannot be used.
     """
-    keeper = keeper or Keeper()
-    kept = keeper.open(identify(facts, host, space.fingerprint), messages)
-    if kept.trials and kept.trials[0].config != space.base:
-        keeper.close()
-        raise StorageError(f"{keeper.location}: is damaged: its first trial is not the baseline; name another file")
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        return TuningStudy(space, facts, host, memory_limit, keeper, kept)
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-
-
-def _without_repetitions(probes: Iterable[Probe]) -> Iterator[Probe]:
-    """Yield probes, each once where another tuner has taken the same at the same time."""
-    found: set[tuple[Part, Config]] = set()
-    for probe in probes:
-        if (probe.part, probe.config) not in found:
-            yield probe
-        if probe.attempt.found:
-            found.add((probe.part, probe.config))
+    storage, sampler = storage or StudyStorage(), sampler or PredictiveSampler()
+    storage.open(identify(facts, host, space.fingerprint), sampler, messages)
+    study = TuningStudy(storage, Setup(facts=facts, host=host, memory_limit=memory_limit, space=space), sampler)
+    if study.trials and study.trials[0].config != space.base:
+        storage.close()
+        raise StorageError(f"{storage.location}: is damaged: its first trial is not the baseline; name another file")
+    return study
 
 
 def _reason_against(attempt: Attempt, amp: str) -> str:
     if attempt.numerics is None:
         return f"whether {amp} trains this model like fp32 could not be checked: {attempt.message or attempt.outcome}"
     return reason_against(attempt.numerics, amp) or ""
-
-
-def _note(record: Trial) -> str:
-    """Return message and details of a failed trial, in Markdown."""
-    if not record.attempt.message:
-        return ""
-    said = (record.attempt.message, record.attempt.details)
-    texts = (text.replace("```", "").strip()[-LONGEST_NOTE:] for text in said)
-    return "\n\n".join([f"**{record.outcome}**", *(f"```\n{text}\n```" for text in texts if text)])
 
 
 def _cut(text: str, most: int) -> str:
@@ -384,7 +358,3 @@ def _bounded(attempt: Attempt) -> Attempt:
     """Return an attempt with texts that any database takes: the begin of a message, the end of details."""
     message = _cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1]
     return replace(attempt, message=message, details=_cut(attempt.details, LONGEST_DETAILS))
-
-
-def _record(number: int, kind: Kind, config: Config, attempt: Attempt) -> Trial:
-    return Trial(number=number, kind=kind, config=config, attempt=_bounded(attempt))

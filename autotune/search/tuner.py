@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from optuna.samplers import BaseSampler
+
 from autotune.config import Config
 from autotune.diagnosis.findings import workers_text
 from autotune.errors import InterruptedRunError
@@ -25,7 +27,7 @@ from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
-from autotune.storage.keeper import Keeper
+from autotune.storage.open import StudyStorage
 
 INTERRUPTED = "interrupted by the user"
 ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
@@ -52,6 +54,8 @@ class TunePlan:
     """How much of the memory may be used."""
     max_trials: int | None = None
     """Most trials of the search, where the user gave a number."""
+    sampler: BaseSampler | None = None
+    """The sampler that proposes; ``None`` for the predictive one."""
     explore: tuple[str, ...] = ()
     """More of the step to try."""
     opening: float | None = None
@@ -72,16 +76,16 @@ class Tuner:
     """The confirming measurements of this run."""
     _is_interrupted: bool = field(default=False, init=False)
 
-    def result(self, keeper: Keeper | None = None) -> Result:
-        """Search, confirm and conclude; ``keeper`` keeps the study.
+    def result(self, storage: StudyStorage | None = None) -> Result:
+        """Search, confirm and conclude; ``storage`` holds the study.
 
         Raises ``UserCodeError``, ``NothingFeasibleError``, ``UsageError``, ``StorageError``, and
         ``InterruptedRunError`` where the user stops it before the baseline was measured.
         """
-        keeper = keeper or Keeper()
-        search = self._open_search(keeper)
+        storage = storage or StudyStorage()
+        search = self._open_search(storage)
         study = search.study
-        stop, confirmation, explorer = self._find(search, keeper)
+        stop, confirmation, explorer = self._find(search)
         distrusted = [study.observations.distrust(amp) for amp in self.plan.space.allowed["amp"]]
         course = Course(
             facts=self.plan.facts,
@@ -102,14 +106,20 @@ class Tuner:
         )
         result = conclude(study.trials, confirmation, course)
         with suppress(KeyboardInterrupt):  # the answer is there
-            keeper.result(result)
-        return replace(result, notes=(*result.notes, *self.messages.notes, *filter(None, [keeper.failure])))
+            study.write_result(result)
+        return replace(result, notes=(*result.notes, *self.messages.notes, *filter(None, [storage.failure])))
 
-    def _open_search(self, keeper: Keeper) -> Search:
+    def _open_search(self, storage: StudyStorage) -> Search:
         """Open the study and return the search that fills it."""
         plan = self.plan
         study = open_study(
-            plan.space, plan.facts, plan.host, keeper=keeper, memory_limit=plan.memory_limit, messages=self.messages
+            plan.space,
+            plan.facts,
+            plan.host,
+            storage=storage,
+            sampler=plan.sampler,
+            memory_limit=plan.memory_limit,
+            messages=self.messages,
         )
         return Search(
             runner=self.runner,
@@ -123,13 +133,12 @@ class Tuner:
             seed=plan.seed,
         )
 
-    def _find(self, search: Search, keeper: Keeper) -> tuple[Stop, Confirmation | None, Explorer | None]:
+    def _find(self, search: Search) -> tuple[Stop, Confirmation | None, Explorer | None]:
         """Search and confirm; search on in the time that confirmation has left."""
         explorer, confirmation = None, None
         while True:
             known = len(search.study.trials)
             stop = self._search(search)
-            keeper.search_ended(stop.text)
             if explorer is None:
                 explorer = self._explore(search)
                 search.reserved = 0.0

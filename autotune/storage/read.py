@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
+import optuna
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.study import Study
 from sqlalchemy.engine import make_url
 
 from autotune.errors import StorageError
-from autotune.records import EARLIEST_SCHEMA, SCHEMA
+from autotune.records import SCHEMA
 from autotune.result import DEFAULT_PATH, RecordedStudy
-from autotune.storage import study_records as stored
-from autotune.storage.server import is_shared, read_database, reason_of
-from autotune.storage.study_file import RecordedFile
+from autotune.storage.journal import RecordedFile
+from autotune.storage.open import FILE, IDENTITY, is_ours, quiet_optuna
+from autotune.storage.server import read_database, reason_of, require_url, without_password
+from autotune.storage.trials import ended_at, history_of, result_of, system_attributes
 
 
 def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
@@ -22,10 +24,11 @@ def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
     Raises ``StorageError`` when there is none or it cannot be read, ``UsageError`` for a URL that cannot.
     """
     text = str(location)
-    stored.require_url(text)
-    shown = stored.without_password(text)
+    require_url(text)
+    shown = without_password(text)
     try:
-        return _read(_open(text), shown, name)
+        with quiet_optuna():
+            return _read(_open(text), shown, name)
     except StorageError as error:
         raise StorageError(f"{shown}: {error}") from None
     except OSError as error:
@@ -40,42 +43,41 @@ def _open(location: str) -> BaseStorage:
     if "://" not in location:
         return JournalStorage(RecordedFile(Path(location)))
     if location.startswith("redis"):
-        return get_storage(location)
+        return optuna.storages.get_storage(location)
     url = make_url(location)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
         raise FileNotFoundError(2, "there is no such file")  # connecting would create it
-    return read_database(location) if is_shared(location) else RDBStorage(location, skip_table_creation=True)
+    return read_database(location)
 
 
 def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStudy:
-    studies = {each.study_name: each for each in storage.get_all_studies() if each.study_name.startswith("autotune-")}
-    if not studies:
+    names = [each.study_name for each in storage.get_all_studies() if is_ours(each.study_name)]
+    if not names:
         raise StorageError("holds no study of autotune")
-    if name is not None and name not in studies:
-        raise StorageError(f"holds no study {name}; there are {', '.join(studies)}")
-    study = studies[name or _newest(storage, {name: study._study_id for name, study in studies.items()})]
-    parts = study.user_attrs.get(stored.IDENTITY, {})
-    if parts.get("records") not in map(str, range(EARLIEST_SCHEMA, SCHEMA + 1)):
+    if name is not None and name not in names:
+        raise StorageError(f"holds no study {name}; there are {', '.join(names)}")
+    study = _newest([optuna.load_study(study_name=each, storage=storage) for each in names if name in (None, each)])
+    parts = study.user_attrs.get(IDENTITY, {})
+    if parts.get("records") != str(SCHEMA):
         raise StorageError(f"{study.study_name} was written by another version of autotune")
-    kept = stored.read(storage, study._study_id)
-    history = (*kept.trials, *kept.confirmations) or stored.failed_baselines(storage, study._study_id)
-    result, since = stored.read_result(storage, study._study_id, history)
+    history = history_of(study.get_trials(deepcopy=False))
+    result, since = result_of(system_attributes(study), history)
     return RecordedStudy(
         location=location,
         name=study.study_name,
-        others=tuple(other for other in studies if other != study.study_name),
+        others=tuple(other for other in names if other != study.study_name),
         made_on={str(key): str(value) for key, value in parts.items()},
         history=history,
         result=result,
         since=since,
-        path=str(study.user_attrs.get(stored.FILE, DEFAULT_PATH)),
+        path=str(study.user_attrs.get(FILE, DEFAULT_PATH)),
     )
 
 
-def _newest(storage: BaseStorage, studies: Mapping[str, int]) -> str:
-    """Return the name of the study in which something was measured last."""
-    ended = ((stored.ended_at(storage, study_id), name) for name, study_id in studies.items())
-    times = [(when, name) for when, name in ended if when is not None]
-    if not times:
+def _newest(studies: list[Study]) -> Study:
+    """Return the study in which something was measured last."""
+    times = [(ended_at(study.get_trials(deepcopy=False)), study) for study in studies]
+    known = [(when, study) for when, study in times if when is not None]
+    if not known:
         raise StorageError("holds no measurement yet")
-    return max(times)[1]
+    return max(known, key=lambda each: each[0])[1]

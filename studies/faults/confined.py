@@ -108,15 +108,14 @@ def summary(tune: Callable[[Path], subprocess.CompletedProcess[str]]) -> dict[st
             return {"exit_code": done.returncode, "error": done.stderr[-2000:]}
         answer = json.loads(done.stdout)
         config = load_config(folder / "autotune.yaml")
-    trials = answer["trials"]
     return {
         "exit_code": done.returncode,
         "answer": config.dataloader_kwargs(),
         "verdict": answer["verdict"],
         "speedup": answer["speedup"],
         "rounds": answer["rounds"],
-        "ran": [shown(trial) for trial in trials if trial["kind"] != "skipped"],
-        "left_out": [shown(trial) for trial in trials if trial["kind"] == "skipped"],
+        "ran": [shown(trial) for trial in answer["trials"]],
+        "left_out": [note for note in answer["notes"] if note.endswith("left out")],
     }
 
 

@@ -34,7 +34,7 @@ def kept(folder: Path) -> list[str]:
     path = folder / "autotune.study"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     records = [json.loads(line).get("system_attrs", {}).get("autotune:record") for line in lines]
-    return [json.dumps(record["config"]) for record in records if record and record["kind"] != "skipped"]
+    return [json.dumps(record["config"]) for record in records if record]
 
 
 def is_valid(path: Path) -> bool:

@@ -31,7 +31,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, create_trial
 
-from autotune.storage.study_file import StudyFile
+from autotune.storage.journal import StudyFile
 
 KINDS = {"file": 20, "sqlite": 20, "optuna": 5}
 """Storages, and how often each is killed: Optuna's lock costs half a minute after most of them."""

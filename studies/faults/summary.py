@@ -46,7 +46,7 @@ def confined() -> str:
     rows = []
     for name, found in _read("confined.json").items():
         failed = sum(trial["outcome"] not in ("ok", "suspect") for trial in found["ran"])
-        left_out = sum("would need" in trial["message"] for trial in found["left_out"])
+        left_out = sum("would need" in note for note in found["left_out"])
         answer = "batch {batch_size}, workers {num_workers}, prefetch {prefetch_factor}".format(**found["answer"])
         rows.append(
             (name, len(found["ran"]), failed, left_out, answer, f"{found['speedup']:.1f} times", found["rounds"])

@@ -75,22 +75,10 @@ FAULTS = (
         ("tests/search/test_loop.py",),
     ),
     Fault(
-        "autotune/storage/keeper.py",
-        "and all(FINISHED in attrs for attrs in ours.values())",
-        "and any(FINISHED in attrs for attrs in ours.values())",
-        ("tests/storage/test_keeper.py",),
-    ),
-    Fault(
         "autotune/search/feasibility.py",
         "may_use = min(may_use, memory_limit.beside(",
         "may_use = max(may_use, memory_limit.beside(",
         ("tests/search/test_feasibility.py",),
-    ),
-    Fault(
-        "autotune/storage/trial_claims.py",
-        'return about.kind != "baseline" or not failed',
-        'return about.kind != "baseline" and not failed',
-        ("tests/storage/test_trial_claims.py",),
     ),
     Fault(
         "autotune/search/feasibility.py",
@@ -110,7 +98,24 @@ FAULTS = (
         ("tests/search/test_space.py",),
     ),
     Fault(
-        "autotune/storage/study_file.py",
+        "autotune/storage/open.py",
+        "and all(FINISHED in each for each in ours.values())",
+        "and any(FINISHED in each for each in ours.values())",
+        ("tests/storage/test_open.py",),
+    ),
+    Fault(
+        "autotune/search/study.py",
+        "return trial.number < number and trial.state",
+        "return trial.number > number and trial.state",
+        ("tests/storage/test_tuners.py",),
+    ),
+    Fault(
+        "autotune/storage/trials.py",
+        'f"{subject}:{len(known)}")',
+        'f"{subject}:0")',
+    ),
+    Fault(
+        "autotune/storage/journal.py",
         "os.ftruncate(self._descriptor, len(content) - len(tail))",
         "os.ftruncate(self._descriptor, len(head))",
     ),
@@ -149,11 +154,6 @@ FAULTS = (
         "- 1) / np.sqrt(share)",
         "- 1) / share",
         ("tests/search/test_loader_model.py",),
-    ),
-    Fault(
-        "autotune/storage/study_records.py",
-        "for trial in confirmations)), default=0) + 1)",
-        "for trial in confirmations)), default=0))",
     ),
     Fault(
         "autotune/measure/window.py",

@@ -142,7 +142,7 @@ def alike(result: Result) -> list[Trial]:
         and trial.config.amp == answer.amp
         and trial.config.num_workers != answer.num_workers
         and not (is_on_cpu and (trial.config.intra_op_threads or own) != answer.intra_op_threads)
-        and trial.outcome not in (Outcome.SKIPPED, Outcome.SUSPECT)
+        and trial.outcome not in (Outcome.SUSPECT)
     ]
 
 

@@ -17,7 +17,7 @@ from autotune.records import Measurement, RankShare
 from autotune.report.text import TIMES, alone, config_text, snippet
 from autotune.search.space import as_baseline, build_space, fitted
 from autotune.search.tuner import Tuner
-from autotune.storage.study_records import identify
+from autotune.storage.identity import identify
 from tests import examples
 from tests.simulated import SimulatedMachine, gpu_facts, host, larger_batches_pay, loader_bound, tuner_of
 

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.records import Outcome
 from autotune.result import RecordedStudy, Result
-from autotune.storage.keeper import Keeper
+from autotune.storage.open import StudyStorage
 from autotune.storage.read import read_study
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of, tuner_of
@@ -49,9 +49,9 @@ def machine() -> SimulatedMachine:
 def kept_study(path: Path, **facts: Any) -> Result:
     """Tune the simulated machine, keep the study in a file, and return the result."""
     described = gpu_facts(**{**NAMES, **facts})
-    with closing(Keeper(path)) as keeper:
-        result = tuner_of(machine(), few_of(described, num_workers="0,4,16"), described, host(8)).result(keeper)
-        keeper.finish()
+    with closing(StudyStorage(path)) as kept:
+        result = tuner_of(machine(), few_of(described, num_workers="0,4,16"), described, host(8)).result(kept)
+        kept.finish()
     return result
 
 
@@ -65,7 +65,7 @@ def simulated_result() -> Result:
 def unfinished(path: Path) -> RecordedStudy:
     """A study whose run was cut off after its baseline and some failures."""
     lines = path.read_bytes().split(b"\n")
-    cut = next(index for index, line in enumerate(lines) if b'"search ended"' in line)
+    cut = next(index for index, line in enumerate(lines) if b"autotune:result" in line)
     path.write_bytes(b"\n".join(lines[:cut]) + b"\n")
     return read_study(path)
 

@@ -14,13 +14,13 @@ from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.records import Outcome
 from autotune.report.table import COLUMNS
 from autotune.result import Result
-from autotune.storage.keeper import Keeper
+from autotune.storage.open import StudyStorage
 from autotune.storage.read import read_study
 from tests import examples
 from tests.report.results import kept_study, simulated_result
 from tests.search.there import there
 from tests.simulated import SimulatedMachine, equal_everywhere, few_of, gpu_facts, host, tuner_of
-from tests.storage.test_keeper import HERE, frozen, opened, trial
+from tests.storage.test_open import HERE, frozen, keep, trial
 
 Patch, Said = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 TUNE = ("--model", "m:f", "--output", "tuned.yaml")
@@ -76,8 +76,7 @@ def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys:
     ],
 )
 def test_what_cannot_be_shown_is_said(arguments: Any, code: int, message: str, folder: Path, capsys: Said) -> None:
-    with opened(folder / "a.study") as (keeper, _):
-        keeper.trial(frozen(trial(0)))
+    keep(folder / "a.study", 0)
     (folder / "notes.csv").write_text("mine\n")
     assert main(["report", *arguments]) == code
     assert message in capsys.readouterr().err
@@ -118,13 +117,13 @@ def test_a_page_that_cannot_be_made_is_refused_before_the_run(
     ("flags", "command"),
     [
         ((), "python -m autotune report tuned.study"),
-        (("--storage", "all.study"), f"python -m autotune report all.study --study {HERE.name}-1"),
+        (("--storage", "all.study"), f"python -m autotune report all.study --study {HERE.name}"),
     ],
 )
 def test_a_run_that_is_kept_says_how_to_see_it(flags: Any, command: str, monkeypatch: Patch, capsys: Said) -> None:
-    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+    def tune(*, storage: StudyStorage, **arguments: Any) -> Result:
         storage.open(HERE)
-        storage.trial(frozen(trial(0)))
+        storage.do(lambda study: study.add_trial(frozen(trial(0))))
         return examples.faster_result()
 
     monkeypatch.setattr("autotune.api.tune", tune)
@@ -147,8 +146,8 @@ def test_a_link_is_written_through(folder: Path, monkeypatch: Patch) -> None:
 
 
 def test_a_password_is_not_part_of_a_command(monkeypatch: Patch, capsys: Said) -> None:
-    def tune(*, storage: Keeper, **arguments: Any) -> Result:
-        monkeypatch.setattr(Keeper, "is_kept", True)
+    def tune(*, storage: StudyStorage, **arguments: Any) -> Result:
+        monkeypatch.setattr(StudyStorage, "is_kept", True)
         return examples.faster_result()
 
     monkeypatch.setattr("autotune.api.tune", tune)
@@ -161,25 +160,25 @@ def test_a_password_is_not_part_of_a_command(monkeypatch: Patch, capsys: Said) -
 # --- a baseline that fails ---
 
 
-def failing_run(keeper: Keeper) -> None:
+def failing_run(kept: StudyStorage) -> None:
     """A run of the whole program on a machine where nothing works."""
     machine, facts = SimulatedMachine(cost=equal_everywhere, fails=lambda config: Outcome.USER_ERROR), gpu_facts()
     with pytest.raises(UserCodeError):
-        tuner_of(machine, few_of(facts), facts, host(8)).result(keeper)
+        tuner_of(machine, few_of(facts), facts, host(8)).result(kept)
 
 
 def test_a_baseline_that_fails_makes_no_file_of_a_run_but_is_there_for_its_page(folder: Path) -> None:
-    with closing(Keeper(folder / "autotune.study", for_one_run=True)) as keeper:
-        failing_run(keeper)
+    with closing(StudyStorage(folder / "autotune.study", for_one_run=True)) as kept:
+        failing_run(kept)
     assert names(folder) == []
-    (baseline,) = there(keeper.failed_study).history
+    (baseline,) = there(kept.failed_study).history
     assert (baseline.kind, baseline.outcome) == ("baseline", Outcome.USER_ERROR)
 
 
 def test_in_a_storage_it_is_kept_and_shown_and_measured_again(folder: Path) -> None:
     for count in (1, 2):
-        with closing(Keeper(folder / "a.study")) as keeper:
-            failing_run(keeper)
+        with closing(StudyStorage(folder / "a.study")) as kept:
+            failing_run(kept)
         history = read_study(folder / "a.study").history
         assert [(each.number, each.outcome) for each in history] == [(n, Outcome.USER_ERROR) for n in range(count)]
     result = kept_study(folder / "a.study", model_name="Net", dataset_name="Data")
@@ -188,9 +187,10 @@ def test_in_a_storage_it_is_kept_and_shown_and_measured_again(folder: Path) -> N
 
 @pytest.mark.parametrize("error", [UserCodeError("it fails", "their traceback"), NothingFeasibleError("no room")])
 def test_a_run_that_fails_writes_its_page_too(error: Exception, folder: Path, monkeypatch: Patch, capsys: Said) -> None:
-    def tune(*, storage: Keeper, **arguments: Any) -> Result:
+    def tune(*, storage: StudyStorage, **arguments: Any) -> Result:
         failed = examples.failed_trial(number=0, kind="baseline", message="no [b]room[/b]", details="in their code")
-        storage.failed_baseline(failed, frozen(trial(0)), "")
+        storage.open(HERE)
+        storage.do(lambda study: study.add_trial(frozen(failed)))
         raise error
 
     monkeypatch.setattr("autotune.api.tune", tune)
@@ -205,8 +205,10 @@ def test_a_run_that_fails_writes_its_page_too(error: Exception, folder: Path, mo
 def test_why_a_run_failed_is_said_even_without_its_page(folder: Path, monkeypatch: Patch, capsys: Said) -> None:
     (folder / "pages").mkdir()
 
-    def tune(*, storage: Keeper, **arguments: Any) -> Result:
-        storage.failed_baseline(examples.failed_trial(number=0, kind="baseline"), frozen(trial(0)), "")
+    def tune(*, storage: StudyStorage, **arguments: Any) -> Result:
+        storage.open(HERE)
+        failed = examples.failed_trial(number=0, kind="baseline")
+        storage.do(lambda study: study.add_trial(frozen(failed)))
         (folder / "pages").rmdir()
         raise UserCodeError("it fails", "their traceback")
 

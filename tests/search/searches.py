@@ -85,11 +85,6 @@ def _expected(study: TuningStudy) -> dict[str, Any]:
         "finalists": [config_text(trial.config) for trial in study.finalists(3)],
         "remaining": _figure(forecast.remaining),
         "limit": _figure(forecast.highest_limit),
-        "skipped": [
-            f"{config_text(trial.config)}: {trial.attempt.message}"
-            for trial in study.history
-            if trial.kind == "skipped"
-        ],
         "importances": {each.knob: _figure(each.share) for each in landscape.importances},
         "loaders": [
             [each.num_workers, each.prefetch_factor, _figure(each.rate), _figure(each.low)]

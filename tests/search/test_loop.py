@@ -11,20 +11,17 @@ import pytest
 from autotune.config import Config
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
-from autotune.records import Attempt, Outcome, Part, Request, WorkloadFacts
-from autotune.search import loop as stages
-from autotune.search.forecast import Forecast
-from autotune.search.loop import CONFIRM_SHARE, MAX_DOUBTS, PROBE_SHARE, PROOF_SHARE, Search
+from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.search.loop import CONFIRM_SHARE, PROBE_SHARE, PROOF_SHARE, Search
 from autotune.search.stopping import Ending
 from autotune.search.study import TuningStudy, open_study
-from autotune.storage.keeper import Keeper
+from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
     few_of,
-    four_shared_cores,
     gpu_facts,
     host,
     loader_bound,
@@ -49,8 +46,8 @@ class Run:
     ) -> None:
         self.machine, self.told = machine, list[Progress]()
         self.space, self.clock = few_of(facts, **bounds), Budget(budget, machine.now)
-        with closing(Keeper(storage)) as keeper:
-            self.study: TuningStudy = open_study(self.space, facts, host(), keeper=keeper)
+        with closing(StudyStorage(storage)) as kept:
+            self.study: TuningStudy = open_study(self.space, facts, host(), storage=kept)
             messages = Messages(self.clock, self.told.append)
             given = {"budget": self.clock, "messages": messages, "max_trials": max_trials}
             self.search = Search(runner=machine, study=self.study, space=self.space, **given)
@@ -200,45 +197,5 @@ def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
     run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=45.0)
     assert len(run.machine.calls) == 2
     assert run.machine.calls[1][1].time_limit < 30.0
-    assert [trial.outcome for trial in run.study.trials if trial.kind != "skipped"] == [Outcome.OK]
+    assert [trial.outcome for trial in run.study.trials] == [Outcome.OK]
     assert run.reason == "the budget is spent"
-
-
-def test_a_doubt_that_waits_for_another_host_is_not_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    doubtful, asked = Config(batch_size=16), list[Config]()
-    monkeypatch.setattr(stages, "POLL", 0.0)
-    monkeypatch.setattr(stages, "next_probe", lambda observations, space: None)
-    monkeypatch.setattr(stages, "reason_to_stop", lambda forecast: "the ceiling is reached")
-    monkeypatch.setattr(stages, "at_ceiling", lambda forecast: True)
-    monkeypatch.setattr(Forecast, "doubtful_step", lambda forecast, observations: doubtful)
-
-    def claim_look(keeper: Keeper, part: Part, config: Config) -> bool:
-        asked.append(config)
-        return len(asked) > 2 * MAX_DOUBTS  # until then another has it
-
-    monkeypatch.setattr(Keeper, "claim_look", claim_look)
-    machine = SimulatedMachine(cost=loader_bound)
-    Run(machine)
-    assert [config for config, _ in machine.looks] == [doubtful] * MAX_DOUBTS
-    assert len(asked) == 3 * MAX_DOUBTS
-
-
-def windows_of(machine: SimulatedMachine) -> list[float]:
-    assert len(Run(machine).machine.calls) > stages.LATEST
-    return [request.seconds for _, request in machine.calls]
-
-
-def test_windows_are_short_while_others_take_the_cpus_and_long_again_when_they_are_gone() -> None:
-    assert set(windows_of(SimulatedMachine(cost=four_shared_cores))) == {stages.LARGEST_CAP}
-    busy = SimulatedMachine(
-        cost=four_shared_cores, fails=lambda config: Outcome.SUSPECT if len(busy.calls) <= 2 else None
-    )
-    first, second, *_, last = windows_of(busy)
-    assert (first, second, last) == (stages.LARGEST_CAP, stages.CROWDED_CAP, stages.LARGEST_CAP)
-
-
-@pytest.mark.parametrize(("outcome", "share"), [(None, 0.4), (Outcome.SUSPECT, 0.5)])
-def test_beside_others_more_of_the_budget_is_left_for_confirmation(outcome: Outcome | None, share: float) -> None:
-    run = Run(SimulatedMachine(cost=four_shared_cores, seconds=8.0, fails=lambda config: outcome), budget=200.0)
-    assert run.ending is Ending.BUDGET
-    assert share * 200 <= run.clock.left < share * 200 + 8

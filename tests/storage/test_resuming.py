@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 
 from autotune import load_config
 from tests.test_command_line import Running, environment, wait_until, workload
@@ -22,6 +23,9 @@ KNOBS = ("--num-workers", "0..2", "--prefetch-factor", "2", "--threads", "1", "-
 """Of samples that are waited for: two workers are twice as fast on every machine, so there is a second trial."""
 
 
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
 def start(folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "autotune", *workload("sleeping"), *FLAGS, *KNOBS, "--quiet"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -29,11 +33,17 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def kept_trials(folder: Path) -> list[str]:
-    """The configurations of the whole lines in the study's file, in order."""
+    """The configurations of the search's trials that have ended in the study's file, in order."""
     path = folder / "autotune.study"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    records = [json.loads(line).get("system_attrs", {}).get("autotune:record") for line in lines]
-    return [json.dumps(record["config"]) for record in records if record and record["kind"] != "skipped"]
+    operations = [json.loads(line) for line in lines]
+    ended = {each["trial_id"] for each in operations if each.get("state") in ENDED and "trial_id" in each}
+    records = {
+        each["trial_id"]: each["system_attr"]["autotune:record"]
+        for each in operations
+        if "autotune:record" in each.get("system_attr", {})
+    }
+    return [json.dumps(record["config"]) for number, record in records.items() if number in ended]
 
 
 def test_after_a_kill_the_same_command_repeats_no_finished_trial(

@@ -41,8 +41,8 @@ class StudyFile(JournalFileBackend):
         self._path = path
         self._descriptor = _open_locked(path)
         try:
-            self.left_out = self._repair()
-            """Damaged lines that were left out."""
+            self.notes = self._repair()
+            """Notes for the user, on damaged lines that were left out."""
             super().__init__(str(path))
             _sync_folder(path)
         except BaseException:
@@ -50,7 +50,7 @@ class StudyFile(JournalFileBackend):
             raise
 
     @property
-    def backup(self) -> Path:
+    def _backup(self) -> Path:
         """Where the file is kept as it was before damaged lines were left out."""
         return self._path.with_name(f"{self._path.name}.bak")
 
@@ -74,26 +74,28 @@ class StudyFile(JournalFileBackend):
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _repair(self) -> int:
-        """Cut off a half line at the end; leave damaged lines out, and return their number."""
+    def _repair(self) -> list[str]:
+        """Cut off a half line at the end; leave damaged lines out, and return a note on them."""
         content = _read(self._path, self._descriptor)
         head, newline, tail = content.rpartition(b"\n")
         lines = head.split(b"\n") if newline else []
         sound = [line for line in lines if _is_operation(line)]
-        if len(sound) < len(lines):
+        if count := len(lines) - len(sound):
             self._replace(content, b"".join(line + b"\n" for line in sound))
-        elif tail:
+            left_out = "1 damaged line was" if count == 1 else f"{count} damaged lines were"
+            return [f"{self._path}: {left_out} left out; the original is {self._backup}"]
+        if tail:
             os.ftruncate(self._descriptor, len(content) - len(tail))
-        return len(lines) - len(sound)
+        return []
 
     def _replace(self, content: bytes, repaired: bytes) -> None:
         """Replace a damaged file by a repaired one; a copy of the damaged file stays."""
-        copy = os.open(self.backup, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        copy = os.open(self._backup, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             _write(copy, content)
         finally:
             os.close(copy)
-        shutil.copymode(self._path, self.backup)
+        shutil.copymode(self._path, self._backup)
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             descriptor = _open_locked(temporary)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.messages import Messages, Progress
 from autotune.records import SCHEMA, Attempt, Outcome, Probe, Trial
-from autotune.storage.keeper import Keeper
-from autotune.storage.study_records import RECORD, Identity, Kept, frozen_trial, identify
+from autotune.search.sampler import add_look
+from autotune.storage.identity import Identity, identify
+from autotune.storage.open import StudyStorage
+from autotune.storage.trials import RECORD, frozen_trial, history_of, looks_of
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
 
@@ -39,32 +42,41 @@ def trial(number: int, **changes: Any) -> Trial:
 
 def frozen(record: Trial) -> FrozenTrial:
     settings = {"batch_size": record.config.batch_size}
-    return frozen_trial(record, settings, {"batch_size": IntDistribution(1, 1024)}, -0.5)
+    return frozen_trial(record, settings, {"batch_size": IntDistribution(1, 4096)}, -0.5)
 
 
 @contextmanager
 def opened(
     location: Path | str, identity: Identity = HERE, messages: Messages | None = None, **options: Any
-) -> Iterator[tuple[Keeper, Kept]]:
-    keeper = Keeper(location, **options)
+) -> Iterator[StudyStorage]:
+    storage = StudyStorage(location, **options)
     try:
-        yield keeper, keeper.open(identity, messages)
+        yield storage.open(identity, messages=messages)
     finally:
-        keeper.close()
+        storage.close()
 
 
-def kept_at(location: Path | str, **options: Any) -> Kept:
-    with opened(location, **options) as (_, kept):
-        return kept
+def add(storage: StudyStorage, *numbers: int) -> None:
+    for number in numbers:
+        storage.do(lambda study, number=number: study.add_trial(frozen(trial(number))))
+
+
+def history_at(location: Path | str, **options: Any) -> tuple[Trial, ...]:
+    with opened(location, **options) as storage:
+        return history_of(storage.trials)
+
+
+def batches_at(location: Path | str, **options: Any) -> list[int]:
+    """The numbers that the trials were made with: their batch sizes tell."""
+    return [each.config.batch_size - 32 for each in history_at(location, **options)]
 
 
 def keep(location: Path | str, *numbers: int, finish: bool = False, **options: Any) -> None:
-    with opened(location, **options) as (keeper, _):
-        for number in numbers:
-            keeper.trial(frozen(trial(number)))
+    with opened(location, **options) as storage:
+        add(storage, *numbers)
         if finish:
-            keeper.finish()
-        assert keeper.failure is None
+            storage.finish()
+        assert storage.failure is None
 
 
 @pytest.fixture
@@ -78,19 +90,29 @@ def location(request: pytest.FixtureRequest, path: Path) -> Path | str:
 
 
 def test_everything_that_was_kept_is_there_again(location: Path | str) -> None:
-    confirmation = examples.trial(number=2, kind="confirm")
     told: list[Progress] = []
-    assert kept_at(location, messages=Messages(on_progress=told.append)) == Kept()
-    with opened(location) as (keeper, _):
-        keeper.trial(frozen(trial(0)))
-        keeper.look(PROBE)
-        keeper.trial(frozen(trial(1)))
-        keeper.confirmation(confirmation)
-        keeper.search_ended("the budget is spent")
-    kept = kept_at(location, messages=Messages(on_progress=told.append))
-    assert kept == Kept(trials=(trial(0), trial(1)), probes=(PROBE,), confirmations=(confirmation,))
+    assert history_at(location, messages=Messages(on_progress=told.append)) == ()
+    confirmation = examples.trial(number=1, kind="confirm", round="a-0", entry=0, planned=8)
+    with opened(location) as storage:
+        add(storage, 0)
+        storage.do(lambda study: study.add_trial(frozen(confirmation)))
+        storage.do(lambda study: add_look(study, PROBE))
+        add(storage, 2)
+    with opened(location, messages=Messages(on_progress=told.append)) as storage:
+        assert history_of(storage.trials) == (trial(0), trial(2), confirmation)
+        assert looks_of(storage.attributes, {}) == (PROBE,)
     (said,) = told
     assert "2 trials, the last of 20" in str(said.message)
+
+
+def test_a_look_that_was_taken_twice_is_kept_once_and_a_failed_one_beside_the_next(location: Path | str) -> None:
+    failed = replace(PROBE, part="numerics", attempt=Attempt(outcome=Outcome.TIMEOUT, message="too long"))
+    with opened(location) as storage:
+        for probe in (PROBE, failed, failed, PROBE, replace(PROBE, config=Config(amp="bf16"))):
+            storage.do(lambda study, probe=probe: add_look(study, probe))
+        found = looks_of(storage.attributes, {})
+    assert [(each.part, each.config.amp) for each in found].count(("compute", "off")) == 1
+    assert len(found) == 4
 
 
 # --- whose study it is ---
@@ -104,7 +126,7 @@ def test_what_hears_of_a_study_may_fail_and_is_not_taken_for_the_storage(locatio
 
     with pytest.raises(ValueError, match="a callback"), opened(location, messages=Messages(on_progress=broken)):
         pass
-    assert len(kept_at(location).trials) == 2
+    assert batches_at(location) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +144,14 @@ def test_a_study_of_something_else_is_not_continued_and_the_difference_is_said(
     keep(location, 0, 1, identity=Identity(parts=PARTS | change))
     told: list[Progress] = []
     messages = Messages(on_progress=told.append)
-    with opened(location, messages=messages) as (keeper, kept):
-        assert kept == Kept()
+    with opened(location, messages=messages) as storage:
+        assert storage.trials == ()
         assert messages.notes == tuple(progress.message for progress in told)
         assert len(messages.notes) == 1
         assert said in messages.notes[0]
-        keeper.trial(frozen(trial(0)))
-    assert len(kept_at(location).trials) == 1
-    assert len(kept_at(location, identity=Identity(parts=PARTS | change)).trials) == 2  # nothing is lost
+        add(storage, 0)
+    assert batches_at(location) == [0]
+    assert batches_at(location, identity=Identity(parts=PARTS | change)) == [0, 1]  # nothing is lost
 
 
 @pytest.mark.parametrize(
@@ -150,26 +172,22 @@ def test_an_identity_tells_apart_what_must_not_be_mixed(facts: Any, part: str) -
 # --- the file of one command ---
 
 
-def test_the_file_of_one_command_begins_with_its_first_trial(path: Path) -> None:
-    with opened(path, for_one_run=True) as (keeper, kept):
-        assert kept == Kept()
-        assert not path.exists()
-        keeper.finish()
-        assert not path.exists()
-        keeper.trial(frozen(trial(0)))
-        assert path.exists()
+def test_the_file_of_one_command_goes_where_nothing_was_measured(path: Path) -> None:
+    keep(path, for_one_run=True)
+    assert not path.exists()
+    keep(path, 0, for_one_run=True)
+    assert path.exists()
 
 
 def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_begins_anew(path: Path) -> None:
     keep(path, 0, 1, for_one_run=True)
-    assert len(kept_at(path, for_one_run=True).trials) == 2
+    assert batches_at(path, for_one_run=True) == [0, 1]
     keep(path, 2, for_one_run=True, finish=True)
-    with opened(path, for_one_run=True) as (keeper, kept):
-        assert kept == Kept()
-        assert len(optuna_studies(path)) == 1  # still readable
-        keeper.trial(frozen(trial(0)))
-    assert len(kept_at(path, for_one_run=True).trials) == 1
-    assert len(optuna_studies(path)) == 1  # the finished one was replaced
+    with opened(path, for_one_run=True) as storage:
+        assert storage.trials == ()
+        add(storage, 0)
+    assert batches_at(path, for_one_run=True) == [0]
+    assert optuna_studies(path) == [HERE.name]  # the finished one was replaced
 
 
 def optuna_studies(path: Path) -> list[str]:
@@ -179,7 +197,7 @@ def optuna_studies(path: Path) -> list[str]:
 
 def test_a_file_that_the_user_named_goes_on_for_ever(location: Path | str) -> None:
     keep(location, 0, 1, finish=True)
-    assert len(kept_at(location).trials) == 2
+    assert batches_at(location) == [0, 1]
 
 
 def test_an_unfinished_study_of_another_workload_stays_in_the_file(path: Path) -> None:
@@ -187,8 +205,8 @@ def test_an_unfinished_study_of_another_workload_stays_in_the_file(path: Path) -
     keep(path, 0, 1, identity=other, for_one_run=True)
     keep(path, 0, for_one_run=True, finish=True)
     keep(path, 0, for_one_run=True)
-    assert len(kept_at(path, identity=other, for_one_run=True).trials) == 2
-    assert len(kept_at(path, for_one_run=True).trials) == 1
+    assert batches_at(path, identity=other, for_one_run=True) == [0, 1]
+    assert batches_at(path, for_one_run=True) == [0]
 
 
 # --- damage ---
@@ -199,11 +217,10 @@ def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_
     whole = path.stat().st_size
     keep(path, 2)
     content = path.read_bytes()
-    cuts = {*range(whole, len(content), 97), whole + 1, len(content) - 2, len(content) - 1}
-    for cut in sorted(cuts):
+    for cut in range(whole + 1, len(content), 7):
         path.write_bytes(content[:cut])
         keep(path, 3)
-        assert [each.number for each in kept_at(path).trials] == [0, 1, 3]
+        assert batches_at(path) == [0, 1, 3]
     assert [each.name for each in path.parent.iterdir()] == ["a.study"]  # a torn line needs no copy
 
 
@@ -211,7 +228,7 @@ def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_
 def test_a_file_whose_first_line_was_cut_off_is_a_new_one(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     keep(path, 0)
-    assert len(kept_at(path).trials) == 1
+    assert batches_at(path) == [0]
 
 
 def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(path: Path) -> None:
@@ -221,13 +238,12 @@ def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(path: Path) -> 
     lines[damaged] = lines[damaged][:100] + b"\xff\0" + lines[damaged][102:]
     path.write_bytes(b"".join(lines))
     messages = Messages()
-    with opened(path, messages=messages) as (keeper, kept):
-        assert [each.number for each in kept.trials] == [0, 2]
+    with opened(path, messages=messages) as storage:
         assert messages.notes == (f"{path}: 1 damaged line was left out; the original is {path}.bak",)
-        keeper.trial(frozen(trial(3)))
-        assert keeper.failure is None
+        add(storage, 3)
+        assert storage.failure is None
     assert Path(f"{path}.bak").read_bytes() == b"".join(lines)
-    assert [each.number for each in kept_at(path).trials] == [0, 2, 3]
+    assert batches_at(path) == [0, 2, 3]
 
 
 def test_a_repaired_file_is_as_private_as_it_was(path: Path) -> None:
@@ -249,19 +265,22 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
+def numbers(record: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = record["attempt"]["payload"]["measurement"]
+    return found
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda record: record.update(measurement=3), "trial.measurement: is 3; allowed: an object"),
-        (lambda record: record["measurement"].update(samples_per_second="x"), "samples_per_second: is 'x'"),
-        (lambda record: record["measurement"].update(samples_per_second=-1), "-1.0 was never measured"),
-        (lambda record: record["measurement"].update(memory_limit_bytes=10**400), "memory_limit_bytes: is 1000"),
-        (lambda record: record["measurement"].pop("steps"), "lacks one of steps"),
+        (lambda record: record["attempt"].update(payload=3), "payload: is 3; allowed: one of measurement"),
+        (lambda record: numbers(record).update(samples_per_second="x"), "samples_per_second: is 'x'"),
+        (lambda record: numbers(record).update(samples_per_second=-1), "-1.0 was never measured"),
+        (lambda record: numbers(record).update(memory_limit_bytes=10**400), "memory_limit_bytes: is 1000"),
+        (lambda record: numbers(record).pop("steps"), "lacks one of steps"),
         (lambda record: record.update(config={"dataloader": {"batch_size": -1}}), "allowed: a configuration"),
         (lambda record: record.update(kind="search"), "the baseline's trial is missing"),
-        (lambda record: record.update(number=True), "trial.number: is True; allowed: int"),
         (lambda record: record.update(surprise=1), "unknown field 'surprise'"),
-        (lambda record: record.update(planned=0), "0 was never measured"),
     ],
 )
 def test_a_record_that_is_none_is_a_clear_error(
@@ -297,15 +316,15 @@ def test_an_operation_that_is_none_is_a_clear_error(path: Path, line: bytes) -> 
 def test_a_file_that_is_no_study_is_refused_and_left_alone(path: Path, content: bytes, for_one_run: bool) -> None:
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"the file exists and is not a study.*another file"):
-        kept_at(path, for_one_run=for_one_run)
+        history_at(path, for_one_run=for_one_run)
     assert path.read_bytes() == content
 
 
 def test_a_file_that_is_far_too_large_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.storage.study_file.MAX_BYTES", 100)
+    monkeypatch.setattr("autotune.storage.journal.MAX_BYTES", 100)
     path.write_bytes(b'{"op_code":0}\n' * 100)
     with pytest.raises(StorageError, match="larger than 100 bytes"):
-        kept_at(path)
+        history_at(path)
 
 
 @pytest.mark.parametrize(
@@ -316,13 +335,12 @@ def test_a_storage_that_cannot_be_opened_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StorageError, match=f"--storage {location}: cannot be opened: "):
-        kept_at(location)
+        history_at(location)
 
 
 def test_a_password_is_not_shown() -> None:
-    keeper = Keeper("nosuch://me:secret@host/db")
     with pytest.raises(StorageError, match=r"nosuch://me:\*\*\*@host/db") as caught:
-        keeper.open(HERE)
+        StudyStorage("nosuch://me:secret@host/db").open(HERE)
     assert "secret" not in str(caught.value)
 
 
@@ -330,7 +348,7 @@ def test_a_damaged_database_is_a_clear_error(path: Path) -> None:
     keep(f"sqlite:///{path}", 0)
     path.write_bytes(path.read_bytes()[:5000] + b"\xff" * 20_000)
     with pytest.raises(StorageError, match="cannot be opened"):
-        kept_at(f"sqlite:///{path}")
+        history_at(f"sqlite:///{path}")
 
 
 # --- what fails while the search goes on ---
@@ -347,67 +365,75 @@ def full_disk(largest: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn(path: Path) -> None:
-    with opened(path) as (keeper, _):
-        keeper.trial(frozen(trial(0)))
+def test_a_disk_that_is_full_is_said_once_and_nothing_is_torn_or_lost(path: Path) -> None:
+    said: list[Progress] = []
+    with opened(path, messages=Messages(on_progress=said.append)) as storage:
+        add(storage, 0)
         size = path.stat().st_size
         with full_disk(size + 500):
-            keeper.trial(frozen(trial(1)))
-        assert keeper.failure == f"the study could not be saved: {path}: {os.strerror(errno.EFBIG)}"
-        keeper.trial(frozen(trial(2)))
-        assert not keeper.is_kept
+            add(storage, 1)
+        assert storage.failure == f"the study could not be saved: {path}: {os.strerror(errno.EFBIG)}"
+        add(storage, 2)
+        assert not storage.is_kept
+        assert [each.batch_size - 32 for each in (t.config for t in history_of(storage.trials))] == [0, 1, 2]
+    assert [each.message for each in said] == [storage.failure]
     assert path.stat().st_size == size
-    assert len(kept_at(path).trials) == 1
+    assert batches_at(path) == [0]
 
 
 @pytest.mark.parametrize("vanish", [Path.unlink, lambda path: path.rename(f"{path}.moved")])
 def test_a_file_that_is_taken_away_is_said_and_not_made_again(path: Path, vanish: Callable[[Path], object]) -> None:
-    with opened(path) as (keeper, _):
-        keeper.trial(frozen(trial(0)))
+    with opened(path) as storage:
+        add(storage, 0)
         vanish(path)
-        keeper.trial(frozen(trial(1)))
-        assert "was removed or replaced meanwhile" in str(keeper.failure)
+        add(storage, 1)
+        assert "was removed or replaced meanwhile" in str(storage.failure)
+        assert len(history_of(storage.trials)) == 2
     assert not path.exists()
 
 
-def test_a_database_that_is_gone_is_said(path: Path) -> None:
-    with opened(f"sqlite:///{path}") as (keeper, _):
-        keeper.trial(frozen(trial(0)))
+def test_a_database_that_is_gone_goes_on_in_a_file(path: Path) -> None:
+    with opened(f"sqlite:///{path}", local=path.with_name("autotune.study")) as storage:
+        add(storage, 0)
         path.write_bytes(b"\xff" * 9000)
-        keeper.trial(frozen(trial(1)))
-        assert "the study could not be saved: sqlite:///" in str(keeper.failure)
+        add(storage, 1)
+        assert "the run goes on without it" in str(storage.failure)
+    (local,) = path.parent.glob("autotune-*.study")
+    assert f"--storage {local} continues it" in str(storage.failure)
+    assert batches_at(local) == [0, 1]
 
 
 @pytest.mark.parametrize("for_one_run", [False, True])
 def test_what_cannot_be_created_is_an_error_where_it_was_named_and_a_note_where_not(
     tmp_path: Path, for_one_run: bool
 ) -> None:
-    keeper = Keeper(tmp_path / "missing" / "a.study", for_one_run=for_one_run)
+    storage = StudyStorage(tmp_path / "missing" / "a.study", for_one_run=for_one_run)
     if not for_one_run:
         with pytest.raises(StorageError, match="No such file"):
-            keeper.open(HERE)
+            storage.open(HERE)
         return
-    keeper.open(HERE)
-    keeper.trial(frozen(trial(0)))
-    assert keeper.failure == f"the study could not be saved: {tmp_path}/missing/a.study: No such file or directory"
+    storage.open(HERE)
+    add(storage, 0)
+    assert storage.failure == f"the study could not be saved: {tmp_path}/missing/a.study: No such file or directory"
+    assert len(storage.trials) == 1
 
 
 # --- other processes ---
 
 
 def test_a_second_run_is_told_who_holds_the_file(path: Path) -> None:
-    with opened(path) as (keeper, _):
+    with opened(path) as storage:
         with pytest.raises(StorageError, match=f"process {os.getpid()} is writing it; wait until that has ended"):
-            kept_at(path)
-        keeper.trial(frozen(trial(0)))
-    assert len(kept_at(path).trials) == 1
+            history_at(path)
+        add(storage, 0)
+    assert batches_at(path) == [0]
 
 
 HOLDING = textwrap.dedent(
     """
     import sys, time
     from pathlib import Path
-    from autotune.storage.study_file import StudyFile
+    from autotune.storage.journal import StudyFile
     file = StudyFile(Path(sys.argv[1]))
     Path(sys.argv[1] + ".lock").symlink_to(sys.argv[1])  # as Optuna locks
     print("locked", flush=True)
@@ -422,21 +448,21 @@ def test_a_run_that_was_killed_holds_nothing(path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(StorageError, match=f"process {process.pid} is writing it"):
-            kept_at(path)
+            history_at(path)
         process.send_signal(signal.SIGKILL)
         process.wait()
         keep(path, 0)  # at once, in spite of the lock that Optuna would wait half a minute for
-    assert len(kept_at(path).trials) == 1
+    assert batches_at(path) == [0]
 
 
 def test_a_study_that_was_closed_is_free_although_a_forked_process_lives_on(path: Path) -> None:
-    with opened(path) as (keeper, _):
-        keeper.trial(frozen(trial(0)))
+    with opened(path) as storage:
+        add(storage, 0)
         child = os.fork()
         if not child:
             signal.pause()
     try:
-        assert len(kept_at(path).trials) == 1
+        assert batches_at(path) == [0]
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -451,4 +477,4 @@ def test_a_file_system_without_locks_keeps_studies_too(
 
     monkeypatch.setattr("fcntl.flock", flock)
     keep(path, 0)
-    assert len(kept_at(path).trials) == 1
+    assert batches_at(path) == [0]

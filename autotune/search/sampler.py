@@ -1,0 +1,207 @@
+"""The Optuna sampler that knows what a DataLoader and a training step are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.config import Config
+from autotune.encoding import from_json, to_json
+from autotune.host import Host
+from autotune.limits import MemoryLimit
+from autotune.records import Probe, Trial, WorkloadFacts
+from autotune.search.forecast import Forecast, feasible, forecast_of
+from autotune.search.observations import Observations
+from autotune.search.space import Space
+from autotune.storage.trials import (
+    BY,
+    is_failed_baseline,
+    is_record,
+    looks_of,
+    system_attributes,
+    trial_of,
+    write_look,
+)
+
+SETUP = "autotune:setup"
+"""System attribute of a study: workload, machine, memory and space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The subject of a study."""
+
+    facts: WorkloadFacts
+    """The workload."""
+    host: Host
+    """The machine."""
+    memory_limit: MemoryLimit
+    """How much of the memory may be used."""
+    space: Space
+    """The values that may vary."""
+
+    def settings(self, config: Config) -> dict[str, Any]:
+        """Return the parameters of a configuration; torch's own number of threads as the number that it is."""
+        settings = self.space.settings(config)
+        return {**settings, "threads": settings["threads"] or self.facts.intra_op_threads}
+
+    def config(self, settings: Mapping[str, Any]) -> Config:
+        """Return the configuration of parameters. Raises ``KeyError`` where one is missing."""
+        known = settings["threads"] if settings["threads"] in self.space.values["threads"] else None
+        return self.space.at({**settings, "threads": known})
+
+    @property
+    def distributions(self) -> dict[str, IntDistribution | CategoricalDistribution]:
+        """The distribution of every parameter; numbers that lie unevenly are choices, so that none between is drawn."""
+        own = self.facts.intra_op_threads
+        found = {
+            knob: distribution(tuple(own if value is None else value for value in values))
+            for knob, values in self.space.values.items()
+        }
+        return found | {"persistent_workers": CategoricalDistribution((False, True))}  # an answer may have either
+
+    def write(self, study: Study) -> None:
+        """Write the setup to a study."""
+        parts = {name: to_json(getattr(self, name)) for name in ("facts", "host", "memory_limit")}
+        study._storage.set_study_system_attr(study._study_id, SETUP, {**parts, "space": self.space.to_document()})
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Setup:
+        """Return the setup that a study holds. Raises ``ValueError`` where it is damaged."""
+        return cls(
+            facts=from_json(WorkloadFacts, document["facts"]),
+            host=from_json(Host, document["host"]),
+            memory_limit=from_json(MemoryLimit, document["memory_limit"]),
+            space=Space.from_document(document["space"]),
+        )
+
+
+def distribution(values: tuple[Any, ...]) -> IntDistribution | CategoricalDistribution:
+    """Return the distribution of a parameter with these values, in order."""
+    are_numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    steps = {later - value for value, later in pairwise(values)} if are_numbers else set()
+    if len(steps) == 1:
+        return IntDistribution(values[0], values[-1], step=steps.pop())
+    return CategoricalDistribution(values)
+
+
+class PredictiveSampler(BaseSampler):
+    """Optuna sampler that predicts samples per second from looks at the parts of training, and from all trials.
+
+    It computes everything from the study: ``autotune`` writes workload, machine and space to it, and looks with
+    ``add_look``.
+    """
+
+    def __init__(self, *, independent_sampler: BaseSampler | None = None) -> None:
+        """Take a sampler for parameters that are no knobs of training; random by default."""
+        self._independent = independent_sampler or RandomSampler()
+        self._setup: tuple[object, Setup] | None = None
+        self._trials: dict[int, Trial] = {}
+        self._looks: dict[str, Probe] = {}
+        self._forecast: tuple[object, Forecast] | None = None
+
+    def reseed_rng(self) -> None:
+        """Give the sampler of other parameters another seed; nothing here is drawn at random."""
+        self._independent.reseed_rng()
+
+    def forecast(self, study: Study) -> Forecast:
+        """Return the whole space as it looks now. Raises ``ValueError`` where the baseline was not measured."""
+        return self.forecast_from(study.get_trials(deepcopy=False), system_attributes(study))
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return the distributions of all knobs."""
+        attributes = system_attributes(study)
+        return dict(self.setup(attributes).distributions) if SETUP in attributes else {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the parameters of the baseline in a new study, then those that are likely to win most."""
+        if not search_space:
+            return {}
+        trials, attributes = study.get_trials(deepcopy=False), system_attributes(study)
+        config = self.proposal(trials, attributes, trial.number)
+        return {} if config is None else self.setup(attributes).settings(config)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return the value of a parameter that is no knob, or of a knob where no configuration could win."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def proposal(
+        self, trials: Iterable[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
+    ) -> Config | None:
+        """Return the next configuration to measure, or ``None`` when none is left that could win.
+
+        Where nothing beside the baseline has given a number, the most promising one even though it may not win.
+        """
+        observations = self.observations(trials, attributes, besides)
+        if not observations.trials:
+            return self.setup(attributes).space.base
+        forecast = self.forecast_from(trials, attributes, besides)
+        proposal = forecast.proposal()
+        return proposal if proposal or rivals(observations, forecast) else forecast.most_promising()
+
+    def forecast_from(
+        self, trials: Iterable[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
+    ) -> Forecast:
+        """Return the forecast from a study's trials and system attributes, ``besides`` as in ``observations``."""
+        found = self.observations(trials, attributes, besides)
+        version = tuple(trial.number for trial in found.trials), len(found.probes), found.claimed
+        if self._forecast is None or self._forecast[0] != version:
+            self._forecast = version, forecast_of(found, self.setup(attributes).space)
+        return self._forecast[1]
+
+    def observations(
+        self, trials: Iterable[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
+    ) -> Observations:
+        """Return all measurements in a study; the running trial of number ``besides`` does not count.
+
+        Raises ``ValueError`` where a record is damaged.
+        """
+        trials, setup = tuple(trials), self.setup(attributes)
+        for each in trials:
+            if each.number not in self._trials and is_record(each):
+                self._trials[each.number] = trial_of(each)
+        known = (self._trials[each.number] for each in trials if each.number in self._trials)
+        return Observations(
+            facts=setup.facts,
+            host=setup.host.for_rank(setup.space.base.ranks),
+            memory_limit=setup.memory_limit,
+            trials=tuple(trial for trial in known if trial.kind != "confirm" and not is_failed_baseline(trial)),
+            probes=looks_of(attributes, self._looks),
+            claimed=tuple(config for _, config in running(setup, trials, besides)),
+        )
+
+    def setup(self, attributes: Mapping[str, Any]) -> Setup:
+        """Return the setup of a study from its system attributes."""
+        document = attributes[SETUP]
+        if self._setup is None or self._setup[0] != document:
+            self._setup = document, Setup.of(document)
+        return self._setup[1]
+
+
+def add_look(study: Study, probe: Probe) -> None:
+    """Add a look at a part of training to a study."""
+    write_look(study, probe, len(looks_of(system_attributes(study), {})))
+
+
+def running(setup: Setup, trials: Iterable[FrozenTrial], besides: int | None = None) -> list[tuple[str, Config]]:
+    """Return who measures which configuration now, but for the running trial of number ``besides``."""
+    found = (each for each in trials if each.state is TrialState.RUNNING and each.number != besides)
+    return [(each.user_attrs[BY], setup.config(each.params)) for each in found if BY in each.user_attrs]
+
+
+def rivals(observations: Observations, forecast: Forecast) -> list[Trial]:
+    """Return the allowed trials with numbers beside the baseline: a study that goes on may hold others."""
+    trials = [trial for trial in feasible(observations) if trial.kind != "baseline"]
+    inside = [trial for trial in trials if trial.config in forecast.position]
+    return [trial for trial in inside if observations.distrust(trial.config.amp) is None]

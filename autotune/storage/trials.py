@@ -1,0 +1,193 @@
+"""The form of a search in an Optuna study: values for people in Optuna's tools, autotune's records beside them.
+
+Parameters, values, constraints and user attributes are for people and Optuna. The records are system attributes, which
+those tools do not show: from them a study goes on and a report is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autotune.encoding import from_json, result_from_json, to_json
+from autotune.records import Probe, Trial
+from autotune.result import Result, verdict_text
+
+RECORD = "autotune:record"
+"""System attribute of a trial: the whole of it, but for its number."""
+ENDED = "autotune:ended"
+"""System attribute of a trial: when it ended, in UTC. Optuna's own times are the local ones of each host."""
+LOOK, RESULT = "autotune:look", "autotune:result"
+"""System attributes of a study. The subject of a look follows, so that two tuners write the same look once."""
+BY = "measured by"
+"""User attribute of a trial that is or was measured: host and process."""
+FEASIBLE = "memory"
+"""Constraint of a trial: by which share it exceeds the memory that may be used."""
+MOST = 1e15
+"""No rate, time or memory is as large."""
+ENDED_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def is_record(frozen: FrozenTrial) -> bool:
+    """Return whether a trial is one of autotune's that has ended."""
+    return frozen.state in ENDED_STATES and RECORD in frozen.system_attrs
+
+
+def trial_of(frozen: FrozenTrial) -> Trial:
+    """Return the record in a trial that has ended. Raises ``ValueError`` where it is damaged."""
+    values = frozen.system_attrs[RECORD]
+    if not isinstance(values, Mapping):
+        raise ValueError(f"trial {frozen.number}: holds no record")
+    trial = from_json(Trial, {**values, "number": frozen.number})
+    if (measured := trial.measurement) and not 0 < measured.samples_per_second < MOST:
+        raise ValueError(f"trial {trial.number}: {measured.samples_per_second} was never measured")
+    return trial
+
+
+def write_trial(study: Study, running: optuna.Trial, trial: Trial, violation: float) -> None:
+    """End a running trial with its record; ``violation`` is positive where it is infeasible."""
+    ended = frozen_trial(trial, {}, {}, violation)
+    for key, value in ended.user_attrs.items():
+        running.set_user_attr(key, value)
+    for key, value in ended.system_attrs.items():
+        study._storage.set_trial_system_attr(running._trial_id, key, value)
+    study.tell(running, ended.value, state=ended.state)
+
+
+def frozen_trial(
+    trial: Trial, settings: Mapping[str, Any], distributions: Mapping[str, BaseDistribution], violation: float
+) -> FrozenTrial:
+    """Return a trial as Optuna keeps it; ``violation`` is positive where it is infeasible."""
+    record = to_json(trial)
+    del record["number"]
+    frozen = create_trial(
+        state=TrialState.COMPLETE if trial.rate is not None else TrialState.PRUNED,
+        value=trial.rate,
+        params=dict(settings),
+        distributions=dict(distributions),
+        user_attrs=_in_words(trial),
+        system_attrs={RECORD: record, ENDED: datetime.now(UTC).isoformat()},
+        constraints={FEASIBLE: violation},
+    )
+    if frozen.datetime_complete:
+        frozen.datetime_start = frozen.datetime_complete - timedelta(seconds=trial.attempt.seconds)
+    return frozen
+
+
+def _in_words(trial: Trial) -> dict[str, Any]:
+    """Return the attributes of a trial to show beside its parameters."""
+    words: dict[str, Any] = {"kind": trial.kind, "outcome": str(trial.outcome)}
+    if trial.attempt.message:
+        words["message"] = trial.attempt.message
+    if trial.round is not None:
+        words["round"] = trial.round
+    if trial.predicted is not None:
+        words["expected samples/s"] = _rounded(trial.predicted)
+    if trial.bound is not None:
+        words["samples/s at most"] = _rounded(trial.bound)
+    if measured := trial.measurement:
+        words["samples/s of the step alone"] = _rounded(measured.ceiling_samples_per_second)
+        words["peak memory in GiB"] = _rounded(measured.peak_memory_bytes / 2**30)
+        step = measured.step_time
+        words["waiting for data in %"] = _rounded(100 * step.data_wait / step.total) if step.total else 0.0
+    return words
+
+
+def write_look(study: Study, probe: Probe, number: int) -> None:
+    """Add a look to a study, the ``number``-th there."""
+    config = probe.config
+    settings = [config.batch_size, config.amp, config.intra_op_threads or 0, config.num_workers, *config.options]
+    subject = ":".join(map(str, [LOOK, probe.part, *settings]))
+    known = {key: look for key, look in system_attributes(study).items() if key.rpartition(":")[0] == subject}
+    same = next((key for key, look in known.items() if look["attempt"]["payload"]), f"{subject}:{len(known)}")
+    study._storage.set_study_system_attr(study._study_id, same, {"number": number, **to_json(probe)})
+
+
+def system_attributes(study: Study) -> dict[str, Any]:
+    """Return the attributes of a study that Optuna's tools do not show."""
+    return study._storage.get_study_system_attrs(study._study_id)
+
+
+def looks_of(attributes: Mapping[str, Any], parsed: dict[str, Probe]) -> tuple[Probe, ...]:
+    """Return the looks among a study's system attributes, in order; ``parsed`` holds those that were read before.
+
+    Raises ``ValueError`` where one is damaged.
+    """
+    numbered = sorted((look["number"], key) for key, look in attributes.items() if key.startswith(f"{LOOK}:"))
+    for _, key in numbered:
+        if key not in parsed:
+            parsed[key] = from_json(Probe, {name: value for name, value in attributes[key].items() if name != "number"})
+    return tuple(parsed[key] for _, key in numbered)
+
+
+def describe_result(result: Result) -> dict[str, Any]:
+    """Return the attributes of a result to show at its study."""
+    document = result.config.to_document()
+    return {
+        "verdict": verdict_text(result.verdict, result.most_gain),
+        "sentence": result.sentence,
+        "times faster": _rounded(result.speedup),
+        "confirmed samples/s": _rounded(result.samples_per_second),
+        "answer": {name: part for name, part in document.items() if name in ("dataloader", "training", "threads")},
+        "limited by": result.bottleneck or "unknown",
+        "tuned": f"{result.facts.model_name} on {result.facts.dataset_name}",
+    }
+
+
+def write_result(study: Study, result: Result) -> None:
+    """Write the result of a run; its trials are there already."""
+    kept: dict[str, Any] = {"measurements": len(result.history), "result": to_json(result)}
+    study._storage.set_study_system_attr(study._study_id, RESULT, kept)
+    for name, value in describe_result(result).items():
+        study.set_user_attr(name, value)
+
+
+def result_of(attributes: Mapping[str, Any], history: tuple[Trial, ...]) -> tuple[Result | None, int]:
+    """Return the result of the last run that has ended, and how many measurements there are since.
+
+    Raises ``ValueError`` where it is damaged.
+    """
+    if RESULT not in attributes:
+        return None, len(history)
+    kept = attributes[RESULT]
+    return result_from_json(kept["result"], history), max(0, len(history) - int(kept["measurements"]))
+
+
+def history_of(frozen: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
+    """Return all trials that have ended, confirmations last; failed baselines only where no baseline worked.
+
+    Raises ``ValueError`` where one is damaged, or the baseline is missing.
+    """
+    ended = [trial_of(each) for each in frozen if is_record(each)]
+    worked = [trial for trial in ended if not is_failed_baseline(trial)]
+    searched = [trial for trial in worked if trial.kind != "confirm"]
+    if worked and (not searched or searched[0].kind != "baseline"):
+        raise ValueError("the baseline's trial is missing")
+    return (*searched, *(trial for trial in worked if trial.kind == "confirm")) if worked else tuple(ended)
+
+
+def is_failed_baseline(trial: Trial) -> bool:
+    """Return whether a trial is a baseline without numbers: it is measured again."""
+    return trial.kind == "baseline" and trial.measurement is None
+
+
+def ended_at(frozen: Iterable[FrozenTrial]) -> datetime | None:
+    """Return when the last trial ended of which there is a record, in UTC."""
+    return max(_ended(frozen), default=None)
+
+
+def _ended(frozen: Iterable[FrozenTrial]) -> Iterator[datetime]:
+    for each in filter(is_record, frozen):
+        with suppress(KeyError, TypeError, ValueError):
+            yield datetime.fromisoformat(each.system_attrs[ENDED]).astimezone(UTC)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
