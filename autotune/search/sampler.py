@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,9 +14,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
-from autotune.host import Host
+from autotune.host import Host, inspect_host
 from autotune.limits import MemoryLimit
 from autotune.records import Probe, Trial, WorkloadFacts
+from autotune.search import rates
 from autotune.search.forecast import Forecast, feasible, forecast_of
 from autotune.search.observations import Observations
 from autotune.search.space import Space
@@ -117,8 +118,11 @@ class PredictiveSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the distributions of all knobs."""
-        attributes = system_attributes(study)
-        return dict(self.setup(attributes).distributions) if SETUP in attributes else {}
+        trials, attributes = study.get_trials(deepcopy=False), system_attributes(study)
+        setup = self.setup(trials, attributes)
+        if setup is None:
+            return {}
+        return dict(setup.distributions) if SETUP in attributes else rates.knobs_of(trials)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -127,8 +131,10 @@ class PredictiveSampler(BaseSampler):
         if not search_space:
             return {}
         trials, attributes = study.get_trials(deepcopy=False), system_attributes(study)
-        config = self.proposal(trials, attributes, trial.number)
-        return {} if config is None else self.setup(attributes).settings(config)
+        setup, config = self.setup(trials, attributes), self.proposal(trials, attributes, trial.number)
+        if setup is None or config is None:
+            return {}
+        return {name: value for name, value in setup.settings(config).items() if name in search_space}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -137,7 +143,7 @@ class PredictiveSampler(BaseSampler):
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def proposal(
-        self, trials: Iterable[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
+        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
     ) -> Config | None:
         """Return the next configuration to measure, or ``None`` when none is left that could win.
 
@@ -145,48 +151,66 @@ class PredictiveSampler(BaseSampler):
         """
         observations = self.observations(trials, attributes, besides)
         if not observations.trials:
-            return self.setup(attributes).space.base
+            return self._known_setup(trials, attributes).space.base
         forecast = self.forecast_from(trials, attributes, besides)
         proposal = forecast.proposal()
         return proposal if proposal or rivals(observations, forecast) else forecast.most_promising()
 
     def forecast_from(
-        self, trials: Iterable[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
+        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
     ) -> Forecast:
         """Return the forecast from a study's trials and system attributes, ``besides`` as in ``observations``."""
         found = self.observations(trials, attributes, besides)
         version = tuple(trial.number for trial in found.trials), len(found.probes), found.claimed
         if self._forecast is None or self._forecast[0] != version:
-            self._forecast = version, forecast_of(found, self.setup(attributes).space)
+            self._forecast = version, forecast_of(found, self._known_setup(trials, attributes).space)
         return self._forecast[1]
 
     def observations(
-        self, trials: Iterable[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
+        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
     ) -> Observations:
         """Return all measurements in a study; the running trial of number ``besides`` does not count.
 
         Raises ``ValueError`` where a record is damaged.
         """
-        trials, setup = tuple(trials), self.setup(attributes)
-        for each in trials:
-            if each.number not in self._trials and is_record(each):
-                self._trials[each.number] = trial_of(each)
-        known = (self._trials[each.number] for each in trials if each.number in self._trials)
+        setup, looks = self._known_setup(trials, attributes), looks_of(attributes, self._looks)
+        if SETUP in attributes:
+            for each in trials:
+                if each.number not in self._trials and is_record(each):
+                    self._trials[each.number] = trial_of(each)
+            known = (self._trials[each.number] for each in trials if each.number in self._trials)
+            ended = tuple(trial for trial in known if trial.kind != "confirm" and not is_failed_baseline(trial))
+        else:
+            ended = rates.trials_of(trials)
+            looks = looks or rates.looks_at(ended, setup.facts.amp_modes)
         return Observations(
             facts=setup.facts,
             host=setup.host.for_rank(setup.space.base.ranks),
             memory_limit=setup.memory_limit,
-            trials=tuple(trial for trial in known if trial.kind != "confirm" and not is_failed_baseline(trial)),
-            probes=looks_of(attributes, self._looks),
+            trials=ended,
+            probes=looks,
             claimed=tuple(config for _, config in running(setup, trials, besides)),
         )
 
-    def setup(self, attributes: Mapping[str, Any]) -> Setup:
-        """Return the setup of a study from its system attributes."""
-        document = attributes[SETUP]
+    def setup(self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Setup | None:
+        """Return the setup of a study; of one of the reader's own from the parameters of its trials, if there are."""
+        document = attributes.get(SETUP) or rates.knobs_of(trials)
+        if not attributes.get(SETUP) and not rates.trials_of(trials):
+            return None
         if self._setup is None or self._setup[0] != document:
-            self._setup = document, Setup.of(document)
+            self._setup = document, Setup.of(document) if SETUP in attributes else self._setup_of(trials)
         return self._setup[1]
+
+    def _known_setup(self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Setup:
+        setup = self.setup(trials, attributes)
+        if setup is None:
+            raise ValueError("the study holds no trial with a rate")
+        return setup
+
+    def _setup_of(self, trials: Sequence[FrozenTrial]) -> Setup:
+        """Return the setup of a study whose trials hold parameters and rates alone."""
+        host, space = inspect_host(), rates.space_of(trials)
+        return Setup(facts=rates.facts_of(host, space), host=host, memory_limit=MemoryLimit(), space=space)
 
 
 def add_look(study: Study, probe: Probe) -> None:

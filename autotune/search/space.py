@@ -139,11 +139,11 @@ def build_space(
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
     dropped = () if baseline.num_workers else WORKER_OPTIONS
     present = {knob: (getattr(baseline, _FIELDS.get(knob, knob)),) for knob in KNOBS if knob not in dropped}
-    values = {knob: _ordered({*allowed[knob], *present.get(knob, ())}, threads) for knob in KNOBS}
+    values = {knob: ordered({*allowed[knob], *present.get(knob, ())}, threads) for knob in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     return Space(
         values,
-        {knob: _ordered(allowed[knob], threads) for knob in KNOBS},
+        {knob: ordered(allowed[knob], threads) for knob in KNOBS},
         baseline,
         global_batch_size=global_batch_size,
         decides_persistence=decides,
@@ -160,7 +160,8 @@ def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]
     return divisors
 
 
-def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
+def ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
+    """Return the values of a knob in order; ``None`` stands for torch's own number of ``threads``."""
     return tuple(
         sorted(values, key=lambda v: AMP_MODES.index(v) if isinstance(v, str) else threads if v is None else v)
     )
