@@ -28,6 +28,8 @@ OWN = 0.02
 """Standard deviation of an error that each configuration has for itself, in logarithms."""
 STEP_SCALES = (2.0, 1.0, 1.5)
 """How far, in doublings of batch size and threads and in steps of precision, errors of steps resemble each other."""
+OPTION_SCALE = 1.5
+"""How far they do with and without an option, which are as far apart as two precisions."""
 LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
 """How far errors of loaders resemble each other, in doublings of batch size, workers and prefetch factor, and for
 pinning."""
@@ -117,10 +119,17 @@ def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
 
 
 def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int) -> _Points:
+    options = sorted({option for config in configs for option in config.options})
     step = [
-        (math.log2(c.batch_size), math.log2(c.intra_op_threads or own_threads), 2.0 * AMP_MODES.index(c.amp))
+        (
+            math.log2(c.batch_size),
+            math.log2(c.intra_op_threads or own_threads),
+            2.0 * AMP_MODES.index(c.amp),
+            *(2.0 * (option in c.options) for option in options),
+        )
         for c in configs
     ]
+    step_scales = (*STEP_SCALES, *(OPTION_SCALE for _ in options))
     loader = [
         (
             math.log2(c.batch_size),
@@ -131,7 +140,7 @@ def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int)
         for c in configs
     ]
     return _Points(
-        np.array(step) / STEP_SCALES, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
+        np.array(step) / step_scales, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
     )
 
 

@@ -26,8 +26,8 @@ from autotune.messages import Messages
 from autotune.records import Attempt, Kind, Outcome, Part, Probe, Trial, WorkloadFacts
 from autotune.result import Landscape
 from autotune.search.feasibility import reason_against
-from autotune.search.forecast import GAIN, Forecast, cost, feasible, forecast_of, landscape
-from autotune.search.observations import Observations
+from autotune.search.forecast import Forecast, cost, feasible, forecast_of, landscape
+from autotune.search.observations import GAIN, Observations
 from autotune.search.space import Space
 from autotune.signals import shielded
 from autotune.storage.keeper import Keeper
@@ -217,7 +217,8 @@ class TuningStudy:
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a probe beside the study's trials."""
-        message = _reason_against(attempt, config.amp) if part == "numerics" else attempt.message
+        further = ", ".join(option for option in self._space.options if option in config.options)
+        message = _reason_against(attempt, config.amp, further) if part == "numerics" else attempt.message
         probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
         with shielded():
             self._probes.append(probe)
@@ -357,10 +358,11 @@ def _without_repetitions(probes: Iterable[Probe]) -> Iterator[Probe]:
             found.add((probe.part, probe.config))
 
 
-def _reason_against(attempt: Attempt, amp: str) -> str:
+def _reason_against(attempt: Attempt, amp: str, further: str) -> str:
     if attempt.numerics is None:
-        return f"whether {amp} trains this model like fp32 could not be checked: {attempt.message or attempt.outcome}"
-    return reason_against(attempt.numerics, amp) or ""
+        why = attempt.message or attempt.outcome
+        return f"whether {further or amp} trains this model like fp32 could not be checked: {why}"
+    return reason_against(attempt.numerics, amp, further) or ""
 
 
 def _note(record: Trial) -> str:

@@ -39,7 +39,7 @@ def separate(*others: tuple[int, str, int]) -> ComputeModel:
 def test_measured_steps_are_returned_as_they_were_measured(curves: dict[tuple[str, int], dict[int, float]]) -> None:
     points = [StepPoint(batch, *group, seconds) for group, curve in curves.items() for batch, seconds in curve.items()]
     found = ComputeModel(points)
-    for batch, amp, threads, seconds, _ in points:
+    for batch, amp, threads, seconds, *_ in points:
         assert found.estimate(batch, amp, threads).seconds == pytest.approx(seconds, rel=1e-9)
 
 
