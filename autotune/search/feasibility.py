@@ -92,12 +92,11 @@ class Fitting:
 
     def _model(self, kind: str, config: Config) -> MemoryModel | None:
         """Return the model of precision and options; unmeasured ones take another's, good enough for a choice."""
+        alike = {own: model for (of, amp, own), model in self._models.items() if (of, amp) == (kind, config.amp)}
+        if config.options in alike:
+            return alike[config.options].moved(alike[min(alike, key=len)])
         others = [model for (other, *_), model in self._models.items() if other == kind]
-        own = self._models.get((kind, config.amp, config.options))
-        plain = self._models.get((kind, config.amp, self._observations.trials[0].config.options))
-        if own and plain and own is not plain:
-            return own.moved(plain)
-        return own or max(others, key=lambda model: len(model.peaks), default=None)
+        return max(others, key=lambda model: len(model.peaks), default=None)
 
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
         """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""

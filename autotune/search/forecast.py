@@ -390,19 +390,18 @@ def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: in
     """
     return Landscape(
         steps=tuple(_steps(forecast)),
-        loaders=tuple(_loaders(forecast, replace(answer, options=space.base.options))),
+        loaders=tuple(_loaders(forecast, answer)),
         importances=_importances(forecast, space),
         memory_bytes=memory_bytes,
     )
 
 
 def _steps(forecast: Forecast) -> Iterator[StepForecast]:
-    """Yield the best of each batch size and precision, without further options."""
+    """Yield the best of each batch size and precision."""
     prediction, rates = forecast.prediction, np.exp(forecast.posterior.means)
     alike: dict[tuple[str, int], list[int]] = {}
     for index, config in enumerate(forecast.configs):
-        if config.options == forecast.base.options:
-            alike.setdefault((config.amp, config.batch_size), []).append(index)
+        alike.setdefault((config.amp, config.batch_size), []).append(index)
     for (amp, batch_size), all_of_them in sorted(alike.items()):
         refusals = {index: forecast.refusal(forecast.configs[index]) for index in all_of_them}
         fitting = [index for index, refusal in refusals.items() if refusal is None]

@@ -190,7 +190,10 @@ class Search:
         self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(self._patience, self._time_limit), part=part, seed=self.seed)
-        attempt = self.runner.measure(config, request)
+        decides = config.options != self.space.base.options  # by this number alone whether options are used
+        attempt = measure_once_more(
+            self.runner, config, request, lambda seen: decides and self.has_time, if_disturbed=True
+        )
         probe = self.study.looked(part, config, attempt)
         self.report(Progress(phase="probe", looked=probe))
         return True

@@ -14,8 +14,6 @@ from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Outcome, Probe, Trial, WorkloadFacts
 from autotune.search.space import Space
 
-Options = tuple[str, ...]
-
 GAIN = 0.02
 """Gains below this share do not count: no measurement here tells them from nothing."""
 MAX_COMPARISONS = 2
@@ -84,7 +82,7 @@ class Observations:
         alike = (probe for probe in reversed(self.probes) if probe.part == "compute")
         return next((probe for probe in alike if self.step_key(probe.config) == key), None)
 
-    def distrust(self, amp: str, options: Options | None = None) -> str | None:
+    def distrust(self, amp: str, options: tuple[str, ...] | None = None) -> str | None:
         """Return why a precision, or options in it, must not be used, or ``None``.
 
         The baseline's are the user's own business.
@@ -104,7 +102,7 @@ class Observations:
         last = checks[-1].attempt
         return last.message or (None if last.numerics else f"{name} could not be compared with fp32: {last.outcome}")
 
-    def is_unchecked(self, amp: str, options: Options | None = None) -> bool:
+    def is_unchecked(self, amp: str, options: tuple[str, ...] | None = None) -> bool:
         """Return whether a precision, or options in it, must be compared with fp32 before they may be used."""
         done = [probe.attempt.outcome for probe in self.comparisons(amp, options)]
         was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
@@ -130,7 +128,7 @@ class Observations:
         tried = [trial.attempt for trial in self.trials if trial.config.num_workers]
         return [f"{each.message or each.outcome}" for each in (*looks, *tried) if each.outcome in CHANCE]
 
-    def comparisons(self, amp: str, options: Options | None = None) -> list[Probe]:
+    def comparisons(self, amp: str, options: tuple[str, ...] | None = None) -> list[Probe]:
         """Return the probes of the losses in a precision with options, by default the baseline's; failed ones too."""
         alike = amp, self.trials[0].config.options if options is None else options
         numerics = (probe for probe in self.probes if probe.part == "numerics")

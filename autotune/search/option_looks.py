@@ -26,8 +26,8 @@ def option_looks(observations: Observations, space: Space) -> Iterator[tuple[Par
     """
     for config, beside in _pairs(observations, space):
         yield "compute", None if observations.step_probe(config) else config
-        pays = _reason_against_step(observations, config, beside) is None
-        yield "numerics", config if pays and observations.is_unchecked(config.amp, config.options) else None
+        is_unchecked = observations.is_unchecked(config.amp, config.options)
+        yield "numerics", config if is_unchecked and not _reason_against_step(observations, config, beside) else None
 
 
 def usable_steps(observations: Observations, space: Space) -> list[Config]:
@@ -72,8 +72,8 @@ def _plain(observations: Observations, space: Space) -> Config | None:
 
 def _reason(observations: Observations, config: Config, beside: Config) -> str | None:
     """Return why a step with further options must not be used, or ``None``."""
-    against = _reason_against_step(observations, config, beside)
-    return against or observations.distrust(config.amp, config.options)
+    against_losses = observations.distrust(config.amp, config.options)
+    return _reason_against_step(observations, config, beside) or against_losses
 
 
 def _reason_against_step(observations: Observations, config: Config, beside: Config) -> str | None:

@@ -1,10 +1,12 @@
-"""Further options of the step on a machine on which the effect of each is known: looks, search, answer, what is told."""
+"""Further options of the step on a machine on which the effect of each is known: plan, answer, what is told."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +15,11 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Outcome, Part, Probe, Request
+from autotune.records import Attempt, Outcome, Part, Request
 from autotune.result import Result, TriedOption
-from autotune.search.option_looks import option_looks, tried_options, usable_steps
+from autotune.search.forecast import forecast_of
+from autotune.search.observations import Observations
+from autotune.search.option_looks import tried_options, usable_steps
 from autotune.search.probe_plan import next_probe
 from autotune.search.space import Space
 from autotune.search.study import open_study
@@ -37,7 +40,6 @@ from tests.simulated import (
 
 GPU = gpu_facts()
 PAIR = ("channels_last", "tf32")
-OOM = (Outcome.DEVICE_OOM, Outcome.HOST_OOM)
 NAN = examples.numerics_check(losses=(math.nan,) * 20)
 
 
@@ -51,6 +53,8 @@ class Optioned(SimulatedMachine):
     """Options with which the loss becomes NaN."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes that an option adds."""
+    disturbs_first: bool = False
+    """Whether others take half of the machine during the first look with options."""
     first_steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds that an option adds to the first step of a process."""
 
@@ -75,6 +79,9 @@ class Optioned(SimulatedMachine):
             payload = NAN
         if attempt.compute:
             payload = replace(attempt.compute, first_step_seconds=0.02 + longer)
+            if self.disturbs_first and config.options and sum(bool(look.options) for look, _ in self.looks) == 1:
+                payload = replace(payload, samples_per_second=payload.samples_per_second / 2)
+                attempt = replace(attempt, outcome=Outcome.SUSPECT)
         return replace(attempt, payload=payload, seconds=attempt.seconds + longer)
 
 
@@ -180,6 +187,12 @@ def test_a_long_first_step_is_waited_for_and_told() -> None:
     assert not any(trial.outcome is Outcome.TIMEOUT for trial in trials)
 
 
+def test_a_disturbed_look_is_taken_again() -> None:
+    machine = Optioned(factors={"channels_last": 1.3}, disturbs_first=True, noise=0.001)
+    assert tuned(machine, ("channels_last",)).config.options == ("channels_last",)
+    assert [request.part for config, request in machine.looks if config.options] == ["compute"] * 2 + ["numerics"]
+
+
 def test_without_further_options_none_is_looked_at() -> None:
     machine = Optioned(factors={"channels_last": 1.3})
     assert tuned(machine, ()).tried == ()
@@ -188,11 +201,23 @@ def test_without_further_options_none_is_looked_at() -> None:
 
 
 def test_little_time_is_told_of_each_option_that_it_was_too_little_for() -> None:
-    machine = Optioned(factors=dict.fromkeys(OPTIONS, 1.2), seconds=4.0)
-    result = tuned(machine, tuple(OPTIONS), 60.0)
+    machine = Optioned(factors=dict.fromkeys(OPTIONS, 1.2), first_steps=dict.fromkeys(OPTIONS, 8.0))
+    result = tuned(machine, tuple(OPTIONS), 90.0)
     assert [tried.option for tried in result.tried] == list(OPTIONS)
+    assert result.tried[0].gain == pytest.approx(0.2)
     assert result.tried[-1].message == "there was no time to try it; give a larger --budget"
-    assert machine.time <= 60.0 + 2 * machine.seconds
+    assert machine.time <= 90.0 + 2 * (machine.seconds + 8.0)
+
+
+def test_a_run_that_goes_on_looks_at_no_option_again(tmp_path: Path) -> None:
+    machine, space = Optioned(factors=dict.fromkeys(PAIR, 1.2), noise=0.001), few_of(GPU, options=PAIR)
+    results = []
+    for budget in (30.0, 400.0):
+        with closing(Keeper(tmp_path / "study.journal")) as keeper:
+            results.append(tuner_of(machine, space, GPU, host(8), budget + machine.time).result(keeper))
+    looks = [(request.part, config) for config, request in machine.looks]
+    assert len(set(looks)) == len(looks)
+    assert results[0].config.options != PAIR == results[1].config.options
 
 
 def test_an_interrupt_tells_of_what_was_tried() -> None:
@@ -220,8 +245,8 @@ EFFECTS = st.fixed_dictionaries(
 )
 
 
-def planned(machine: Optioned, space: Space, cut: int = 10**6) -> tuple[list[tuple[Part, Config]], Any]:
-    """All looks of a plan from the baseline on; after ``cut`` of them the study is opened anew."""
+def planned(machine: Optioned, space: Space) -> tuple[list[tuple[Part, Config]], Observations]:
+    """All looks of a plan from the baseline on, and what is known then."""
     study = open_study(space, GPU, host(8))
     config, kind = there(study.ask())
     study.tell(machine.measure(config, Request(seconds=1.0, time_limit=60.0)), config, kind)
@@ -231,3 +256,33 @@ def planned(machine: Optioned, space: Space, cut: int = 10**6) -> tuple[list[tup
         looks.append(look)
         study.looked(*look, machine.measure(look[1], Request(seconds=1.0, time_limit=60.0, part=look[0])))
     return looks, study.observations
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(list(OPTIONS)), EFFECTS))
+def test_the_plan_ends_and_only_steps_that_pay_and_train_alike_may_be_used(effects: dict[str, Any]) -> None:
+    def fails(config: Config) -> Outcome | None:
+        return next((effects[option]["fails"] for option in config.options if effects[option]["fails"]), None)
+
+    by_name = {name: {option: each[name] for option, each in effects.items()} for name in ("factor", "memory")}
+    unsound = frozenset(option for option, each in effects.items() if each["unsound"])
+    machine = Optioned(factors=by_name["factor"], memory=by_name["memory"], unsound=unsound, fails=fails)
+    space = few_of(GPU, options=tuple(effects))
+    looks, observations = planned(machine, space)
+    assert len(set(looks)) == len(looks)
+    for count, look in enumerate(looks):  # nothing but the observations decides
+        assert next_probe(replace(observations, probes=observations.probes[:count]), space) == look
+    use = {
+        option
+        for option, each in effects.items()
+        if each["factor"] > 1.02 and each["memory"] <= 0 and not each["unsound"] and not each["fails"]
+    }
+    assert {tried.option for tried in tried_options(observations, space) if tried.kept} == use
+    expected = [{option} for option in space.options if option in use] + ([use] if len(use) > 1 else [])
+    assert [{*step.options} for step in usable_steps(observations, space)] == expected
+    with_options = {config.options for config in forecast_of(observations, space).configs if config.options}
+    assert with_options == {step.options for step in usable_steps(observations, space)}
+    others = tuple(probe for probe in observations.probes if not probe.config.options)
+    plain = forecast_of(replace(observations, probes=others), space)  # what fails with options may work without
+    found = forecast_of(observations, space)
+    assert [found.refusal(config) for config in plain.configs] == [plain.refusal(config) for config in plain.configs]
