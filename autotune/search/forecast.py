@@ -19,7 +19,7 @@ from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds
 from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import CHANCE, GAIN, Observations
-from autotune.search.option_looks import usable_steps
+from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import KNOBS, Space, without_loader
 
@@ -46,9 +46,9 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Every configuration of a space, in the order of ``Space.configs``, then those with further options.
+    """Every configuration of a space, in the order of ``Space.configs``, then those with the options that may be used.
 
-    Those are the options that may be used. The arrays have one entry for each.
+    The arrays have one entry for each.
     """
 
     configs: tuple[Config, ...]
@@ -88,9 +88,9 @@ class Forecast:
         pool = sure if self._upside(sure) >= GAIN else self.is_open
         means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
         gains = np.where(pool, expected_gain(means, self._expected.errors, self.best_log), -1.0)
-        near = np.flatnonzero(pool & (gains >= NEARLY * gains.max()))
-        equal = (self.configs[index] for index in near)
-        step = self.last and self.last.step_key
+        near = [self.configs[index] for index in np.flatnonzero(pool & (gains >= NEARLY * gains.max()))]
+        step, options = self.last and self.last.step_key, self.configs[int(gains.argmax())].options
+        equal = [config for config in near if config.options == options]  # no others take a look to be told from them
         return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
 
     def rate_of(self, config: Config) -> float:
@@ -231,8 +231,8 @@ class Forecast:
 
 def forecast_of(observations: Observations, space: Space) -> Forecast:
     """Return the forecast after the measurements so far, the baseline at least."""
-    baseline, usable = observations.trials[0].config, usable_steps(observations, space)
-    with_options = (replace(c, options=s.options) for s in usable for c in space.configs if c.amp == s.amp)
+    baseline, step = observations.trials[0].config, usable_step(observations, space)
+    with_options = (replace(c, options=step.options) for c in space.configs if step and c.amp == step.amp)
     inside = (*space.configs, *with_options)
     configs = inside if baseline in inside else (*inside, baseline)
     position = {config: index for index, config in enumerate(configs)}

@@ -32,7 +32,7 @@ CROWDED_CONFIRM_SHARE = 0.5
 """That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
-OPTIONS_SHARE = 0.2
+OPTIONS_SHARE = 0.15
 """The addition to it where further options of the step may be used."""
 FIRST_TRIALS = 3
 """Trials, the baseline included, before which the time of a proof is kept free only for a gain."""

@@ -1,4 +1,4 @@
-"""Further options of the step: looks at each beside the step without it, and the steps that may use them.
+"""Further options of the step: looks at each beside the step without it, and those that may be used.
 
 A pure function of the observations, as ``probe_plan``.
 """
@@ -30,9 +30,10 @@ def option_looks(observations: Observations, space: Space) -> Iterator[tuple[Par
         yield "numerics", config if is_unchecked and not _reason_against_step(observations, config, beside) else None
 
 
-def usable_steps(observations: Observations, space: Space) -> list[Config]:
-    """Return the steps with further options that were looked at, pay, fit and train like fp32."""
-    return [config for config, beside in _pairs(observations, space) if _reason(observations, config, beside) is None]
+def usable_step(observations: Observations, space: Space) -> Config | None:
+    """Return the fastest step with further options that pay, fit and train like fp32; ``None`` without any."""
+    usable = [each for each, beside in _pairs(observations, space) if not _reason(observations, each, beside)]
+    return max(usable, key=lambda config: _rate(observations, config), default=None)
 
 
 def tried_options(observations: Observations, space: Space) -> tuple[TriedOption, ...]:
@@ -53,8 +54,10 @@ def _pairs(observations: Observations, space: Space) -> Iterator[tuple[Config, C
     paying = [config for config in alone if _reason(observations, config, plain) is None]
     if len(paying) > 1:
         options = tuple(option for config in paying for option in config.options)
-        together = replace(plain, options=options)
-        yield together, max(paying, key=lambda config: _look(observations, config).samples_per_second)
+        yield (
+            replace(plain, options=options),
+            max(paying, key=lambda each: _rate(observations, each)),
+        )
 
 
 def _plain(observations: Observations, space: Space) -> Config | None:
@@ -85,7 +88,7 @@ def _reason_against_step(observations: Observations, config: Config, beside: Con
     if look is None:
         more = "; give a larger --budget" if attempt.outcome is Outcome.TIMEOUT else ""
         return f"{attempt.message or attempt.outcome}{more}"
-    if look.samples_per_second < (1 + GAIN) * _look(observations, beside).samples_per_second:
+    if look.samples_per_second < (1 + GAIN) * _rate(observations, beside):
         return f"the step is not {GAIN:.0%} faster with it"
     most = observations.memory_limit.of(look.memory_limit_bytes)
     if look.peak_memory_bytes > most:
@@ -98,6 +101,10 @@ def _look(observations: Observations, config: Config) -> ComputeProbe:
     """Return the last look at the step of a configuration that was timed."""
     key = observations.step_key(config)
     return next(look for own, look in reversed(observations.looks) if observations.step_key(own) == key)
+
+
+def _rate(observations: Observations, config: Config) -> float:
+    return _look(observations, config).samples_per_second
 
 
 def _tried(observations: Observations, option: str, config: Config, beside: Config) -> TriedOption:

@@ -134,8 +134,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/option_looks.py",
-        "if look.samples_per_second < (1 + GAIN) * _look",
-        "if look.samples_per_second < GAIN * _look",
+        "if look.samples_per_second < (1 + GAIN) * _rate",
+        "if look.samples_per_second < GAIN * _rate",
         ("tests/search/test_options.py",),
     ),
     Fault(
