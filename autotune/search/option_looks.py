@@ -54,23 +54,16 @@ def _pairs(observations: Observations, space: Space) -> Iterator[tuple[Config, C
     paying = [config for config in alone if _reason(observations, config, plain) is None]
     if len(paying) > 1:
         options = tuple(option for config in paying for option in config.options)
-        yield (
-            replace(plain, options=options),
-            max(paying, key=lambda each: _rate(observations, each)),
-        )
+        yield replace(plain, options=options), max(paying, key=lambda each: _rate(observations, each))
 
 
 def _plain(observations: Observations, space: Space) -> Config | None:
     """Return the step that options are added to: the first that was, else the fastest that may be used."""
-    looks = [
-        (config, look) for config, look in observations.looks_within(space) if not observations.distrust(config.amp)
-    ]
-    if not looks:
-        return None
-    known, base = {config for config, _ in looks}, space.base.options
-    begun = (probe.config for probe in observations.probes if probe.part == "compute" and probe.config.options != base)
-    fastest, _ = max(looks, key=lambda pair: pair[1].samples_per_second)
-    return next((step for config in begun if (step := replace(config, options=base)) in known), fastest)
+    within, base = observations.looks_within(space), space.base.options
+    rates = {step: look.samples_per_second for step, look in within if not observations.distrust(step.amp)}
+    probed = (probe.config for probe in observations.probes if probe.part == "compute" and probe.config.options != base)
+    begun = (replace(config, options=base) for config in probed)
+    return next((step for step in begun if step in rates), max(rates, key=rates.__getitem__, default=None))
 
 
 def _reason(observations: Observations, config: Config, beside: Config) -> str | None:
