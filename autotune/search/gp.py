@@ -27,9 +27,7 @@ COMMON = 0.05
 OWN = 0.02
 """Standard deviation of an error that each configuration has for itself, in logarithms."""
 STEP_SCALES = (2.0, 1.0, 1.5)
-"""How far, in doublings of batch size and threads and in steps of precision, errors of steps resemble each other."""
-OPTION_SCALE = 1.5
-"""How far they do with and without an option, which are as far apart as two precisions."""
+"""How far errors of steps resemble each other, in doublings of batch size and threads, and for precision and options."""
 LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
 """How far errors of loaders resemble each other, in doublings of batch size, workers and prefetch factor, and for
 pinning."""
@@ -129,7 +127,6 @@ def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int)
         )
         for c in configs
     ]
-    step_scales = (*STEP_SCALES, *(OPTION_SCALE for _ in options))
     loader = [
         (
             math.log2(c.batch_size),
@@ -139,8 +136,9 @@ def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int)
         )
         for c in configs
     ]
+    scales = (*STEP_SCALES, *STEP_SCALES[2:] * len(options))
     return _Points(
-        np.array(step) / step_scales, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
+        np.array(step) / scales, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
     )
 
 
