@@ -27,7 +27,7 @@ COMMON = 0.05
 OWN = 0.02
 """Standard deviation of an error that each configuration has for itself, in logarithms."""
 STEP_SCALES = (2.0, 1.0, 1.5)
-"""How far errors of steps resemble each other, in doublings of batch size and threads, and for precision and options."""
+"""How far errors of steps resemble each other, in doublings of batch size and threads, for precision and options."""
 LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
 """How far errors of loaders resemble each other, in doublings of batch size, workers and prefetch factor, and for
 pinning."""
