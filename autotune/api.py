@@ -202,7 +202,7 @@ def tune(
                     f"an epoch has {facts.epoch_samples} samples: the baseline's batch size is {base.batch_size}, "
                     f"not {given.batch_size}"
                 )
-            space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size)
+            space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size, options)
             from autotune.search.tuner import TunePlan, Tuner
 
             plan = TunePlan(
@@ -211,7 +211,6 @@ def tune(
                 host=host,
                 memory_limit=memory_limit,
                 max_trials=trials,
-                explore=options,
                 opening=opening,
                 seed=secrets.randbits(31),
             )

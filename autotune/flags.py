@@ -80,10 +80,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--explore": (
         "OPTIONS",
         None,
-        (
-            f"options of the step to try after the search, such as channels_last,compile: all, or some of "
-            f"{', '.join(OPTIONS)}"
-        ),
+        (f"further options of the step to try, such as channels_last,compile: all, or some of {', '.join(OPTIONS)}"),
     ),
     "--report": (
         "FILE",

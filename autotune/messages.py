@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.limits import Budget
 from autotune.records import Probe, Trial
 
-Phase = Literal["inspect", "baseline", "probe", "search", "explore", "confirm"]
+Phase = Literal["inspect", "baseline", "probe", "search", "confirm"]
 """Phase of a run: loading the workload, the baseline, probes, search, options of the step, confirmation."""
 REPEAT_SECONDS = 10.0
 """Seconds after which a waiting message is repeated."""

@@ -196,7 +196,7 @@ class Result:
     seconds: float
     """Wall time of the whole run."""
     tried: tuple[TriedOption, ...] = ()
-    """Each explored option, in order."""
+    """Each further option, in order."""
     notes: tuple[str, ...] = ()
     """Notes for the user, with advice."""
     finalists: tuple[Finalist, ...] = ()

@@ -1,6 +1,6 @@
 """Options of the training step beside precision, applied to a model and its optimizer in place.
 
-Off by default; ``--explore`` tries them. Torch is imported once one is applied.
+Off by default; ``--explore`` lets the search use them. Torch is imported once one is applied.
 """
 
 from __future__ import annotations

@@ -221,8 +221,14 @@ WHOLE = dict.fromkeys(FEW)
 """No such bounds."""
 
 
-def space_of(facts: WorkloadFacts, cpus: int = 8, baseline: Config = examples.BASELINE, **given: Any) -> Space:
-    return build_space(facts, cpus, baseline, given)
+def space_of(
+    facts: WorkloadFacts,
+    cpus: int = 8,
+    baseline: Config = examples.BASELINE,
+    options: tuple[str, ...] = (),
+    **given: Any,
+) -> Space:
+    return build_space(facts, cpus, baseline, given, options=options)
 
 
 def few_of(facts: WorkloadFacts, cpus: int = 8, baseline: Config = examples.BASELINE, **given: Any) -> Space:

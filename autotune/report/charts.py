@@ -25,7 +25,7 @@ from autotune.report.text import gibibytes_text as gib
 from autotune.result import pareto_front
 
 if TYPE_CHECKING:
-    from autotune.config import Config
+    from autotune.config import Config, StepKey
     from autotune.records import Trial
     from autotune.result import Finalist, RecordedStudy, Result
 
@@ -166,7 +166,7 @@ def batch_size_chart(study: RecordedStudy) -> alt.LayerChart | None:
         elif step.amp in usable:
             rows.append((REFUSED, REFUSED, size, 0.0, f"{name}, batch {size}: {step.refusal}"))
     known = {(step.amp, step.batch_size) for step in steps}
-    for trial in _searched(result):
+    for trial in _sound(result.history):
         amp, size = trial.config.amp, trial.config.batch_size
         if (amp, size) in known:
             rows.append((PRECISIONS[amp], MEASURED, size, trial.rate or 0.0, _trial_text(trial)))
@@ -176,7 +176,7 @@ def batch_size_chart(study: RecordedStudy) -> alt.LayerChart | None:
         which = f"batch {best.batch_size} in {PRECISIONS[best.amp]}"
         said.append(f"The fastest step: {rate_text(best.ceiling)} samples/s, {which}.")
     said += [sentence(f"{name} may not be used: {why}") for name, why in unusable.items()]
-    key = f"solid: expected with the best loader · dashed: the step alone · points: measured{_without(result)}"
+    key = "solid: expected with the best loader · dashed: the step alone · points: measured"
     dash = alt.StrokeDash("how:N", legend=None).scale(domain=[EXPECTED, ALONE], range=DASHES[:2])
     colours = {"fp32": BLUE, "bf16": ORANGE, "fp16": GREEN, REFUSED: RED}
     return _chart(
@@ -196,7 +196,7 @@ def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
     loaders, rows = result.landscape.loaders, []
     fitting = [each for each in loaders if not each.refusal]
     counts = sorted({each.num_workers for each in loaders})
-    alike = [trial for trial in _searched(result) if _step(trial.config, result) == _step(result.config, result)]
+    alike = [trial for trial in _sound(result.history) if _step(trial.config, result) == _step(result.config, result)]
     for factor in sorted({each.prefetch_factor for each in loaders if each.prefetch_factor}) or [0]:
         name = f"prefetch {factor}" if factor else EXPECTED
         for each in fitting:
@@ -209,18 +209,15 @@ def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
                 rows.append((name, MEASURED, trial.config.num_workers, trial.rate or 0.0, _trial_text(trial)))
     frame = DataFrame(rows, columns=["what", "how", "workers", RATE, DETAILS])
     best = max(fitting or loaders, key=lambda each: each.rate)
-    ceilings = {(step.amp, step.batch_size): step.ceiling for step in result.landscape.steps}
-    alone = result.measurement.ceiling_samples_per_second
-    alone = ceilings.get((result.config.amp, result.config.batch_size), alone)
     names = list(frame["what"].unique())
     colours = dict(zip(names, cycle((BLUE, ORANGE, GREEN, PURPLE, TEAL, BROWN, RED, GREY)), strict=False))
     dash = alt.StrokeDash("what:N", **_legend(frame, dict(zip(names, cycle(DASHES), strict=False)), "stroke"))
     return _chart(
         frame,
         *_lines_and_points(frame, counts, colours, dash),
-        *_mark("y", alone, "the step alone"),
+        *_mark("y", result.measurement.ceiling_samples_per_second, "the step alone"),
         title="Rate by workers and prefetch factor",
-        key=f"with the answer's step · lines: expected, by what was learned · points: measured{_without(result)}",
+        key="with the answer's step · lines: expected, by what was learned · points: measured",
         summary=f"The most is expected of {best.num_workers} workers: {rate_text(best.rate)} samples/s.",
     )
 
@@ -242,21 +239,10 @@ def _lines_and_points(
             yield base.transform_filter(alt.datum.how == how).mark_point(shape=symbol)
 
 
-def _searched(result: Result) -> list[Trial]:
-    """Sound trials whose step the search knows: without the options that were tried after it."""
-    return [trial for trial in _sound(result.history) if trial.config.options == result.baseline.options]
-
-
-def _without(result: Result) -> str:
-    """Options that the charts of the space leave out, as the end of a key."""
-    tried = [option for option in result.config.options if option not in result.baseline.options]
-    return f" · without {', '.join(tried)}" if tried else ""
-
-
-def _step(config: Config, result: Result) -> tuple[object, ...]:
+def _step(config: Config, result: Result) -> StepKey:
     """Settings of the step, in which configurations agree that differ in their loaders alone."""
     threads = config.intra_op_threads or result.facts.intra_op_threads
-    return config.batch_size, config.amp, config.accumulation_steps, threads
+    return config.step_key._replace(threads=threads)
 
 
 def importance_chart(study: RecordedStudy) -> alt.LayerChart | None:

@@ -67,7 +67,6 @@ _PHASES = {
     "baseline": "baseline",
     "probe": "probing",
     "search": "searching",
-    "explore": "exploring",
     "confirm": "confirming",
 }
 COMMAND = "python -m autotune"
@@ -133,7 +132,7 @@ def status(progress: Progress, *, number: int, last_rate: float | None, seconds_
     """
     now = Text(_PHASES[progress.phase], style="bold")
     if progress.running:
-        is_probe = progress.phase in ("probe", "explore")
+        is_probe = progress.phase == "probe"
         running = _step_text(progress.running) if is_probe else f"trial {number} · {config_text(progress.running)}"
         now.append(f" · {running}", style="not bold")
     parts = list(_standing(progress, last_rate))

@@ -54,7 +54,7 @@ class Course:
     interrupted: bool = False
     """Whether the user has stopped it."""
     tried: tuple[TriedOption, ...] = ()
-    """The options that were explored."""
+    """The further options of the step, whether they were tried or not."""
     left_out: Sequence[str] = ()
     """Why precisions and loader workers were left out."""
     probes: Sequence[Probe] = ()

@@ -38,17 +38,18 @@ class Fitting:
         self._observations = observations
         self._loader = loader
         self._limits: dict[str, int] = {}
-        peaks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        peaks: dict[tuple[str, str, tuple[str, ...]], dict[int, int]] = defaultdict(dict)
         for kind, config, peak, limit in self._peaks():
             self._limits[kind] = limit
-            known = peaks[kind, config.amp]
+            known = peaks[kind, config.amp, config.options]
             known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
         self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
         self._refusals: dict[tuple[object, ...], str | None] = {}
 
     def refusal(self, config: Config) -> str | None:
         """Return the reason why a configuration would not fit, or ``None``."""
-        key = (config.batch_size, config.amp, config.num_workers, config.prefetch_factor)  # all that it depends on
+        step = config.batch_size, config.amp, config.options
+        key = (*step, config.num_workers, config.prefetch_factor)  # all that it depends on
         if key not in self._refusals:
             self._refusals[key] = self.refusal_in_flight(config) or self._refusal_of_memory(config)
         return self._refusals[key]
@@ -73,7 +74,7 @@ class Fitting:
     def _refusal_of_memory(self, config: Config) -> str | None:
         memory_limit = self._observations.memory_limit
         for kind, limit in self._limits.items():
-            model = self._model(kind, config.amp)
+            model = self._model(kind, config)
             if model is None:
                 continue
             largest = LARGEST_STEP * max(model.peaks)
@@ -89,10 +90,13 @@ class Fitting:
                 return f"it would need {needed} of {kind} memory; {most} of {whole} may be used"
         return None
 
-    def _model(self, kind: str, amp: str) -> MemoryModel | None:
-        """Return a precision's model; an unmeasured precision takes another's, good enough for a choice."""
-        others = [model for (other, _), model in self._models.items() if other == kind]
-        return self._models.get((kind, amp)) or max(others, key=lambda model: len(model.peaks), default=None)
+    def _model(self, kind: str, config: Config) -> MemoryModel | None:
+        """Return the model of precision and options; unmeasured ones take another's, good enough for a choice."""
+        alike = {own: model for (of, amp, own), model in self._models.items() if (of, amp) == (kind, config.amp)}
+        if config.options in alike:
+            return alike[config.options].moved(alike[min(alike, key=len)])
+        others = [model for (other, *_), model in self._models.items() if other == kind]
+        return max(others, key=lambda model: len(model.peaks), default=None)
 
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
         """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""

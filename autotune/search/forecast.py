@@ -18,7 +18,8 @@ from autotune.records import Outcome, Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds
 from autotune.search.gp import Posterior, expected_gain, posterior
-from autotune.search.observations import CHANCE, Observations
+from autotune.search.observations import CHANCE, GAIN, Observations
+from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import KNOBS, Space, without_loader
 
@@ -26,8 +27,6 @@ HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
 DISTURBANCE = 0.5
 """Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
-GAIN = 0.02
-"""Gains below this share do not count: no measurement here tells them from nothing."""
 KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
 NEARLY = 0.8
@@ -47,7 +46,10 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Every configuration of a space, in the order of ``Space.configs``; the arrays have one entry for each."""
+    """Every configuration of a space, in the order of ``Space.configs``, then those with the options that may be used.
+
+    The arrays have one entry for each.
+    """
 
     configs: tuple[Config, ...]
     """The configurations."""
@@ -86,9 +88,10 @@ class Forecast:
         pool = sure if self._upside(sure) >= GAIN else self.is_open
         means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
         gains = np.where(pool, expected_gain(means, self._expected.errors, self.best_log), -1.0)
-        near = np.flatnonzero(pool & (gains >= NEARLY * gains.max()))
-        equal = (self.configs[index] for index in near)
-        return min(equal, key=lambda config: (config.step_key != self.last.step_key, cost(config, self.base)))
+        near = [self.configs[index] for index in np.flatnonzero(pool & (gains >= NEARLY * gains.max()))]
+        step, options = self.last.step_key, self.configs[int(gains.argmax())].options
+        equal = [config for config in near if config.options == options]  # no others take a look to be told from them
+        return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -171,7 +174,7 @@ class Forecast:
     def doubtful_step(self, observations: Observations) -> Config | None:
         """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
 
-        Only the batch size, the precision and the threads of the returned configuration matter.
+        Only the step of the returned configuration matters.
         """
         measured = {observations.step_key(trial.config) for trial in observations.trials}
         measured |= {observations.step_key(probe.config) for probe in observations.probes if probe.part == "compute"}
@@ -208,8 +211,9 @@ class Forecast:
 
 def forecast_of(observations: Observations, space: Space) -> Forecast:
     """Return the forecast after the measurements so far, the baseline at least."""
-    baseline = observations.trials[0].config
-    inside = space.configs
+    baseline, step = observations.trials[0].config, usable_step(observations, space)
+    with_options = (replace(c, options=step.options) for c in space.configs if step and c.amp == step.amp)
+    inside = (*space.configs, *with_options)
     configs = inside if baseline in inside else (*inside, baseline)
     position = {config: index for index, config in enumerate(configs)}
     prediction = predict(configs, observations)
@@ -322,32 +326,34 @@ def _also_fails(config: Config, failure: _Failure) -> bool:
     It is where it needs more of the same memory; another failure may have been chance, so only its like is.
     """
     failed, outcome = failure.config, failure.outcome
-    if outcome is Outcome.SUSPECT:
+    if outcome is Outcome.SUSPECT or not set(failed.options) <= set(config.options):
         return False
     if outcome is Outcome.UNPICKLABLE:
         return config.num_workers > 0
-    same_amp, larger = config.amp == failed.amp, config.batch_size >= failed.batch_size
+    same_step = (config.amp, config.options) == (failed.amp, failed.options)
+    larger = config.batch_size >= failed.batch_size
     more_workers = config.num_workers >= failed.num_workers
     if outcome is Outcome.DEVICE_OOM:
-        return same_amp and larger
+        return same_step and larger
     if outcome is Outcome.HOST_OOM:
         return larger and more_workers and _in_flight(config) >= _in_flight(failed)
     if outcome is Outcome.SHM and failed.num_workers:
         return _in_flight(config) >= _in_flight(failed)
     if outcome is Outcome.NUMERICS:  # in fp32 it was the samples, or chance
-        return same_amp and (failed.amp != "off" or config.batch_size == failed.batch_size)
+        return same_step and (failed.amp != "off" or config.batch_size == failed.batch_size)
     if failed.num_workers:
         return more_workers and larger
-    return same_amp and config.batch_size == failed.batch_size
+    return same_step and config.batch_size == failed.batch_size
 
 
 def _in_flight(config: Config) -> int:
     return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
-def cost(config: Config, base: Config) -> tuple[float, int, int, bool, bool, bool]:
+def cost(config: Config, base: Config) -> tuple[float, ...]:
     """Order configurations of equal speed: first those that change training less, and take less of the machine."""
     return (
+        len(config.options),
         abs(math.log2(config.batch_size / base.batch_size)),
         config.num_workers,
         config.prefetch_factor or 0,
@@ -364,7 +370,7 @@ def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: in
     """
     return Landscape(
         steps=tuple(_steps(forecast)),
-        loaders=tuple(_loaders(forecast, replace(answer, options=space.base.options))),
+        loaders=tuple(_loaders(forecast, answer)),
         importances=_importances(forecast, space),
         memory_bytes=memory_bytes,
     )

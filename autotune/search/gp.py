@@ -27,7 +27,7 @@ COMMON = 0.05
 OWN = 0.02
 """Standard deviation of an error that each configuration has for itself, in logarithms."""
 STEP_SCALES = (2.0, 1.0, 1.5)
-"""How far, in doublings of batch size and threads and in steps of precision, errors of steps resemble each other."""
+"""How far errors of steps resemble each other, in doublings of batch size and threads, for precision and options."""
 LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
 """How far errors of loaders resemble each other, in doublings of batch size, workers and prefetch factor, and for
 pinning."""
@@ -117,8 +117,14 @@ def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
 
 
 def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int) -> _Points:
+    options = sorted({option for config in configs for option in config.options})
     step = [
-        (math.log2(c.batch_size), math.log2(c.intra_op_threads or own_threads), 2.0 * AMP_MODES.index(c.amp))
+        (
+            math.log2(c.batch_size),
+            math.log2(c.intra_op_threads or own_threads),
+            2.0 * AMP_MODES.index(c.amp),
+            *(2.0 * (option in c.options) for option in options),
+        )
         for c in configs
     ]
     loader = [
@@ -130,8 +136,9 @@ def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int)
         )
         for c in configs
     ]
+    scales = (*STEP_SCALES, *STEP_SCALES[2:] * len(options))
     return _Points(
-        np.array(step) / STEP_SCALES, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
+        np.array(step) / scales, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
     )
 
 

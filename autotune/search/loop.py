@@ -15,7 +15,7 @@ from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
-from autotune.search.forecast import GAIN
+from autotune.search.observations import GAIN
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
@@ -32,6 +32,8 @@ CROWDED_CONFIRM_SHARE = 0.5
 """That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
+OPTIONS_SHARE = 0.15
+"""The addition to it where further options of the step may be used."""
 FIRST_TRIALS = 3
 """Trials, the baseline included, before which the time of a proof is kept free only for a gain."""
 PAIR = 2
@@ -72,8 +74,6 @@ class Search:
     """Hear of every step."""
     max_trials: int | None = None
     """Most trials, where the user gave a number."""
-    reserved: float = 0.0
-    """Seconds that are set aside for exploring options after the search."""
     sleep: Callable[[float], object] = time.sleep
     """Waits for others that share the study, so many seconds."""
     opening: float | None = None
@@ -151,12 +151,13 @@ class Search:
     def _looks_again(self, stop: Stop | None = None) -> bool:
         """Take the next probe; return whether there was one.
 
-        Probes have a share of the budget, and the rest after the search where a half precision was not tried.
+        Probes have a share of the budget, and the rest after the search for a half precision or options not yet tried.
         """
         if self._looks_end is None:  # the baseline has just been measured
-            self._looks_end = self.budget.spent + PROBE_SHARE * self.budget.left
+            share = PROBE_SHARE + (OPTIONS_SHARE if self.space.options else 0.0)
+            self._looks_end = self.budget.spent + share * self.budget.left
         is_over = self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost
-        if stop is not None and stop.ending is Ending.COMPLETE and self.untried_precision:
+        if stop is not None and stop.ending is Ending.COMPLETE and (self.untried_precision or self.space.options):
             is_over |= not self.has_time
         else:
             is_over |= stop is not None or self.budget.spent > self._looks_end
@@ -185,7 +186,10 @@ class Search:
         self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(self._patience, self._time_limit), part=part, seed=self.seed)
-        attempt = self.runner.measure(config, request)
+        decides = config.options != self.space.base.options  # by this number alone whether options are used
+        attempt = measure_once_more(
+            self.runner, config, request, lambda seen: decides and self.has_time, if_disturbed=True
+        )
         probe = self.study.looked(part, config, attempt)
         self.report(Progress(phase="probe", looked=probe))
 
@@ -236,8 +240,10 @@ class Search:
             return Request(seconds=self.longest_window, time_limit=limit, seed=self.seed), limit
         best = self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        longest = max(trial.attempt.seconds for trial in self.study.trials if trial.measurement is not None)
-        stuck, forecast = max(LEAST_HANG, HANG_FACTOR * longest), self.study.forecast
+        took = [trial.attempt.seconds for trial in self.study.trials if trial.measurement is not None]
+        looks = self.study.observations.looks if config.options else ()  # options may take long to begin with
+        took += [look.first_step_seconds for own, look in looks if own.options == config.options]
+        stuck, forecast = max(LEAST_HANG, HANG_FACTOR * max(took)), self.study.forecast
         if forecast.is_doubtful[forecast.position[config]]:
             stuck = self._patience
         # training without workers must not find what a trial before it has read
@@ -277,7 +283,7 @@ class Search:
     @property
     def left(self) -> float:
         """The seconds left before the stages after the search must begin."""
-        return self.budget.left - self.reserved - self.confirmation_seconds
+        return self.budget.left - self.confirmation_seconds
 
     @property
     def confirmation_seconds(self) -> float:

@@ -12,9 +12,12 @@ from autotune.host import Host
 from autotune.limits import MemoryLimit
 from autotune.probes import ComputeProbe, LoaderTrace
 from autotune.records import Outcome, Probe, Trial, WorkloadFacts
+from autotune.search.space import Space
 
+GAIN = 0.02
+"""Gains below this share do not count: no measurement here tells them from nothing."""
 MAX_COMPARISONS = 2
-"""How often a precision is compared with fp32, where that takes too long."""
+"""How often a precision or an option is compared with fp32, where that takes too long."""
 CHANCE = (Outcome.TIMEOUT, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.USER_ERROR)
 """Outcomes of loader workers that may work in another configuration all the same."""
 
@@ -59,24 +62,49 @@ class Observations:
         """The probes of steps with numbers, each with its configuration, in order."""
         return tuple((probe.config, probe.attempt.compute) for probe in self.probes if probe.attempt.compute)
 
-    def distrust(self, amp: str) -> str | None:
-        """Return why a precision must not be used, or ``None``; the baseline's is the user's own business."""
-        if amp in ("off", self.trials[0].config.amp):
-            return None
-        failed = next((t for t in self.trials if t.config.amp == amp and t.outcome is Outcome.NUMERICS), None)
-        if failed:
-            return f"in {amp} {failed.attempt.message}"
-        checks = self.comparisons(amp)
-        if not checks:
-            return f"there was no time to compare {amp} with fp32"
-        last = checks[-1].attempt
-        return last.message or (None if last.numerics else f"{amp} could not be compared with fp32: {last.outcome}")
+    def looks_within(self, space: Space) -> list[tuple[Config, ComputeProbe]]:
+        """Return those within the bounds, without further options: a study that goes on may hold others."""
+        allowed = space.allowed
+        return [
+            (config, look)
+            for config, look in self.looks
+            if config.batch_size in allowed["batch_size"]
+            and config.amp in allowed["amp"]
+            and config.intra_op_threads in allowed["threads"]
+            and config.options == space.base.options
+        ]
 
-    def is_unchecked(self, amp: str) -> bool:
-        """Return whether a precision must be compared with fp32 before it may be used."""
-        done = [probe.attempt.outcome for probe in self.comparisons(amp)]
+    def step_probe(self, config: Config) -> Probe | None:
+        """Return the last probe of the step of a configuration, failed ones included; ``None`` without any."""
+        key = self.step_key(config)
+        alike = (probe for probe in reversed(self.probes) if probe.part == "compute")
+        return next((probe for probe in alike if self.step_key(probe.config) == key), None)
+
+    def distrust(self, amp: str, options: tuple[str, ...] | None = None) -> str | None:
+        """Return why a precision, or options in it, must not be used, or ``None``.
+
+        The baseline's are the user's own business.
+        """
+        baseline = self.trials[0].config
+        options = baseline.options if options is None else options
+        further = ", ".join(option for option in options if option not in baseline.options)
+        if not further and amp in ("off", baseline.amp):
+            return None
+        alike = (trial for trial in self.trials if (trial.config.amp, trial.config.options) == (amp, options))
+        failed = next((trial for trial in alike if trial.outcome is Outcome.NUMERICS), None)
+        if failed:
+            return f"{f'with {further}' if further else f'in {amp}'} {failed.attempt.message}"
+        name, checks = further or amp, self.comparisons(amp, options)
+        if not checks:
+            return f"there was no time to compare {name} with fp32"
+        last = checks[-1].attempt
+        return last.message or (None if last.numerics else f"{name} could not be compared with fp32: {last.outcome}")
+
+    def is_unchecked(self, amp: str, options: tuple[str, ...] | None = None) -> bool:
+        """Return whether a precision, or options in it, must be compared with fp32 before they may be used."""
+        done = [probe.attempt.outcome for probe in self.comparisons(amp, options)]
         was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
-        return self.distrust(amp) is not None and not was_in_time and len(done) < MAX_COMPARISONS
+        return self.distrust(amp, options) is not None and not was_in_time and len(done) < MAX_COMPARISONS
 
     def is_untried(self, amp: str) -> bool:
         """Return whether there was no time for a precision: to compare it with fp32, or to probe its step."""
@@ -98,9 +126,11 @@ class Observations:
         tried = [trial.attempt for trial in self.trials if trial.config.num_workers]
         return [f"{each.message or each.outcome}" for each in (*looks, *tried) if each.outcome in CHANCE]
 
-    def comparisons(self, amp: str) -> list[Probe]:
-        """Return the probes of the losses in a precision, failed ones included."""
-        return [probe for probe in self.probes if probe.part == "numerics" and probe.config.amp == amp]
+    def comparisons(self, amp: str, options: tuple[str, ...] | None = None) -> list[Probe]:
+        """Return the probes of the losses in a precision with options, by default the baseline's; failed ones too."""
+        alike = amp, self.trials[0].config.options if options is None else options
+        numerics = (probe for probe in self.probes if probe.part == "numerics")
+        return [probe for probe in numerics if (probe.config.amp, probe.config.options) == alike]
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:

@@ -106,22 +106,22 @@ class _Steps:
         self._observations = observations
         self._model = ComputeModel(_step_points(observations))
         self._known: dict[StepKey, Estimate] = {}
-        used: dict[int, list[float]] = defaultdict(list)
+        used: dict[tuple[object, ...], list[float]] = defaultdict(list)
         for config, look in observations.looks:
             seconds = config.samples_per_step / look.samples_per_second
-            used[observations.threads(config)].append(look.cpu_seconds / seconds)
-        self._cpus_in_use = {threads: fmean(values) for threads, values in used.items()}
+            used[observations.threads(config), config.options].append(look.cpu_seconds / seconds)
+        self._cpus_in_use = {group: fmean(values) for group, values in used.items()}
 
     def at(self, config: Config) -> Estimate:
         key = self._observations.step_key(config)
         if key not in self._known:
-            self._known[key] = self._model.estimate(config.batch_size, config.amp, self._observations.threads(config))
+            self._known[key] = self._model.estimate(key.batch_size, key.amp, key.threads or 0, key.options)
         return self._known[key]
 
     def cpu_seconds(self, config: Config) -> float:
         """Return the CPU time of a step: of all its threads, or of the host beside an accelerator."""
         threads = self._observations.threads(config)
-        return self.at(config).seconds * self._cpus_in_use.get(threads, max(1, threads))
+        return self.at(config).seconds * self._cpus_in_use.get((threads, config.options), max(1, threads))
 
 
 def _step_points(observations: Observations) -> list[StepPoint]:
@@ -150,6 +150,7 @@ def _step_points(observations: Observations) -> list[StepPoint]:
             observations.threads(config),
             config.samples_per_step / max(rate, fastest[key(config)]),
             spreads.get(key(config), usual),
+            config.options,
         )
         for config, rate, outcome in found
         if outcome is Outcome.OK or key(config) not in sound
@@ -160,7 +161,8 @@ def loader_model(observations: Observations) -> LoaderModel:
     """Return the loader's model from its probes and training without workers; else from the baseline's measurement."""
     baseline = observations.trials[0]
     assert baseline.measurement is not None
-    asking = min((look.host_seconds for _, look in observations.looks), default=0.0)
+    own = [look for config, look in observations.looks if config.options == baseline.config.options]
+    asking = min((look.host_seconds for look in own), default=0.0)
     host_seconds = None if observations.on_cpu else asking
     traces = observations.traces or (trace_from_baseline(baseline.config, baseline.measurement),)
     alone = [(each.config, each.measurement) for each in observations.trials if not each.config.num_workers]

@@ -16,6 +16,7 @@ from autotune.probes import ComputeProbe
 from autotune.records import Outcome, Part
 from autotune.search.feasibility import Fitting
 from autotune.search.observations import Observations
+from autotune.search.option_looks import option_looks
 from autotune.search.predict import loader_model
 from autotune.search.space import Space, without_loader
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
@@ -47,6 +48,7 @@ def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] 
     First the loader, then the step at the baseline's batch size: in its own precision, then in half precision. Each of
     these then climbs over batch sizes, the faster one first. After that come other precisions and threads at the best
     of them, and both together. Before the first step in another precision its losses are compared with those in fp32.
+    Last come further options, at the fastest step.
     """
     return next(((part, config) for part, config in _looks(observations, space) if config is not None), None)
 
@@ -73,6 +75,7 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
         found = _next_on_ladder(observations, space, config) if is_other else _unseen(observations, config)
         yield "compute", None if observations.distrust(config.amp) else found
     yield "compute", _beside_the_fastest(observations, space)
+    yield from option_looks(observations, space)
 
 
 def _half_precision(observations: Observations, space: Space) -> list[Config]:
@@ -159,18 +162,17 @@ def _start(observations: Observations, space: Space) -> Config:
 
 
 def _unseen(observations: Observations, config: Config) -> Config | None:
-    key = observations.step_key(config)
-    seen = (observations.step_key(probe.config) for probe in observations.probes if probe.part == "compute")
-    return None if key in seen else config
+    return None if observations.step_probe(config) else config
 
 
 def _is_of_group(observations: Observations, config: Config, other: Config) -> bool:
-    """Return whether two steps have the same precision and number of threads."""
-    return (config.amp, observations.threads(config)) == (other.amp, observations.threads(other))
+    """Return whether two steps differ in nothing but the batch."""
+    one, two = observations.step_key(config), observations.step_key(other)
+    return (one.amp, one.threads, one.options) == (two.amp, two.threads, two.options)
 
 
 def _looks_of_group(observations: Observations, config: Config) -> dict[int, ComputeProbe]:
-    """Return the probes of steps of a configuration's precision and number of threads, by batch size, in order."""
+    """Return the probes of steps that differ from a configuration's in the batch only, by batch size, in order."""
     looks = {own.batch_size: look for own, look in observations.looks if _is_of_group(observations, own, config)}
     return dict(sorted(looks.items()))
 
@@ -229,7 +231,7 @@ def _second_trace(observations: Observations, space: Space, start: Config) -> Co
 
 def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:
     """Return where to probe other precisions and threads: at the best batch size so far, and at the best of both."""
-    looks = _allowed_looks(observations, space)
+    looks = observations.looks_within(space)
     own = [(config, look) for config, look in looks if _is_of_group(observations, config, start)]
     if not own:
         return []
@@ -249,7 +251,7 @@ def _other_groups(observations: Observations, space: Space, start: Config) -> li
 
 def _beside_the_fastest(observations: Observations, space: Space) -> Config | None:
     """Return an unprobed batch size next to the fastest step's: the highest ceiling is not guessed."""
-    allowed_looks = _allowed_looks(observations, space)
+    allowed_looks = observations.looks_within(space)
     if not allowed_looks:
         return None
     fastest = _fastest(allowed_looks)
@@ -263,18 +265,6 @@ def _beside_the_fastest(observations: Observations, space: Space) -> Config | No
         if found is not None and model.at(batch) <= _memory_limit(observations, looks):
             return found
     return None
-
-
-def _allowed_looks(observations: Observations, space: Space) -> list[tuple[Config, ComputeProbe]]:
-    """Return the probes within the bounds: a study that goes on may hold others."""
-    allowed = space.allowed
-    return [
-        (config, look)
-        for config, look in observations.looks
-        if config.batch_size in allowed["batch_size"]
-        and config.amp in allowed["amp"]
-        and config.intra_op_threads in allowed["threads"]
-    ]
 
 
 def _fastest(looks: Sequence[tuple[Config, ComputeProbe]]) -> Config:

@@ -16,6 +16,7 @@ from typing import Any
 from autotune.config import AMP_MODES, WORKER_OPTIONS, Config
 from autotune.errors import UsageError
 from autotune.records import Trial, WorkloadFacts
+from autotune.step_options import OPTIONS
 
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads")
 """Every knob that the search varies; ``threads`` is ``Config.intra_op_threads``."""
@@ -40,7 +41,7 @@ class Space:
     """The values of every knob. ``values`` holds the baseline's too, ``allowed`` only what may be proposed."""
 
     values: Mapping[str, tuple[Any, ...]]
-    """Candidate values of each knob, in order."""
+    """Candidate values of each knob, in order; beside the knobs, off and on for each further option of the step."""
     allowed: Mapping[str, tuple[Any, ...]]
     """Those that the user's bounds admit."""
     base: Config
@@ -61,22 +62,30 @@ class Space:
         ranges = {name: {k: tuple(v) for k, v in document[name].items()} for name in ("values", "allowed")}
         return cls(**{**document, **ranges, "base": Config.from_document(document["base"])})
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Further options of the step, which the user allows to be tried."""
+        return tuple(option for option in OPTIONS if option in self.values)
+
     def config(self, point: Point) -> Config:
-        """Return the configuration at a point; without workers their knobs are dropped."""
+        """Return the configuration at a point, without further options; without workers their knobs are dropped."""
         return self.at({name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)})
 
     def at(self, settings: Mapping[str, Any]) -> Config:
         """Return the configuration with a value for each knob; those of workers may be missing where there are none."""
         chosen = dict(settings)
+        further = [option for option in self.options if chosen.pop(option, False)]
         if not chosen["num_workers"]:
             chosen |= {"prefetch_factor": None, "persistent_workers": False}
         steps = self._accumulation(chosen["batch_size"], self.base)
-        return replace(self.base, intra_op_threads=chosen.pop("threads"), accumulation_steps=steps, **chosen)
+        chosen |= {"intra_op_threads": chosen.pop("threads"), "options": (*self.base.options, *further)}
+        return replace(self.base, accumulation_steps=steps, **chosen)
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """Return the value of each knob that a configuration has."""
+        """Return the value of each knob that a configuration has, and whether it has each further option."""
         names = [name for name in KNOBS if config.num_workers or name not in WORKER_OPTIONS]
-        return {name: getattr(config, _FIELDS.get(name, name)) for name in names}
+        knobs = {name: getattr(config, _FIELDS.get(name, name)) for name in names}
+        return knobs | {option: option in config.options for option in self.options}
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
@@ -105,7 +114,7 @@ class Space:
 
     @cached_property
     def configs(self) -> tuple[Config, ...]:
-        """Every different configuration within the bounds."""
+        """Every different configuration within the bounds, without further options."""
         ranges = [[self.values[knob].index(value) for value in self.allowed[knob]] for knob in KNOBS]
         return tuple(dict.fromkeys(self.config(point) for point in itertools.product(*ranges)))
 
@@ -121,12 +130,17 @@ def without_loader(config: Config) -> Config:
 
 
 def build_space(
-    facts: WorkloadFacts, cpus: int, baseline: Config, given: Mapping[str, Any], global_batch_size: int | None = None
+    facts: WorkloadFacts,
+    cpus: int,
+    baseline: Config,
+    given: Mapping[str, Any],
+    global_batch_size: int | None = None,
+    options: Iterable[str] = (),
 ) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
     ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
-    ``global_batch_size``. Raises ``UsageError`` naming the flag.
+    ``global_batch_size``. ``options`` of the step may be used too. Raises ``UsageError`` naming the flag.
     """
     defaults = _defaults(facts, cpus, baseline)
     share = replace(facts, epoch_samples=facts.epoch_samples and facts.epoch_samples // baseline.ranks)
@@ -141,8 +155,9 @@ def build_space(
     present = {knob: (getattr(baseline, _FIELDS.get(knob, knob)),) for knob in KNOBS if knob not in dropped}
     values = {knob: ordered({*allowed[knob], *present.get(knob, ())}, threads) for knob in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
+    further = {option: (False, True) for option in options if option not in baseline.options}
     return Space(
-        values,
+        values | further,
         {knob: ordered(allowed[knob], threads) for knob in KNOBS},
         baseline,
         global_batch_size=global_batch_size,

@@ -1,4 +1,4 @@
-"""The cost of unmeasured training steps: seconds and memory over batch size, precision and threads.
+"""The cost of unmeasured training steps: seconds and memory over batch size, precision, threads and options.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-Group = tuple[str, int]
-"""Precision and threads."""
+Group = tuple[str, int, tuple[str, ...]]
+"""Precision, threads and options."""
 
 MEASURED = 0.03
 """Standard deviation of the logarithm of a measured step time, from one process to another."""
@@ -27,14 +27,14 @@ BETWEEN = 0.02
 BEYOND = 0.06
 """Addition to it for each doubling beyond the measured batch sizes."""
 BORROWED = 0.06
-"""Addition to it for a curve taken from another precision or number of threads."""
+"""Addition to it for a curve taken from another group."""
 COMPOSED = 0.12
-"""Addition to it for precision and threads composed from measurements of each alone."""
+"""Addition to it for a group composed from measurements of its precision, threads and options elsewhere."""
 LARGER = math.log(2) / 2
 """Addition to it for each doubling beyond a single measured batch size. A larger batch takes no less time, so two such
 errors reach the highest rate that is possible."""
 UNKNOWN = 0.35
-"""Addition to it for a precision or a number of threads that was never measured."""
+"""Addition to it for a precision, a number of threads or options that were never measured."""
 LARGEST_STEP = 4
 """Ratio to the largest measured batch up to which memory is predicted: it is not always a line."""
 
@@ -48,6 +48,7 @@ class StepPoint(NamedTuple):
     seconds: float
     spread: float = 0.0
     """Standard error of its logarithm because batches differ."""
+    options: tuple[str, ...] = ()
 
 
 class Estimate(NamedTuple):
@@ -59,11 +60,11 @@ class Estimate(NamedTuple):
 
 
 class ComputeModel:
-    """Step times for every batch size, precision and number of threads, from those that were measured.
+    """Step times for every batch size and group, from those that were measured.
 
-    Between measured batch sizes of one precision and number of threads the time of a step is taken as linear. A pair
-    with fewer measurements has the best known curve, moved to its own points. A pair without any has it moved by the
-    effect of precision and threads elsewhere.
+    Between measured batch sizes of one group the time of a step is taken as linear. A group with fewer measurements has
+    the best known curve, moved to its own points. A group without any has it moved by the effects of its precision,
+    threads and options elsewhere.
     """
 
     def __init__(self, points: Iterable[StepPoint]) -> None:
@@ -72,9 +73,9 @@ class ComputeModel:
             raise ValueError("no step was measured")
         self._reference = max(self._curves, key=lambda group: len(self._curves[group]))
 
-    def estimate(self, batch_size: int, amp: str, threads: int) -> Estimate:
+    def estimate(self, batch_size: int, amp: str, threads: int, options: tuple[str, ...] = ()) -> Estimate:
         """Return the expected seconds of a step."""
-        group = (amp, threads)
+        group = (amp, threads, options)
         own = self._curves.get(group, {})
         if batch_size in own:
             return own[batch_size]
@@ -88,14 +89,12 @@ class ComputeModel:
         """Return by how much a group's curve lies above the reference, in logarithms, and how sure that is."""
         if group in self._curves:
             return self._measured_offset(group), BORROWED
-        amp, threads = group
-        amps, counts = ({measured[part] for measured in self._curves} for part in (0, 1))
-        is_known = amp in amps and threads in counts
-        return self._effects.get(amp, 0.0) + self._effects.get(threads, 0.0), COMPOSED if is_known else UNKNOWN
+        measured = {part for known in self._curves for part in known}
+        return sum(self._effects.get(part, 0.0) for part in group), COMPOSED if measured >= {*group} else UNKNOWN
 
     @cached_property
-    def _effects(self) -> dict[str | int, float]:
-        """The effect of each precision and each number of threads, in logarithms: the sum that fits all groups best."""
+    def _effects(self) -> dict[str | int | tuple[str, ...], float]:
+        """The effect of each precision, number of threads and set of options, in logarithms: the best sum for all."""
         parts = sorted({part for group in self._curves for part in group} - set(self._reference), key=str)
         rows = [[float(part in group) for part in parts] for group in self._curves]
         offsets = [self._measured_offset(group) for group in self._curves]
@@ -109,13 +108,13 @@ class ComputeModel:
 
 
 def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, Estimate]]:
-    """Return for each precision and number of threads the times at each batch size, in order.
+    """Return for each group the times at each batch size, in order.
 
     Each is a geometric mean, and has the largest spread: batches in a fixed order are the same ones every time.
     """
     found: dict[Group, dict[int, list[StepPoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        found[point.amp, point.threads][point.batch_size].append(point)
+        found[point.amp, point.threads, point.options][point.batch_size].append(point)
     return {
         group: {
             batch: Estimate(
@@ -182,3 +181,16 @@ class MemoryModel:
             return self.peaks[last] + slope * (batch_size - last)
         low, high = next((low, high) for low, high in pairwise(known) if batch_size <= high)
         return self.peaks[low] + (self.peaks[high] - self.peaks[low]) / (high - low) * (batch_size - low)
+
+    def moved(self, plain: MemoryModel) -> MemoryModel:
+        """Return the model of a step with options from that of the step without, moved to its own peaks.
+
+        Bytes that options add are taken to grow with the batch, and bytes that they save not to.
+        """
+        peaks = dict(self.peaks)
+        for batch, peak in plain.peaks.items():
+            near = min(self.peaks, key=lambda known: abs(math.log(known / batch)))
+            change = self.peaks[near] - plain.at(near)
+            share = max(1.0, batch / near) if change > 0 else min(1.0, batch / near)
+            peaks.setdefault(batch, round(peak + change * share))
+        return MemoryModel(dict(sorted(peaks.items())))

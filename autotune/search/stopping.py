@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autotune.search.forecast import GAIN, Forecast
+from autotune.search.forecast import Forecast
+from autotune.search.observations import GAIN
 
 CEILING_SHARE = 0.97
 """Share of the ceiling that a rate must reach to count as one with it."""

@@ -25,8 +25,8 @@ from autotune.messages import Messages
 from autotune.records import Attempt, Kind, Part, Probe, Trial, WorkloadFacts
 from autotune.result import Landscape, Result
 from autotune.search.feasibility import reason_against
-from autotune.search.forecast import GAIN, Forecast, cost, landscape
-from autotune.search.observations import Observations
+from autotune.search.forecast import Forecast, cost, landscape
+from autotune.search.observations import GAIN, Observations
 from autotune.search.sampler import PredictiveSampler, Setup, add_look, rivals, running
 from autotune.search.space import Space
 from autotune.storage.identity import identify
@@ -39,7 +39,7 @@ CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
-MOST_REPEATS = 50
+MOST_REPEATS = 200
 """Proposals in a row that were measured before, or would not fit, after which another sampler has nothing new."""
 UNCLEAR_SECONDS, AGAIN = 5.0, 0.05
 """Seconds for which a tuner waits at most for an earlier one to say what it measures, and between two looks at it."""
@@ -258,7 +258,8 @@ class TuningStudy:
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a probe beside the study's trials."""
-        message = _reason_against(attempt, config.amp) if part == "numerics" else attempt.message
+        further = ", ".join(option for option in self._space.options if option in config.options)
+        message = _reason_against(attempt, config.amp, further) if part == "numerics" else attempt.message
         probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
         self._storage.do(lambda study: add_look(study, probe))
         return probe
@@ -340,10 +341,11 @@ def open_study(
     return study
 
 
-def _reason_against(attempt: Attempt, amp: str) -> str:
+def _reason_against(attempt: Attempt, amp: str, further: str) -> str:
     if attempt.numerics is None:
-        return f"whether {amp} trains this model like fp32 could not be checked: {attempt.message or attempt.outcome}"
-    return reason_against(attempt.numerics, amp) or ""
+        why = attempt.message or attempt.outcome
+        return f"whether {further or amp} trains this model like fp32 could not be checked: {why}"
+    return reason_against(attempt.numerics, amp, further) or ""
 
 
 def _cut(text: str, most: int) -> str:

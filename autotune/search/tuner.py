@@ -16,17 +16,17 @@ from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, GRACE, Budget, MemoryLimit, format_duration, longer_budget
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Measurement, Request, Runner, Trial, WorkloadFacts
-from autotune.result import Result
+from autotune.result import Result, TriedOption
 from autotune.search.conclude import Course, conclude
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
-from autotune.search.explore import EXPLORE_SHARE, Explorer
 from autotune.search.feasibility import Fitting, exceeds
 from autotune.search.loop import PAIR, Search
+from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
 from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
-from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
+from autotune.stats import MAX_ROUNDS
 from autotune.storage.open import StudyStorage
 
 INTERRUPTED = "interrupted by the user"
@@ -56,8 +56,6 @@ class TunePlan:
     """Most trials of the search, where the user gave a number."""
     sampler: BaseSampler | None = None
     """The sampler that proposes; ``None`` for the predictive one."""
-    explore: tuple[str, ...] = ()
-    """More of the step to try."""
     opening: float | None = None
     """Seconds that it took to load the workload; ``None`` for the time until the search begins."""
     seed: int = 0
@@ -85,7 +83,7 @@ class Tuner:
         storage = storage or StudyStorage()
         search = self._open_search(storage)
         study = search.study
-        stop, confirmation, explorer = self._find(search)
+        stop, confirmation = self._find(search)
         distrusted = [study.observations.distrust(amp) for amp in self.plan.space.allowed["amp"]]
         course = Course(
             facts=self.plan.facts,
@@ -99,7 +97,7 @@ class Tuner:
             remaining=self._remaining(stop, search),
             wanted=self._wanted(stop, search),
             probes=study.probes,
-            tried=tuple(explorer.tried) if explorer else (),
+            tried=self._tried(study),
             left_out=[*filter(None, distrusted), *study.forecast.doubts, *self._refused(study)],
             refusal_of_more_workers=study.forecast.refusal_of_more_workers,
             landscape=study.landscape,
@@ -128,28 +126,24 @@ class Tuner:
             budget=self.budget,
             messages=self.messages,
             max_trials=plan.max_trials,
-            reserved=EXPLORE_SHARE * self.budget.seconds if plan.explore else 0.0,
             opening=plan.opening,
             seed=plan.seed,
         )
 
-    def _find(self, search: Search) -> tuple[Stop, Confirmation | None, Explorer | None]:
+    def _find(self, search: Search) -> tuple[Stop, Confirmation | None]:
         """Search and confirm; search on in the time that confirmation has left."""
-        explorer, confirmation = None, None
+        confirmation = None
         while True:
             known = len(search.study.trials)
             stop = self._search(search)
-            if explorer is None:
-                explorer = self._explore(search)
-                search.reserved = 0.0
             if search.is_confirmed and len(search.study.trials) == known:
-                return stop, confirmation, explorer
-            confirmation = self._confirm_what_runs(search, explorer)
+                return stop, confirmation
+            confirmation = self._confirm_what_runs(search)
             search.is_confirmed = True
             if self._is_interrupted:
-                return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation, explorer
+                return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation
             if stop.ending is not Ending.BUDGET or not search.has_time:
-                return stop, confirmation, explorer
+                return stop, confirmation
 
     def _search(self, search: Search) -> Stop:
         """Run the search; the user may interrupt it once the baseline was measured."""
@@ -168,42 +162,25 @@ class Tuner:
         self._is_interrupted = True
         self.runner.close()
 
-    def _explore(self, search: Search) -> Explorer | None:
-        """Try more of the step on the best configuration."""
-        if not self.plan.explore or self._is_interrupted:
-            return None
-        found = search.study.best
-        assert found is not None
-        explorer = Explorer(
-            runner=self.runner,
-            start=self.plan.space.with_persistence(found),
-            options=self.plan.explore,
-            memory_limit=self.plan.memory_limit,
-            budget=self.budget,
-            end=self.budget.seconds - search.confirmation_seconds,
-            tell_running=lambda config: search.report(Progress(phase="explore", running=config)),
-            tell_looked=lambda probe: search.report(Progress(phase="explore", looked=probe)),
-        )
-        try:
-            explorer.run()
-        except KeyboardInterrupt:
-            self._interrupt()
-        return explorer
+    def _tried(self, study: TuningStudy) -> tuple[TriedOption, ...]:
+        """Return the outcome of each further option; of those looked at, where the user has cut that short."""
+        found = tried_options(study.observations, self.plan.space)
+        return tuple(tried for tried in found if tried.seconds or not self._is_interrupted)
 
-    def _confirm_what_runs(self, search: Search, explorer: Explorer | None) -> Confirmation | None:
+    def _confirm_what_runs(self, search: Search) -> Confirmation | None:
         """Confirm, once more where all finalists have failed: others may be left."""
         while True:
             known = self._failed(search)
-            confirmation = self._confirm(search, explorer)
+            confirmation = self._confirm(search)
             has_answer = confirmation is not None and confirmation.answer is not None
             if has_answer or self._is_interrupted or self._failed(search) == known:
                 return confirmation
 
-    def _confirm(self, search: Search, explorer: Explorer | None) -> Confirmation | None:
+    def _confirm(self, search: Search) -> Confirmation | None:
         """Return the confirmation; ``None`` without complete rounds."""
         end = self.budget.spent + INTERRUPTED_SECONDS if self._is_interrupted else self.budget.seconds
         time = _Allowance(self.budget, end, search.fresh_cost, may_halve=not self._is_interrupted)
-        finalists, entering, explored = self._finalists(search, explorer, time.left)
+        finalists, entering = self._finalists(search, time.left)
         if not finalists:
             return None
 
@@ -230,29 +207,22 @@ class Tuner:
             history=search.study.history,
             entering=entering,
             fits=self._fits,
-            may_answer=lambda config: search.study.may_answer(config) or config == explored,
+            may_answer=search.study.may_answer,
             on_attempt=on_attempt,
             on_interrupt=None if self._is_interrupted else self._interrupt,  # twice means: now
         )
 
-    def _finalists(
-        self, search: Search, explorer: Explorer | None, seconds: float
-    ) -> tuple[list[Config], list[Config], Config | None]:
-        """Return the finalists, cheapest first; the same in order of entry; and the explored one, as the dearest."""
-        study, count = search.study, finalists_for(seconds / search.fresh_cost)[0]
-        explored = None
-        if explorer and seconds >= LEAST_ROUNDS * (search.fresh_cost + explorer.start_seconds):
-            explored = explorer.answer  # else the time is for proving what the search has found
-        failed, with_persistence = self._failed(search), self.plan.space.with_persistence
+    def _finalists(self, search: Search, seconds: float) -> tuple[list[Config], list[Config]]:
+        """Return the finalists, cheapest first; the same in order of entry."""
+        study, failed, with_persistence = search.study, self._failed(search), self.plan.space.with_persistence
         likely = study.finalists(
-            count if explored is None else max(1, count - 1),
+            finalists_for(seconds / search.fresh_cost)[0],
             lambda trial: not {trial.config, with_persistence(trial)} & failed,
         )
-        entering = self._compared(likely, explored)
-        finalists = self._compared(sorted(likely, key=study.cost), explored)
+        finalists = self._compared(sorted(likely, key=study.cost))
         if not self._is_interrupted and self.plan.max_trials is None:
             finalists = self._untried(search) or finalists
-        return finalists, entering, explored
+        return finalists, self._compared(likely)
 
     def _untried(self, search: Search) -> list[Config]:
         """Return the next configuration, untried yet: whether its workers should live on is not known."""
@@ -261,11 +231,10 @@ class Tuner:
             return [candidate] if candidate else []
         return [replace(candidate, persistent_workers=space.base.persistent_workers)]
 
-    def _compared(self, trials: Sequence[Trial], explored: Config | None) -> list[Config]:
-        """Return the configurations that trials would give as the answer, and the explored one."""
+    def _compared(self, trials: Sequence[Trial]) -> list[Config]:
+        """Return the configurations that trials would give as the answer."""
         configs = [self.plan.space.with_persistence(trial) for trial in trials]
-        found = [config for config in configs if config != self.plan.space.base]
-        return list(dict.fromkeys([*found, *filter(None, [explored])]))
+        return list(dict.fromkeys(config for config in configs if config != self.plan.space.base))
 
     def _failed(self, search: Search) -> set[Config]:
         """Return the configurations that failed in a confirmation, of earlier runs too."""

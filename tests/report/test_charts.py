@@ -126,9 +126,7 @@ def test_only_trials_with_the_answers_step_stand_in_the_chart_of_its_loader() ->
     details = list(chart.data.loc[chart.data["how"] == "measured", "details"])
     assert details
     assert all(f"batch {result.config.batch_size} " in text and result.config.amp in text for text in details)
-    answer = result.config.amp, result.config.batch_size
-    (step,) = [each for each in there(result.landscape).steps if (each.amp, each.batch_size) == answer]
-    assert marks(chart, "y") == [step.ceiling]
+    assert marks(chart, "y") == [result.measurement.ceiling_samples_per_second]
 
 
 def growing(number: int, rate: float, peak: float, by_the_end: float | None) -> Trial:
@@ -154,19 +152,6 @@ def test_what_counts_is_the_memory_at_the_end_of_an_epoch() -> None:
         assert list(rows(chart, "takes more memory than allowed")[RATE]) == [300]
     assert list(rows(course, "best so far")[RATE]) == [100, 100, 200]
     assert fastest_so_far(RecordedStudy.of(result)) == 200
-
-
-def test_options_that_were_tried_after_the_search_are_left_out_of_what_it_expects() -> None:
-    result = simulated_result()
-    config = replace(result.config, options=("compile",))
-    faster = examples.measurement(samples_per_second=1e6, ceiling_samples_per_second=2e6)
-    trial = examples.trial(number=999, kind="confirm", config=config, measurement=faster)
-    explored = replace(result, config=config, measurement=faster, history=(*result.history, trial))
-    for name in ("batch-size", "loader"):
-        found, plain = drawn(name, explored), drawn(name, result)
-        assert " · without compile" in found.to_dict()["title"]["subtitle"]
-        assert found.data.equals(plain.data)
-        assert marks(found, "y") == marks(plain, "y")
 
 
 def test_memory_that_is_far_away_is_not_marked() -> None:

@@ -17,9 +17,9 @@ from autotune.limits import Budget, MemoryLimit
 from autotune.measure.step_probe import RESIDENT, ceiling
 from autotune.messages import Messages
 from autotune.records import Attempt, Measurement, Request
-from autotune.search.forecast import GAIN, forecast_of
+from autotune.search.forecast import forecast_of
 from autotune.search.loop import Search
-from autotune.search.observations import Observations
+from autotune.search.observations import GAIN, Observations
 from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.search.study import TuningStudy, open_study
 from tests import examples

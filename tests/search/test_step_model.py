@@ -39,7 +39,7 @@ def separate(*others: tuple[int, str, int]) -> ComputeModel:
 def test_measured_steps_are_returned_as_they_were_measured(curves: dict[tuple[str, int], dict[int, float]]) -> None:
     points = [StepPoint(batch, *group, seconds) for group, curve in curves.items() for batch, seconds in curve.items()]
     found = ComputeModel(points)
-    for batch, amp, threads, seconds, _ in points:
+    for batch, amp, threads, seconds, *_ in points:
         assert found.estimate(batch, amp, threads).seconds == pytest.approx(seconds, rel=1e-9)
 
 
@@ -138,3 +138,19 @@ def test_neither_one_jump_of_the_curve_nor_a_flat_start_sets_the_slope() -> None
         assert MemoryModel(peaks).at(256) == pytest.approx(256 * MIB + workspace)
     flat = {batch: max(64, 2 * batch) * MIB for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
     assert MemoryModel(flat).at(1024) == pytest.approx(2048 * MIB)
+
+
+@given(st.sampled_from([16, 64, 256]), st.floats(0.5, 2.0), st.integers(-4 * MIB, 4 * MIB))
+def test_with_options_time_and_memory_have_the_known_curve_moved_to_a_single_point(
+    measured: int, factor: float, change: int
+) -> None:
+    times, plain = {16: 0.02, 64: 0.05, 256: 0.2}, MemoryModel({16: 8 * MIB, 64: 16 * MIB, 256: 64 * MIB})
+    points = [StepPoint(batch, "bf16", 2, seconds) for batch, seconds in times.items()]
+    own = StepPoint(measured, "bf16", 2, factor * times[measured], options=("compile",))
+    found = ComputeModel([*points, own])
+    moved = MemoryModel({measured: int(plain.at(measured)) + change}).moved(plain)
+    assert moved.at(measured) == plain.at(measured) + change
+    for batch, seconds in times.items():
+        assert found.estimate(batch, "bf16", 2, ("compile",)).seconds == pytest.approx(factor * seconds)
+        assert found.estimate(batch, "bf16", 2).seconds == pytest.approx(seconds)
+        assert moved.at(batch) >= plain.at(batch) + min(change, 0)

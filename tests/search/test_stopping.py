@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from autotune.config import Config
-from autotune.search.forecast import GAIN, HOPE, Forecast
+from autotune.search.forecast import HOPE, Forecast
+from autotune.search.observations import GAIN
 from autotune.search.stopping import CEILING_SHARE, reason_to_stop
 from tests import examples
 from tests.search.test_forecast import forecast_with
