@@ -39,8 +39,8 @@ FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore",
     "--exit-verdict", "--force", "--global-batch-size", "--oversubscribe-ranks",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
-    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--sampler", "--snippet", "--storage", "--threads",
-    "--trials", "--version",
+    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--sampler", "--snippet", "--storage",
+    "--threads", "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 FASTER, UNDECIDED = examples.faster_result(), examples.undecided_result()
