@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.config import Config
+from autotune.knobs import KNOBS
 from autotune.records import Outcome, Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds
@@ -21,7 +22,7 @@ from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import CHANCE, GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
-from autotune.search.space import KNOBS, Space, without_loader
+from autotune.search.space import Space, without_loader
 
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
