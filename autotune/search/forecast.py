@@ -264,16 +264,14 @@ def _posteriors(
     """Return the expectation now, and if the running measurements of others give the expected rates."""
     rates = np.array([trial.rate for trial in counted], dtype=float)
     errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
-    own_threads, demands = observations.facts.intra_op_threads, _demands(counted)
-    after = posterior(configs, prediction, index, rates, own_threads, errors, demands)
+    own_threads = observations.facts.intra_op_threads
+    after = posterior(configs, prediction, index, rates, own_threads, errors)
     if not claimed:
         return after, None
     # "kriging believer": others look elsewhere, and nobody counts on it
     expected = np.append(rates, np.exp(after.means[claimed]))
     errors = np.append(errors, np.zeros(len(claimed)))
-    if demands is not None:
-        demands = np.append(demands, np.full(len(claimed), demands.mean()))
-    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors, demands)
+    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:
@@ -310,15 +308,6 @@ def _disturbance(trial: Trial) -> float:
     They took a share of the CPUs; the rate may have lost as much, or nothing.
     """
     return DISTURBANCE * trial.measurement.conditions.taken_share if trial.measurement else 0.0
-
-
-def _demands(trials: Sequence[Trial]) -> NDArray[np.float64] | None:
-    """Return the shares of the CPUs that others wanted during each trial; ``None`` where one of them is not known."""
-    measured = [trial.measurement.conditions for trial in trials if trial.measurement]
-    known = [(each.foreign_demand, each.cpus) for each in measured if each.foreign_demand is not None]
-    if len(known) < len(trials):
-        return None
-    return np.array([min(1.0, demand / max(1, cpus)) for demand, cpus in known], dtype=float)
 
 
 def _also_fails(config: Config, failure: _Failure) -> bool:
