@@ -58,8 +58,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/step_model.py",
-        "seconds = max(curve[low] - slope * (low - batch_size), curve[low] * batch_size / low)",
-        "seconds = min(curve[low] - slope * (low - batch_size), curve[low] * batch_size / low)",
+        "seconds = max(fast - slope * (low - batch_size), fast * batch_size / low)",
+        "seconds = min(fast - slope * (low - batch_size), fast * batch_size / low)",
         ("tests/search/test_step_model.py",),
     ),
     Fault(
