@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.host import inspect_host
+from autotune.knobs import as_baseline, fitted, parse_knob
 from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
 from autotune.messages import Messages, Progress
 from autotune.result import Result
 from autotune.runner.local import ProcessRunner
-from autotune.search.space import as_baseline, build_space, fitted, parse_knob
+from autotune.search.space import build_space
 from autotune.step_options import parse_options
 from autotune.workload import Workload, describe
 

@@ -18,9 +18,9 @@ from optuna.trial import FrozenTrial
 
 from autotune.config import Config
 from autotune.encoding import PAYLOADS, from_json
+from autotune.knobs import KNOBS
 from autotune.records import SCHEMA, Attempt, Probe, Trial
 from autotune.search.sampler import add_look
-from autotune.search.space import KNOBS
 from autotune.storage.identity import Identity
 from autotune.storage.open import IDENTITY, StudyStorage
 from autotune.storage.trials import ENDED, RECORD, RESULT, frozen_trial

@@ -56,10 +56,8 @@ class Fitting:
 
     def refusal_in_flight(self, config: Config) -> str | None:
         """Return the resource that batches in flight would lack, time included, or ``None``."""
-        seconds, timeout = (
-            max(self._loader.trace(config.batch_size).build_seconds),
-            self._observations.facts.loader_timeout,
-        )
+        seconds = max(self._loader.trace(config.batch_size).build_seconds)
+        timeout = self._observations.facts.loader_timeout
         if config.num_workers and timeout is not None and seconds > timeout:
             return f"a worker would take {seconds:.2g} s for a batch, but the loader's timeout is {timeout:.2g} s"
         files, most = self._loader.open_files(config), self._observations.host.open_files
