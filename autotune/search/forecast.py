@@ -41,8 +41,8 @@ class _Failure:
     config: Config
     outcome: Outcome
     """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
-    what: str
-    """Its outcome, in words."""
+    text: str
+    """What it was and how it ended, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,10 @@ class Forecast:
     """Logarithm of the rate that is expected of it."""
     last: Config
     """The configuration measured last, whose process may still live."""
-    failures: tuple[_Failure, ...] = ()
-    """Configurations that failed when measured: similar ones are expected to fail, too."""
-    worker_failures: Sequence[str] = ()
-    """How loader workers have failed, where none has ever worked."""
+    refusals: tuple[str | None, ...]
+    """Why not to try one: it would not fit, or a similar one has failed."""
+    doubts: tuple[str, ...] = ()
+    """The reasons for leaving out loader workers; empty where they were not left out."""
     promised: Posterior | None = None
     """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
@@ -107,18 +107,8 @@ class Forecast:
         return float(self.prediction.bounds[self.position[config]])
 
     def refusal(self, config: Config) -> str | None:
-        """Return the reason not to try a configuration: it would not fit, or a similar configuration has failed."""
-        index = self.position[config]
-        if (refused := self.prediction.refusals[index]) is not None:
-            return refused
-        if self.is_doubtful[index] and len(self.worker_failures) > 1:
-            return f"loader workers have failed {len(self.worker_failures)} times: {self.worker_failures[-1]}"
-        alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
-        if alike is None:
-            return None
-        count = alike.config.num_workers
-        workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
-        return f"batch {alike.config.batch_size} in {alike.config.precision} with {workers} {alike.what}"
+        """Return the reason not to try a configuration."""
+        return self.refusals[self.position[config]]
 
     @property
     def upside(self) -> float:
@@ -136,7 +126,7 @@ class Forecast:
 
         It need not be expected to win.
         """
-        is_left = self.is_untried & ~self.is_doubtful & [self.refusal(config) is None for config in self.configs]
+        is_left = self.is_untried & ~self.is_doubtful & [refusal is None for refusal in self.refusals]
         return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
 
     @property
@@ -159,11 +149,6 @@ class Forecast:
     def most(self) -> float:
         """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
         return max(float(self.prediction.most[self._fits].max()), float(np.exp(self.best_log)))
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """The reasons for leaving out loader workers; empty where they were not left out."""
-        return (f"loader workers: {self.worker_failures[-1]}",) if self.worker_failures else ()
 
     def refusal_of_more_workers(self, config: Config) -> str | None:
         """Return the reason why no more workers would fit with the same step, or ``None``."""
@@ -219,29 +204,25 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
     tried = {trial.config for trial in observations.trials} | set(observations.claimed)
-    failures = tuple(_failures(observations))
     is_untried = np.array([config not in tried and position[config] < len(inside) for config in configs])
-    fits = zip(configs, (refusal is None for refusal in prediction.refusals), strict=True)
-    may_run = np.array([fit and not any(_also_fails(config, failure) for failure in failures) for config, fit in fits])
-    failed = observations.worker_failures
-    is_doubtful = np.array([bool(failed) and config.num_workers > 0 for config in configs])
-    is_ruled_out = is_doubtful & (len(failed) > 1)
-    is_open = is_untried & may_run & ~is_ruled_out & (np.log(prediction.bounds) > best_log)
+    doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
+    refusals = tuple(_refusals(configs, prediction, observations))
+    may_run = np.array([refusal is None for refusal in refusals])
     return Forecast(
         configs=configs,
         position=position,
         prediction=prediction,
         posterior=after,
         promised=promised,
-        is_open=is_open,
+        is_open=is_untried & may_run & (np.log(prediction.bounds) > best_log),
         is_untried=is_untried,
-        is_doubtful=is_doubtful,
-        worker_failures=failed,
+        is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
+        doubts=doubts,
         base=space.base,
         best=best,
         best_log=best_log,
         last=observations.trials[-1].config,
-        failures=failures,
+        refusals=refusals,
     )
 
 
@@ -263,19 +244,37 @@ def _posteriors(
     return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
 
 
+def _refusals(configs: Sequence[Config], prediction: Prediction, observations: Observations) -> Iterator[str | None]:
+    """Yield the reason not to try each configuration: it would not fit, or a similar one has failed."""
+    failures, of_workers = tuple(_failures(observations)), observations.worker_failures
+    for config, refusal in zip(configs, prediction.refusals, strict=True):
+        if refusal is None and config.num_workers and len(of_workers) > 1:
+            yield f"loader workers have failed {len(of_workers)} times: {of_workers[-1]}"
+        else:
+            alike = (failure.text for failure in failures if _also_fails(config, failure))
+            yield refusal or next(alike, None)
+
+
 def _failures(observations: Observations) -> Iterator[_Failure]:
     """Yield the failures: trials, trials that took too much memory, and probes."""
     for trial in observations.trials:
-        measured = trial.measurement
+        measured, ran = trial.measurement, _in_words(trial.config)
         if measured is None:
-            yield _Failure(trial.config, trial.outcome, f"ended as {trial.outcome}")
+            yield _Failure(trial.config, trial.outcome, f"{ran} ended as {trial.outcome}")
         elif exceeds(measured, observations.memory_limit):
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
-            yield _Failure(trial.config, outcome, "takes more memory than allowed")
+            yield _Failure(trial.config, outcome, f"{ran} takes more memory than allowed")
     for probe in observations.probes:
         closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
         if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
-            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a probe")
+            text = f"{_in_words(probe.config)} ended as {probe.attempt.outcome} in a probe"
+            yield _Failure(probe.config, probe.attempt.outcome, text)
+
+
+def _in_words(config: Config) -> str:
+    count = config.num_workers
+    workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
+    return f"batch {config.batch_size} in {config.precision} with {workers}"
 
 
 def feasible(observations: Observations) -> list[Trial]:
