@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.knobs import KNOBS
-from autotune.records import Outcome, Trial
+from autotune.records import Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
-from autotune.search.feasibility import exceeds
+from autotune.search.feasibility import exceeds, refusals_of
 from autotune.search.gp import Posterior, expected_gain, posterior
-from autotune.search.observations import CHANCE, GAIN, Observations
+from autotune.search.observations import GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import Space, without_loader
@@ -32,17 +32,6 @@ KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A configuration that did not work."""
-
-    config: Config
-    outcome: Outcome
-    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
-    text: str
-    """What it was and how it ended, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +195,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     tried = {trial.config for trial in observations.trials} | set(observations.claimed)
     is_untried = np.array([config not in tried and position[config] < len(inside) for config in configs])
     doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
-    refusals = tuple(_refusals(configs, prediction, observations))
+    refusals = tuple(refusals_of(configs, prediction.refusals, observations))
     may_run = np.array([refusal is None for refusal in refusals])
     return Forecast(
         configs=configs,
@@ -244,39 +233,6 @@ def _posteriors(
     return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
 
 
-def _refusals(configs: Sequence[Config], prediction: Prediction, observations: Observations) -> Iterator[str | None]:
-    """Yield the reason not to try each configuration: it would not fit, or a similar one has failed."""
-    failures, of_workers = tuple(_failures(observations)), observations.worker_failures
-    for config, refusal in zip(configs, prediction.refusals, strict=True):
-        if refusal is None and config.num_workers and len(of_workers) > 1:
-            yield f"loader workers have failed {len(of_workers)} times: {of_workers[-1]}"
-        else:
-            alike = (failure.text for failure in failures if _also_fails(config, failure))
-            yield refusal or next(alike, None)
-
-
-def _failures(observations: Observations) -> Iterator[_Failure]:
-    """Yield the failures: trials, trials that took too much memory, and probes."""
-    for trial in observations.trials:
-        measured, ran = trial.measurement, _in_words(trial.config)
-        if measured is None:
-            yield _Failure(trial.config, trial.outcome, f"{ran} ended as {trial.outcome}")
-        elif exceeds(measured, observations.memory_limit):
-            outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
-            yield _Failure(trial.config, outcome, f"{ran} takes more memory than allowed")
-    for probe in observations.probes:
-        closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
-        if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
-            text = f"{_in_words(probe.config)} ended as {probe.attempt.outcome} in a probe"
-            yield _Failure(probe.config, probe.attempt.outcome, text)
-
-
-def _in_words(config: Config) -> str:
-    count = config.num_workers
-    workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
-    return f"batch {config.batch_size} in {config.precision} with {workers}"
-
-
 def feasible(observations: Observations) -> list[Trial]:
     """Return the trials that gave a number and left enough memory free; the baseline always counts.
 
@@ -288,34 +244,6 @@ def feasible(observations: Observations) -> list[Trial]:
         if trial.measurement is not None
         and (trial.kind == "baseline" or not exceeds(trial.measurement, observations.memory_limit))
     ]
-
-
-def _also_fails(config: Config, failure: _Failure) -> bool:
-    """Return whether a configuration is to be expected to fail where another one did.
-
-    It is where it needs more of the same memory; another failure may have been chance, so only its like is.
-    """
-    failed = failure.config
-    if not set(failed.options) <= set(config.options):
-        return False
-    same_step = (config.amp, config.options) == (failed.amp, failed.options)
-    same_batch, larger = config.batch_size == failed.batch_size, config.batch_size >= failed.batch_size
-    more_workers = config.num_workers >= failed.num_workers
-    more_in_flight = _in_flight(config) >= _in_flight(failed)
-    by_chance = larger and more_workers if failed.num_workers else same_step and same_batch
-    alike = {
-        Outcome.SUSPECT: False,
-        Outcome.UNPICKLABLE: config.num_workers > 0,
-        Outcome.DEVICE_OOM: same_step and larger,
-        Outcome.HOST_OOM: larger and more_workers and more_in_flight,
-        Outcome.SHM: more_in_flight if failed.num_workers else by_chance,
-        Outcome.NUMERICS: same_step and (same_batch or failed.amp != "off"),  # in fp32 it was the samples, or chance
-    }
-    return alike.get(failure.outcome, by_chance)
-
-
-def _in_flight(config: Config) -> int:
-    return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:
