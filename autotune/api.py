@@ -23,6 +23,7 @@ from autotune.workload import Workload, describe
 
 if TYPE_CHECKING:
     import torch
+    from optuna.samplers import BaseSampler
     from torch.utils.data import Dataset, Sampler
 
     from autotune.accumulation import Reduction
@@ -58,6 +59,7 @@ class TuneOptions(TypedDict, total=False):
     max_memory: float | str | None
     explore: Modes
     storage: str | Path | StudyStorage | None
+    optuna_sampler: str | BaseSampler
     on_progress: Callable[[Progress], None] | None
     quiet: bool
 
@@ -136,6 +138,7 @@ def tune(
     max_memory: float | str | None = None,
     explore: Modes = None,
     storage: str | Path | StudyStorage | None = None,
+    optuna_sampler: str | BaseSampler = "predictive",
     on_progress: Callable[[Progress], None] | None = None,
     quiet: bool = False,
 ) -> Result:
@@ -157,8 +160,10 @@ def tune(
     together. ``oversubscribe_ranks`` allows more ranks than CPUs and accelerators.
 
     ``storage`` is a file or an Optuna URL for the study; a study of the same workload, machine, versions and settings
-    is continued. A terminal or notebook shows the progress, and standard error gets the verdict at the end.
-    ``on_progress`` receives each ``Progress`` instead; ``quiet`` shows neither.
+    is continued. ``optuna_sampler`` proposes the trials: ``"predictive"``, ``"tpe"``, ``"gp"``, ``"random"``, a
+    reference of a function that returns a sampler of Optuna, or a sampler. A terminal or notebook shows the progress,
+    and standard error gets the verdict at the end. ``on_progress`` receives each ``Progress`` instead; ``quiet`` shows
+    neither.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -179,7 +184,10 @@ def tune(
     given = as_baseline(baseline, global_batch_size, ranks)
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
-    time = Budget(require_budget(parse_duration(budget)))
+    time, seed = Budget(require_budget(parse_duration(budget))), secrets.randbits(31)
+    from autotune.search.sampler import make_sampler
+
+    proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say
 
     shows = on_progress is None and not quiet
@@ -213,7 +221,8 @@ def tune(
                 memory_limit=memory_limit,
                 max_trials=trials,
                 opening=opening,
-                seed=secrets.randbits(31),
+                sampler=proposes,
+                seed=seed,
             )
             result = _result(Tuner(runner, plan, time, messages), storage)
     if shows:
