@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from autotune.config import Config
 from autotune.knobs import KNOBS
-from autotune.records import Outcome, Trial
+from autotune.records import Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
-from autotune.search.feasibility import exceeds
+from autotune.search.feasibility import exceeds, refusals_of
 from autotune.search.gp import Posterior, expected_gain, posterior
-from autotune.search.observations import CHANCE, GAIN, Observations
+from autotune.search.observations import GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import Space, without_loader
@@ -32,17 +32,6 @@ KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A configuration that did not work."""
-
-    config: Config
-    outcome: Outcome
-    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
-    what: str
-    """Its outcome, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +63,10 @@ class Forecast:
     """Logarithm of the rate that is expected of it."""
     last: Config
     """The configuration measured last, whose process may still live."""
-    failures: tuple[_Failure, ...] = ()
-    """Configurations that failed when measured: similar ones are expected to fail, too."""
-    worker_failures: Sequence[str] = ()
-    """How loader workers have failed, where none has ever worked."""
+    refusals: tuple[str | None, ...]
+    """Why not to try one: it would not fit, or a similar one has failed."""
+    doubts: tuple[str, ...] = ()
+    """The reasons for leaving out loader workers; empty where they were not left out."""
     promised: Posterior | None = None
     """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
@@ -107,18 +96,8 @@ class Forecast:
         return float(self.prediction.bounds[self.position[config]])
 
     def refusal(self, config: Config) -> str | None:
-        """Return the reason not to try a configuration: it would not fit, or a similar configuration has failed."""
-        index = self.position[config]
-        if (refused := self.prediction.refusals[index]) is not None:
-            return refused
-        if self.is_doubtful[index] and len(self.worker_failures) > 1:
-            return f"loader workers have failed {len(self.worker_failures)} times: {self.worker_failures[-1]}"
-        alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
-        if alike is None:
-            return None
-        count = alike.config.num_workers
-        workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
-        return f"batch {alike.config.batch_size} in {alike.config.precision} with {workers} {alike.what}"
+        """Return the reason not to try a configuration."""
+        return self.refusals[self.position[config]]
 
     @property
     def upside(self) -> float:
@@ -136,7 +115,7 @@ class Forecast:
 
         It need not be expected to win.
         """
-        is_left = self.is_untried & ~self.is_doubtful & [self.refusal(config) is None for config in self.configs]
+        is_left = self.is_untried & ~self.is_doubtful & [refusal is None for refusal in self.refusals]
         return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
 
     @property
@@ -159,11 +138,6 @@ class Forecast:
     def most(self) -> float:
         """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
         return max(float(self.prediction.most[self._fits].max()), float(np.exp(self.best_log)))
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """The reasons for leaving out loader workers; empty where they were not left out."""
-        return (f"loader workers: {self.worker_failures[-1]}",) if self.worker_failures else ()
 
     def refusal_of_more_workers(self, config: Config) -> str | None:
         """Return the reason why no more workers would fit with the same step, or ``None``."""
@@ -219,29 +193,25 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
     tried = {trial.config for trial in observations.trials} | set(observations.claimed)
-    failures = tuple(_failures(observations))
     is_untried = np.array([config not in tried and position[config] < len(inside) for config in configs])
-    fits = zip(configs, (refusal is None for refusal in prediction.refusals), strict=True)
-    may_run = np.array([fit and not any(_also_fails(config, failure) for failure in failures) for config, fit in fits])
-    failed = observations.worker_failures
-    is_doubtful = np.array([bool(failed) and config.num_workers > 0 for config in configs])
-    is_ruled_out = is_doubtful & (len(failed) > 1)
-    is_open = is_untried & may_run & ~is_ruled_out & (np.log(prediction.bounds) > best_log)
+    doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
+    refusals = tuple(refusals_of(configs, prediction.refusals, observations))
+    may_run = np.array([refusal is None for refusal in refusals])
     return Forecast(
         configs=configs,
         position=position,
         prediction=prediction,
         posterior=after,
         promised=promised,
-        is_open=is_open,
+        is_open=is_untried & may_run & (np.log(prediction.bounds) > best_log),
         is_untried=is_untried,
-        is_doubtful=is_doubtful,
-        worker_failures=failed,
+        is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
+        doubts=doubts,
         base=space.base,
         best=best,
         best_log=best_log,
         last=observations.trials[-1].config,
-        failures=failures,
+        refusals=refusals,
     )
 
 
@@ -263,21 +233,6 @@ def _posteriors(
     return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
 
 
-def _failures(observations: Observations) -> Iterator[_Failure]:
-    """Yield the failures: trials, trials that took too much memory, and probes."""
-    for trial in observations.trials:
-        measured = trial.measurement
-        if measured is None:
-            yield _Failure(trial.config, trial.outcome, f"ended as {trial.outcome}")
-        elif exceeds(measured, observations.memory_limit):
-            outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
-            yield _Failure(trial.config, outcome, "takes more memory than allowed")
-    for probe in observations.probes:
-        closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
-        if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
-            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a probe")
-
-
 def feasible(observations: Observations) -> list[Trial]:
     """Return the trials that gave a number and left enough memory free; the baseline always counts.
 
@@ -289,34 +244,6 @@ def feasible(observations: Observations) -> list[Trial]:
         if trial.measurement is not None
         and (trial.kind == "baseline" or not exceeds(trial.measurement, observations.memory_limit))
     ]
-
-
-def _also_fails(config: Config, failure: _Failure) -> bool:
-    """Return whether a configuration is to be expected to fail where another one did.
-
-    It is where it needs more of the same memory; another failure may have been chance, so only its like is.
-    """
-    failed = failure.config
-    if not set(failed.options) <= set(config.options):
-        return False
-    same_step = (config.amp, config.options) == (failed.amp, failed.options)
-    same_batch, larger = config.batch_size == failed.batch_size, config.batch_size >= failed.batch_size
-    more_workers = config.num_workers >= failed.num_workers
-    more_in_flight = _in_flight(config) >= _in_flight(failed)
-    by_chance = larger and more_workers if failed.num_workers else same_step and same_batch
-    alike = {
-        Outcome.SUSPECT: False,
-        Outcome.UNPICKLABLE: config.num_workers > 0,
-        Outcome.DEVICE_OOM: same_step and larger,
-        Outcome.HOST_OOM: larger and more_workers and more_in_flight,
-        Outcome.SHM: more_in_flight if failed.num_workers else by_chance,
-        Outcome.NUMERICS: same_step and (same_batch or failed.amp != "off"),  # in fp32 it was the samples, or chance
-    }
-    return alike.get(failure.outcome, by_chance)
-
-
-def _in_flight(config: Config) -> int:
-    return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:

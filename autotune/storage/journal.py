@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -68,7 +67,7 @@ class StudyFile(RecordedFile):
         """Append lines: all of them, or none, and then ``OSError``. Optuna's own lock is not needed."""
         content = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         here = os.fstat(self._descriptor)
-        if not self._path.exists() or not os.path.samestat(self._path.stat(), here):
+        if not (self._path.exists() and os.path.samestat(self._path.stat(), here)):
             raise FileNotFoundError(f"{self._path} was removed or replaced meanwhile")
         try:
             written = 0
@@ -84,7 +83,7 @@ class StudyFile(RecordedFile):
     def close(self) -> None:
         """Let other processes have the file, also where forked ones hold it open."""
         if self._descriptor >= 0:
-            with suppress(ImportError, OSError):  # Windows has no such module
+            with suppress(ImportError, OSError):
                 import fcntl
 
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -120,12 +119,12 @@ def _lock(descriptor: int) -> None:
 
     Nothing is locked where the file system knows no locks, as some that are mounted over a network.
     """
-    if sys.platform == "win32":
-        return
-    import fcntl
-
     try:
+        import fcntl
+
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return  # Windows
     except BlockingIOError:
         raise StorageError(f"{_holder(descriptor)} is writing it; wait until that has ended") from None
     except OSError as error:

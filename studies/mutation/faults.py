@@ -33,7 +33,7 @@ FAULTS = (
         ("tests/search/test_gp.py",),
     ),
     Fault(
-        "autotune/search/forecast.py",
+        "autotune/search/feasibility.py",
         "more_workers = config.num_workers >= failed.num_workers",
         "more_workers = config.num_workers > failed.num_workers",
         ("tests/search/test_forecast.py",),
