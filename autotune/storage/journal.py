@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
+from optuna.storages.journal._storage import JournalOperation
 
 from autotune.errors import StorageError
 
 START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
+PASSING = (
+    JournalOperation.SET_TRIAL_PARAM,
+    JournalOperation.SET_TRIAL_USER_ATTR,
+    JournalOperation.SET_TRIAL_SYSTEM_ATTR,
+)
+"""Operations on a running trial, which is on the disk once it has ended: only a power loss would tell a difference."""
 MAX_BYTES = 2**28
 """A trial takes some 5 kB; a larger file is no study."""
 WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -73,7 +80,8 @@ class StudyFile(RecordedFile):
             written = 0
             while written < len(content):
                 written += os.write(self._descriptor, content[written:])
-            os.fsync(self._descriptor)
+            if any(log["op_code"] not in PASSING for log in logs):
+                os.fsync(self._descriptor)
         except BaseException:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, here.st_size)

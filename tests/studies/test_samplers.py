@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas
@@ -60,3 +61,12 @@ def test_the_readme_quotes_the_medians(searches: pandas.DataFrame) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (row,) = [line for line in readme.splitlines() if "studies/samplers" in line]
     assert all(median in row for median in medians)
+
+
+def test_the_journal_is_fast_and_small() -> None:
+    found = json.loads((STUDY / "recorded" / "journal.json").read_text(encoding="utf-8"))
+    assert found["trials"] == 200
+    assert found["ask_and_tell_ms"] <= 30
+    assert found["file_bytes"] <= 3e6
+    assert f"telling takes {found['ask_and_tell_ms']} ms in the median" in " ".join(README.split())
+    assert f"takes {found['forecast_ms']:.0f} ms. The file has {found['file_bytes'] / 1e6:.1f} MB" in README
