@@ -94,28 +94,28 @@ class Conditions:
     """CPUs that the process may be scheduled on."""
     is_crowded: bool
     """Whether others took CPUs that the measurement could have used."""
-    run_queue_share: float | None
+    run_queue_share: float | None = None
     """Share of the window in which the main thread was ready to run and had no CPU."""
-    throttled_share: float | None
+    throttled_share: float | None = None
     """Seconds for which a cgroup's CPU quota stopped its processes, per second."""
-    cpu_pressure_share: float | None
+    cpu_pressure_share: float | None = None
     """Share of the window in which some process on the machine waited for a CPU (PSI)."""
-    storage_share: float | None
+    storage_share: float | None = None
     """Share of the bytes read that came from storage and not from the page cache; network file systems do not show.
     ``None`` too where next to nothing was read."""
-    worker_threads: int | None
+    worker_threads: int | None = None
     """Most threads that one loader worker computed in; torch limits only its own to one."""
-    gpu_utilisation: float | None
+    gpu_utilisation: float | None = None
     """Share of the last moments of the window in which a kernel ran (NVML)."""
-    gpu_clock_mhz: int | None
+    gpu_clock_mhz: int | None = None
     """Clock of the GPU's multiprocessors at the end of the window."""
-    gpu_process_bytes: int | None
+    gpu_process_bytes: int | None = None
     """Device memory of the process, context and libraries included (NVML)."""
-    gpu_foreign_bytes: int | None
+    gpu_foreign_bytes: int | None = None
     """Device memory of other processes (NVML); ``None`` where NVML does not show its holders."""
-    gpu_slowdowns: tuple[str, ...]
+    gpu_slowdowns: tuple[str, ...] = ()
     """Faults or heat that kept the clocks down."""
-    allocator_retries: int
+    allocator_retries: int = 0
     """How often device memory was full and the allocator had to free its cache; 0 on a CPU."""
     neighbours: tuple[str, ...] = ()
     """The other processes that used the most CPUs, each with its number and the CPUs it used."""

@@ -41,23 +41,7 @@ SOUND = NumericsCheck(
     reference_losses=(1.0, 1.0), other_losses=(1.0, 1.0), losses=(1.0, 1.0), overflows=(), settles=True, seconds=0.0
 )
 """A comparison that found no difference."""
-UNKNOWN = Conditions(
-    own_cpus=0.0,
-    foreign_cpus=0.0,
-    cpus=1,
-    is_crowded=False,
-    run_queue_share=None,
-    throttled_share=None,
-    cpu_pressure_share=None,
-    storage_share=None,
-    worker_threads=None,
-    gpu_utilisation=None,
-    gpu_clock_mhz=None,
-    gpu_process_bytes=None,
-    gpu_foreign_bytes=None,
-    gpu_slowdowns=(),
-    allocator_retries=0,
-)
+UNKNOWN = Conditions(own_cpus=0.0, foreign_cpus=0.0, cpus=1, is_crowded=False)
 """Of the conditions of such a trial nothing is known."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -33,8 +32,8 @@ from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
 from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_result, write_trial
 
-LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
-"""Bytes, as JSON, of the user's own messages in a record: MySQL takes 64 KiB of text for a whole one."""
+LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
+"""Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
 PLAUSIBLE = 1.5
@@ -278,7 +277,7 @@ class TuningStudy:
             planned=planned,
         )
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
-        return next(each for each in reversed(self.history) if replace(each, number=0) == record)
+        return next(each for each in reversed(self.history) if (each.round, each.config) == (round, config))
 
     def write_result(self, result: Result) -> None:
         """Write the result of the run to the study."""
@@ -352,15 +351,6 @@ def _reason_against(attempt: Attempt, amp: str, further: str) -> str:
     return reason_against(attempt.numerics, amp, further) or ""
 
 
-def _cut(text: str, most: int) -> str:
-    """Return the end of a text, as much of it as takes so many bytes as JSON."""
-    text = text[-most:]
-    while len(json.dumps(text)) > most:
-        text = text[len(text) // 10 + 1 :]
-    return text
-
-
 def _bounded(attempt: Attempt) -> Attempt:
     """Return an attempt with texts that any database takes: the begin of a message, the end of details."""
-    message = _cut(attempt.message[::-1], LONGEST_MESSAGE)[::-1]
-    return replace(attempt, message=message, details=_cut(attempt.details, LONGEST_DETAILS))
+    return replace(attempt, message=attempt.message[:LONGEST_MESSAGE], details=attempt.details[-LONGEST_DETAILS:])
