@@ -155,8 +155,8 @@ def _say(text: str) -> None:
 
 
 def _check(flags: argparse.Namespace) -> int:
+    from autotune.promise import check
     from autotune.report.terminal import check_text
-    from autotune.search.check import check
 
     with _progress(flags.quiet) as on_progress:
         found = check(

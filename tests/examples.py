@@ -19,9 +19,9 @@ from autotune.probes import (
     Trace,
     TracedOperation,
 )
+from autotune.promise import Check, Promise
 from autotune.records import Attempt, Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
 from autotune.result import Control, Finalist, Result, Verdict
-from autotune.search.check import Check, Promise
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from autotune.diagnosis.findings import Finding
     from autotune.messages import Progress
     from autotune.probes import Trace
+    from autotune.promise import Check
     from autotune.records import Probe, Trial
     from autotune.result import Result
-    from autotune.search.check import Check
 
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""

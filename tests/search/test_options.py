@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotune.storage.open import StudyStorage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from autotune.search.probe_plan import next_probe
 from autotune.search.space import Space
 from autotune.search.study import open_study
 from autotune.step_options import OPTIONS
+from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.search.there import there
 from tests.simulated import (
