@@ -122,7 +122,9 @@ def facts(found: Confirmation | None) -> dict[str, object]:
         "ci95": found.interval(0),
         "verdict": "faster" if found.is_proven(0) else "not proven",
         "control": control,
-        "pairs": [[one.finalists[0].samples_per_second, one.baseline_rate] for one in found.rounds if one.finalists[0]],
+        "pairs": [
+            [each.samples_per_second, one.baseline_rate] for one in found.rounds for each in one.finalists.values()
+        ],
     }
 
 

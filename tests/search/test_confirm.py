@@ -14,8 +14,16 @@ import pytest
 
 from autotune.config import Config
 from autotune.records import Attempt, Outcome, Request, Trial
-from autotune.search.confirm import LEAST_MEASUREMENTS, ROUNDS_TO_DROP, Confirmation, Round, confirm, finalists_for
-from autotune.stats import MAX_ROUNDS, alpha_of
+from autotune.search.confirm import (
+    LEAST_MEASUREMENTS,
+    ROUNDS_TO_DROP,
+    Confirmation,
+    Entry,
+    Round,
+    confirm,
+    finalists_for,
+)
+from autotune.stats import MAX_ROUNDS
 from tests import examples
 from tests.search.there import there
 from tests.simulated import SimulatedMachine, StepCost
@@ -81,21 +89,30 @@ def confirmation(baselines: Sequence[tuple[float, float | None]], *finalists: Se
     def measured(rate: float | None) -> Any:
         return None if rate is None else examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1.0)
 
+    configs = (CHEAP, MIDDLE, DEAR)[: len(finalists)]
     return Confirmation(
-        finalists=(CHEAP, MIDDLE, DEAR)[: len(finalists)],
-        alphas=tuple(map(alpha_of, range(len(finalists)))),
-        planned=(MAX_ROUNDS,) * len(finalists),
-        running=tuple(number for number, rates in enumerate(finalists) if rates[-1] is not None),
         baseline_config=BASELINE,
+        finalists=tuple(
+            Entry(config=config, number=number, is_running=rates[-1] is not None)
+            for number, (config, rates) in enumerate(zip(configs, finalists, strict=True))
+        ),
         rounds=tuple(
             Round(
                 baseline=measured(first),
                 control=measured(again),
-                finalists=tuple(measured(rates[number]) for rates in finalists),
+                finalists={
+                    config: measured(rates[number])
+                    for config, rates in zip(configs, finalists, strict=True)
+                    if rates[number] is not None
+                },
             )
             for number, (first, again) in enumerate(baselines)
         ),
     )
+
+
+def configs_of(found: Confirmation) -> tuple[Config, ...]:
+    return tuple(one.config for one in found.finalists)
 
 
 def proves(found: Confirmation) -> bool:
@@ -164,7 +181,7 @@ def test_a_disturbed_round_counts_and_what_others_ended_is_no_failure(config: Co
     assert proves(found)
     assert len(runner.calls) == 3 * len(found.rounds) == 3 * 3  # nothing is repeated
     ended = confirmed(Scripted({config: [Outcome.SUSPECT] * 2}, suspect_has_numbers=False), rounds_only(5))
-    assert (len(ended.rounds), bool(ended.failed)) == (3, False)
+    assert (len(ended.rounds), ended.finalists[0].has_failed) == (3, False)
 
 
 def test_a_machine_that_never_gives_a_number_claims_nothing_and_ends_with_the_time() -> None:
@@ -233,7 +250,8 @@ def test_what_earlier_rounds_left_open_is_not_forgotten_where_there_is_no_gain()
     rates = (1300.0, 900.0, 1250.0, 1000.0)
     history = [t for number, rate in enumerate(rates) for t in kept(f"a-{number}", {BASELINE: 1000.0, CHEAP: rate})]
     found = confirmed(machine({MIDDLE: -0.1}, noise=0.001), rounds_only(8), finalists=(MIDDLE,), history=history)
-    closed, wide = (there(found.interval(found.finalists.index(config))) for config in (MIDDLE, CHEAP))
+    assert configs_of(found) == (MIDDLE, CHEAP)
+    closed, wide = (there(found.interval(index)) for index in (0, 1))
     assert closed[1] < 1 < wide[1]
     assert found.most == pytest.approx(wide[1] * found.noise)
 
@@ -241,7 +259,7 @@ def test_what_earlier_rounds_left_open_is_not_forgotten_where_there_is_no_gain()
 def test_what_is_not_allowed_any_more_or_takes_too_much_memory_is_no_answer_of_a_later_run() -> None:
     options: dict[str, Any] = {"finalists": (MIDDLE,), "history": THREE}
     elsewhere = confirmed(machine({MIDDLE: 0.1}), may_answer=lambda _: False, **options)
-    assert (elsewhere.finalists, elsewhere.alphas) == ((MIDDLE,), (alpha_of(1),))  # what was spent stays spent
+    assert elsewhere.finalists == (Entry(config=MIDDLE, number=1, planned=MAX_ROUNDS),)  # what was spent stays spent
     smaller = confirmed(machine({MIDDLE: 0.1}), fits=lambda measured: measured.samples_per_second != 1200.0, **options)
     assert smaller.answer == 0
 
@@ -255,21 +273,22 @@ def test_the_chance_is_spent_over_the_rounds_that_there_is_time_for_at_the_third
         with_control=False,
         on_attempt=lambda config, attempt, place: seen.append(place.planned) if config == CHEAP else None,
     )
-    assert found.planned == (planned,)
+    assert found.finalists[0].planned == planned
     assert seen == [None, None, *[planned] * (planned - 2)]
 
 
 def test_what_was_planned_before_the_first_test_stays_planned() -> None:
     for planned, stays in ((5, 5), (None, MAX_ROUNDS)):  # earlier versions planned nothing
         history = [replace(trial, planned=planned) for trial in THREE]
-        assert confirmed(machine({CHEAP: 0.02}, noise=0.2), rounds_only(2), history=history).planned == (stays,)
+        found = confirmed(machine({CHEAP: 0.02}, noise=0.2), rounds_only(2), history=history)
+        assert (found.finalists[0].planned or MAX_ROUNDS) == stays
 
 
 def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dropped_keeps_its_own() -> None:
     history = kept("a-0", {BASELINE: 1000.0, DEAR: 1100.0})
     found = confirmed(machine(0.2), finalists=(CHEAP, MIDDLE), history=history, entering=(MIDDLE, CHEAP))
-    assert found.finalists == (CHEAP, MIDDLE, DEAR)
-    assert found.alphas == (alpha_of(2), alpha_of(1), alpha_of(0))
+    assert configs_of(found) == (CHEAP, MIDDLE, DEAR)
+    assert [one.number for one in found.finalists] == [2, 1, 0]
     assert found.rounds_of(2) == 1
 
 
@@ -405,7 +424,8 @@ def test_what_fails_with_options_may_stand_without_them(failing: tuple[str, ...]
 
     runner = machine({CHEAP: 0.5, with_options: 0.6}, fails_fresh=fails)
     found = tried(runner, rounds_only(3), [CHEAP, with_options], with_control=False)
-    assert [each is not None for each in (found.rounds[-1].finalists if found else (None, None))] == measured
+    compared = found.rounds[-1].finalists if found else {}
+    assert [config in compared for config in (CHEAP, with_options)] == measured
 
 
 # --- beside others that come and go ---
