@@ -14,7 +14,6 @@ from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.limits import GRACE, Budget, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request, Runner, Trial
-from autotune.result import Control
 from autotune.runner.local import ProcessRunner
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for
 from autotune.stats import Interval, around, mean_rate
@@ -67,8 +66,6 @@ class Check:
     """95 % interval of it; ``None`` below three rounds."""
     rounds: int
     """Complete rounds of fresh processes."""
-    control: Control | None
-    """The baseline against itself; ``None`` where it was measured once."""
     notes: tuple[str, ...]
     """Differences from when the file was made."""
 
@@ -126,7 +123,7 @@ def compare(
             [promise.config],
             pace.next_request,
             has_time=pace.has_time,
-            with_control=finalists_for(budget.left / PROCESS_SECONDS)[1],
+            baselines=finalists_for(budget.left / PROCESS_SECONDS)[1],
             seed=seed,
             on_attempt=pace.note,
             on_interrupt=runner.close,
@@ -179,12 +176,11 @@ def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]
     """Return the check of a promise by rounds."""
     return Check(
         promise=promise,
-        verdict=_verdict(promise, found.interval(0), found.noise),
+        verdict=_verdict(promise, found.interval(0)),
         samples_per_second=found.standing(0).rate,
         speedup=found.speedup(0),
         speedup_ci95=found.interval(0),
         rounds=found.rounds_of(0),
-        control=found.control,
         notes=notes,
     )
 
@@ -199,7 +195,6 @@ def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...])
         speedup=None,
         speedup_ci95=None,
         rounds=len(rates),
-        control=None,
         notes=notes,
     )
 
@@ -217,14 +212,14 @@ def _verdict_on_rate(
     return "broken" if interval and interval[1] < certainly else "undecided"
 
 
-def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Literal["holds", "broken", "undecided"]:
+def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
     if interval is None:
         return "undecided"
     low, high = interval
     least = promise.speedup_ci95[0] if promise.speedup_ci95 else 1.0
-    if high * noise < max(1.0, least):
+    if high < max(1.0, least):
         return "broken"
-    return "holds" if low > noise else "undecided"
+    return "holds" if low > 1 else "undecided"
 
 
 def read_promise(path: Path) -> Promise:

@@ -162,10 +162,6 @@ def summary(result: Result) -> Group:
             facts.add_row("Limited by", sentence(cause_text(finding)))
             facts.add_row("To do", sentence(finding.advice))
     facts.add_row("Left to gain", remaining_gain_text(result))
-    if result.control and result.control.ci99 and not result.control.is_off:
-        low, high = result.control.ci99
-        ratio = f"{result.control.ratio:.2f} ({low:.2f} to {high:.2f})"
-        facts.add_row("Control", f"The baseline measured again ran at {ratio} times its rate.")
     for tried in result.tried:
         facts.add_row("Option", tried_line(tried, tried.option in result.config.options))
     facts.add_row("Stopped", sentence(result.stop_reason))

@@ -96,7 +96,6 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
         most_gain=most_gain,
         likeliest=confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
         missing=tuple(_missing(confirmation, course)) if verdict is Verdict.UNDECIDED else (),
-        control=confirmation.control if confirmation else None,
         stop_reason=course.stop_reason,
         remaining_gain=max(0.0, course.highest_limit / answer.rate - 1),
         facts=facts,
@@ -230,7 +229,7 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
     """Yield the notes for the user: on the rounds, the batch, the samples, the data loader and the model."""
     yield from _disturbances(confirmation, course)
     if confirmation:
-        yield from _unsteadiness(confirmation)
+        yield from _places(confirmation)
     yield from _other_batch(answer.config, before.config, course.facts)
     yield from _unseen_samples(answer, course)
     trace = _nearest_loader(answer.config, course.probes)
@@ -264,23 +263,15 @@ def _disturbances(confirmation: Confirmation | None, course: Course) -> Iterator
         yield f"no finalist ran beside your settings in a fresh process ({why})"
 
 
-def _unsteadiness(confirmation: Confirmation) -> Iterator[str]:
-    """Yield how much the baseline's rate depends on the place in the epoch, and on the machine."""
-    baselines = [one.baseline for one in confirmation.rounds]
+def _places(confirmation: Confirmation) -> Iterator[str]:
+    """Yield how much the baseline's rate depends on the place in the epoch."""
+    baselines = [one.baselines[0] for one in confirmation.rounds]
     rates = [each.samples_per_second for each in baselines]
     is_placed = not confirmation.is_crowded and all(each.beginning_samples is None for each in baselines)
     if is_placed and max(rates) >= UNEVEN * min(rates):
         yield (
             f"the baseline's rate depends on the place in the epoch: {min(rates):,.0f} to {max(rates):,.0f} samples/s; "
             "the rates are means over the places measured"
-        )
-    control = confirmation.control
-    if control and control.ci99 and control.is_off:
-        low, high = (100 * (end - 1) for end in control.ci99)
-        yield (
-            f"the machine is unsteady: the baseline measured twice differs by {100 * (control.ratio - 1):+.1f} % (99 % "
-            f"interval {low:+.1f} to {high:+.1f} %), and only a larger gain counts. Close other programs, or give a "
-            "larger --budget"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
-from autotune.result import Control, Finalist
+from autotune.result import Finalist
 from autotune.stats import (
     LEAST_ADJUSTED,
     LEAST_ROUNDS,
@@ -25,7 +25,6 @@ from autotune.stats import (
     around,
     chance_of_gain,
     mean_rate,
-    ratio_interval,
     sequential_interval,
 )
 
@@ -33,8 +32,6 @@ CLAIM = 1.02
 """Smallest speed-up that is claimed, and within which two configurations count as equally fast."""
 NEGLIGIBLE = 1.05
 """Largest speed-up that a verdict of no gain may leave open."""
-CONTROL_CONFIDENCE = 0.99
-"""Of the control's interval: a machine that is quiet should hardly ever be called disturbed."""
 TOLD_APART, SPREAD = 0.8, 0.04
 """Probability from which a dearer finalist counts as faster than a cheaper one, and the usual spread of a pair's
 difference. No claim rests on them, so they need not be on the safe side."""
@@ -53,9 +50,9 @@ KNOWN, KNOWN_ROUNDS = 0.2, 8
 Where the rate depends on the place in the epoch, so many places cover all of it."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
-LEAST_WITH_CONTROL = 36
-"""Measurements that there must be time for where the baseline is measured twice in each round; with less, more rounds
-are worth more."""
+LEAST_FOR_TWO = 36
+"""Measurements that there must be time for where each round measures the baseline twice, so that its rate is known
+better; with less, more rounds are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
 HasTime = Callable[[float, int], bool]
@@ -78,17 +75,10 @@ class Place(NamedTuple):
 class Round:
     """One measurement of each, in fresh processes, shortly one after another."""
 
-    baseline: Measurement
-    """The baseline."""
-    control: Measurement | None
-    """The baseline again; ``None`` where there was no time for it."""
+    baselines: tuple[Measurement, ...]
+    """The baseline, once or twice."""
     finalists: Mapping[Config, Measurement]
     """The finalists that were measured in it."""
-
-    @property
-    def baselines(self) -> tuple[Measurement, ...]:
-        """The baseline, and the baseline again."""
-        return (self.baseline, self.control) if self.control else (self.baseline,)
 
     @property
     def baseline_rate(self) -> float:
@@ -193,7 +183,7 @@ class Confirmation:
 
     @property
     def baseline(self) -> Standing:
-        """The rate of the baseline, its controls included."""
+        """The rate of the baseline."""
         found = [each for one in self.rounds for each in one.baselines]
         return standing_of(self.baseline_config, found, is_crowded=self.is_crowded)
 
@@ -276,32 +266,10 @@ class Confirmation:
             has_failed=self.finalists[index].has_failed,
         )
 
-    @property
-    def control(self) -> Control | None:
-        """The baseline against itself: in each round or, where it was measured once a round, in every two."""
-        pairs = [(one.control, one.baseline) for one in self.rounds if one.control]
-        if not pairs:
-            pairs = [(b.baseline, a.baseline) for a, b in zip(self.rounds[::2], self.rounds[1::2], strict=False)]
-        if not pairs:
-            return None
-        again, first = ([pair[index].samples_per_second for pair in pairs] for index in (0, 1))
-        ratio, interval = ratio_interval(again, first, CONTROL_CONFIDENCE)
-        ratios = tuple(one / other for one, other in zip(again, first, strict=True))
-        says_something = len(pairs) >= LEAST_ROUNDS
-        return Control(ratio=ratio, ci99=interval if says_something else None, pairs=len(pairs), ratios=ratios)
-
     def is_proven(self, index: int) -> bool:
-        """Whether a finalist's interval excludes equality and the gain is at least 2 %.
-
-        Where the control is off, the machine alone makes such a difference: it must be exceeded too.
-        """
+        """Return whether a finalist's interval excludes equality and the gain is at least 2 %."""
         interval = self.interval(index)
-        return interval is not None and interval[0] > self.noise and self.speedup(index) >= CLAIM
-
-    @property
-    def noise(self) -> float:
-        """The ratio that the machine alone makes: 1 unless the control is off."""
-        return math.exp(abs(math.log(self.control.ratio))) if self.control and self.control.is_off else 1.0
+        return interval is not None and interval[0] > 1 and self.speedup(index) >= CLAIM
 
     @property
     def most(self) -> float | None:
@@ -317,7 +285,7 @@ class Confirmation:
                 self.finalists[index].is_running or chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY
             ):
                 return None
-        return max(ends) * self.noise if ends else None
+        return max(ends) if ends else None
 
     @property
     def is_clear(self) -> bool:
@@ -339,10 +307,10 @@ class Confirmation:
         return is_narrow or len(self.rounds) >= KNOWN_ROUNDS
 
 
-def finalists_for(measurements: float) -> tuple[int, bool]:
-    """Return how many finalists so many measurements allow, and whether a control beside them."""
+def finalists_for(measurements: float) -> tuple[int, int]:
+    """Return how many finalists so many measurements allow, and of the baseline in each round."""
     count = next((count for count, least in LEAST_MEASUREMENTS.items() if measurements >= least), 1)
-    return count, measurements >= LEAST_WITH_CONTROL
+    return count, 2 if measurements >= LEAST_FOR_TWO else 1
 
 
 def confirm(
@@ -352,7 +320,7 @@ def confirm(
     next_request: Callable[[], Request],
     *,
     has_time: HasTime,
-    with_control: bool = True,
+    baselines: int = 2,
     seed: int = 0,
     history: Iterable[Trial] = (),
     entering: Sequence[Config] = (),
@@ -361,15 +329,16 @@ def confirm(
     on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
-    """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
+    """Measure baseline and finalists in complete rounds until the answer is clear or time is over.
 
-    ``finalists`` come cheapest first; those of them that are new share what is left of the chance of a false claim in
-    the order of ``entering``. ``next_request()`` says how to measure next. All measurements of a round begin at one
-    place of the epoch, with its samples in the same order; each round has another place. ``seed`` decides the places
-    and the order within a round; the next round reverses it, so that drift cancels. Rounds count whatever others did
-    meanwhile: their spread is the uncertainty. A measurement without a number for an outside reason is repeated in
-    another round; a finalist that fails by itself or does not fit the memory is out. Complete rounds in ``history``
-    count too, for configurations that ``may_answer``; ``on_attempt`` hears of every attempt and its place in the study.
+    A round measures the baseline ``baselines`` times. ``finalists`` come cheapest first; those of them that are new
+    share what is left of the chance of a false claim in the order of ``entering``. ``next_request()`` says how to
+    measure next. All measurements of a round begin at one place of the epoch, with its samples in the same order; each
+    round has another place. ``seed`` decides the places and the order within a round; the next round reverses it, so
+    that drift cancels. Rounds count whatever others did meanwhile: their spread is the uncertainty. A measurement
+    without a number for an outside reason is repeated in another round; a finalist that fails by itself or does not fit
+    the memory is out. Complete rounds in ``history`` count too, for configurations that ``may_answer``; ``on_attempt``
+    hears of every attempt and its place in the study.
 
     Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
     ``on_interrupt`` is given.
@@ -379,9 +348,7 @@ def confirm(
     entries = _entries(compared, finalists, entering, {trial.config for trial in compared if has_failed(trial, fits)})
     entries = [entry for entry in entries if entry.config in finalists or may_answer(entry.config)]
     given = len(finalists)
-    rounds = _Rounds(
-        runner, baseline, entries, given, kept, next_request, has_time, with_control, seed, fits, on_attempt
-    )
+    rounds = _Rounds(runner, baseline, entries, given, kept, next_request, has_time, baselines, seed, fits, on_attempt)
     try:
         rounds.run()
     except KeyboardInterrupt:
@@ -431,7 +398,7 @@ def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Me
         again = [trial.measurement for trial in trials if trial.config == baseline and trial.measurement]
         of = {trial.config: trial.measurement for trial in trials if trial.config != baseline and trial.measurement}
         if again and of and all(trial.measurement for trial in trials):
-            yield Round(baseline=again[0], control=again[1] if len(again) > 1 else None, finalists=of)
+            yield Round(baselines=tuple(again), finalists=of)
 
 
 @dataclass(slots=True)
@@ -447,7 +414,7 @@ class _Rounds:
     """The complete rounds, those on record first."""
     next_request: Callable[[], Request]
     has_time: HasTime
-    with_control: bool
+    baselines: int
     seed: int
     fits: Callable[[Measurement], bool]
     on_attempt: Callable[[Config, Attempt, Place], None]
@@ -456,7 +423,7 @@ class _Rounds:
     _added: int = 0
     _longest: float = 0.0
 
-    BASELINE, CONTROL = -1, -2
+    BASELINE = -1
 
     @property
     def confirmation(self) -> Confirmation | None:
@@ -472,7 +439,7 @@ class _Rounds:
     def run(self) -> None:
         generator, order = random.Random(self.seed), list[int]()
         while self._running and self._goes_on():
-            parts = [self.BASELINE, *([self.CONTROL] if self.with_control else []), *self._running]
+            parts = [self.BASELINE] * self.baselines + self._running
             is_drawn = self._tried % 2 == 0
             order = generator.sample(parts, len(parts)) if is_drawn else [p for p in order[::-1] if p in parts]
             if not self._measure(order):
@@ -484,7 +451,7 @@ class _Rounds:
     def _goes_on(self) -> bool:
         found = self.confirmation
         is_clear = found is not None and found.is_clear
-        needed = len(self._running) + 1 + self.with_control
+        needed = len(self._running) + self.baselines
         return self._added < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
 
     def _change(self, indices: Iterable[int], **changes: Any) -> None:
@@ -493,7 +460,7 @@ class _Rounds:
 
     def _plan(self) -> None:
         """Fix, before the first test of each, over how many rounds its chance is spent: as many as fit the time."""
-        parts, tried = 2 + self.with_control, max(1, self._tried)
+        parts, tried = 1 + self.baselines, max(1, self._tried)
         for index in self._running:
             entry = self.finalists[index]
             done = sum(entry.config in one.finalists for one in self.complete)
@@ -505,13 +472,14 @@ class _Rounds:
     def _measure(self, order: Sequence[int]) -> bool:
         """Measure one round; return whether there may be another."""
         self._plan()
-        measured: dict[int, Measurement] = {}
+        again, of = list[Measurement](), dict[Config, Measurement]()
         for part in order:
             attempt = self._attempt(part)
             found = attempt.measurement
-            if found is not None and (part < 0 or self.fits(found)):
-                measured[part] = found
-                self._longest = max(self._longest, attempt.seconds)
+            if found is not None and part < 0:
+                again.append(found)
+            elif found is not None and self.fits(found):
+                of[self.finalists[part].config] = found
             elif found is None and attempt.outcome is Outcome.SUSPECT:
                 return True  # for a reason outside of it: this round does not count
             elif part < 0 or (attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest):
@@ -520,10 +488,8 @@ class _Rounds:
                 self._strike(part, attempt.outcome)
                 if not self._running:
                     return self._revive()
-        of = {self.finalists[part].config: found for part, found in measured.items() if part >= 0}
         if of:
-            one = Round(baseline=measured[self.BASELINE], control=measured.get(self.CONTROL), finalists=of)
-            self.complete.append(one)
+            self.complete.append(Round(baselines=tuple(again), finalists=of))
             self._added += 1
         return True
 
@@ -536,6 +502,8 @@ class _Rounds:
             config, place = entry.config, Place(name, entry.number, entry.planned)
         attempt = self.runner.measure(config, replace(self.next_request(), seed=self.seed + 1 + self._tried))
         self.on_attempt(config, attempt, place)
+        if attempt.measurement is not None:
+            self._longest = max(self._longest, attempt.seconds)
         return attempt
 
     def _strike(self, index: int, outcome: Outcome) -> None:
