@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.exports import Export as Export
     from autotune.exports import export as export
+    from autotune.promise import Check as Check
+    from autotune.promise import check as check
     from autotune.records import Measurement as Measurement
     from autotune.records import Outcome as Outcome
     from autotune.records import Trial as Trial
     from autotune.result import RecordedStudy as RecordedStudy
     from autotune.result import Result as Result
-    from autotune.search.check import Check as Check
-    from autotune.search.check import check as check
     from autotune.search.sampler import PredictiveSampler as PredictiveSampler
     from autotune.search.sampler import add_look as add_look
     from autotune.storage.read import read_study as read_study
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AutotuneError": "errors",
     "Cause": "diagnosis.findings",
-    "Check": "search.check",
+    "Check": "promise",
     "Config": "config",
     "Diagnosis": "diagnosis.diagnose",
     "Export": "exports",
@@ -51,7 +51,7 @@ _HOMES = {
     "Workload": "workload",
     "add_look": "search.sampler",
     "best_config": "api",
-    "check": "search.check",
+    "check": "promise",
     "diagnose": "diagnosis.diagnose",
     "export": "exports",
     "load_config": "config",

@@ -155,8 +155,8 @@ def _say(text: str) -> None:
 
 
 def _check(flags: argparse.Namespace) -> int:
+    from autotune.promise import check
     from autotune.report.terminal import check_text
-    from autotune.search.check import check
 
     with _progress(flags.quiet) as on_progress:
         found = check(
@@ -358,7 +358,6 @@ def _json_text(result: Result) -> str:
         **{name: getattr(result, name) for name in names},
         "tried": [asdict(each) for each in result.tried],
         "likeliest": {**asdict(likeliest), "config": likeliest.config.to_document()} if likeliest else None,
-        "control": asdict(result.control) if result.control else None,
         "trials": [trial_row(trial) for trial in result.history],
     }
     return json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"

@@ -30,25 +30,6 @@ EARLIER = "no proven gain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    """The baseline measured twice in each round: a ratio of two equal configurations."""
-
-    ratio: float
-    """Mean of the second rate over that of the first."""
-    ci99: Interval | None
-    """99 % interval of it; ``None`` below three pairs, or where they carry no information."""
-    pairs: int
-    """How many pairs there were."""
-    ratios: tuple[float, ...] = ()
-    """The ratio of each pair, in the order of their rounds."""
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the two differ by more than chance: the machine was not the same from minute to minute."""
-        return self.ci99 is not None and not self.ci99[0] <= 1.0 <= self.ci99[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TriedOption:
     """One option of the training step, measured beside the step without it."""
 
@@ -176,8 +157,6 @@ class Result:
     """95 % interval of that ratio, which holds after every round; ``None`` below three rounds."""
     verdict: Verdict
     """Whether something is faster than the baseline."""
-    control: Control | None
-    """The baseline against itself; ``None`` where it was measured once."""
     stop_reason: str
     """Why the search ended."""
     remaining_gain: float

@@ -19,9 +19,9 @@ from autotune.probes import (
     Trace,
     TracedOperation,
 )
+from autotune.promise import Check, Promise
 from autotune.records import Attempt, Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
-from autotune.result import Control, Finalist, Result, Verdict
-from autotune.search.check import Check, Promise
+from autotune.result import Finalist, Result, Verdict
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(
@@ -303,7 +303,6 @@ def faster_result(**changes: Any) -> Result:
         likeliest=Finalist(
             config=ANSWER, speedup=2.311, interval=(2.18, 2.45), ratios=(2.29, 2.31, 2.333), has_failed=False
         ),
-        control=Control(ratio=1.004, ci99=(0.981, 1.028), pairs=3),
         stop_reason="the rate is within 3 % of the compute ceiling",
         remaining_gain=0.0375,
         facts=facts(),
@@ -348,7 +347,6 @@ def undecided_result(**changes: Any) -> Result:
         ci95=None,
         next_run_95=None,
         speedup_ci95=None,
-        control=None,
         likeliest=found,
         missing=("more time (--budget 1m)", "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"),
         stop_reason="the budget is spent",
@@ -375,7 +373,6 @@ def check(**changes: Any) -> Check:
         speedup=1.99,
         speedup_ci95=(1.9, 2.09),
         rounds=5,
-        control=None,
         notes=(),
     )
     return replace(example, **changes)

@@ -234,7 +234,7 @@ def test_a_run_goes_on_where_its_progress_cannot_be_seen_any_more(
 
 
 def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.search import check as checking
+    from autotune import promise as checking
 
     received: dict[str, object] = {}
     for verdict, expected in (("holds", 0), ("undecided", 11), ("broken", 1)):

@@ -65,7 +65,6 @@ KNOB_NAMES = {"num_workers": "workers", "pin_memory": "pinned memory"}
 RATE, DETAILS = "samples/s", "details"
 """Columns: the rate, and the text of the tooltip."""
 EXPECTED, ALONE, MEASURED, REFUSED = "expected", "step alone", "measured", "does not fit, or fails"
-AGAINST_ITSELF = "the baseline against itself"
 FRONT, BEST, TOO_LARGE = "Pareto front", "best so far", "takes more memory than allowed"
 GIBIBYTE = 2**30
 NEAR = 3.0
@@ -107,7 +106,7 @@ def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
         return None
     best = max(result.finalists, key=lambda finalist: finalist.speedup)
     frame = DataFrame(_ratios(result), columns=["what", "configuration", unit, "from", "to", DETAILS])
-    colours = {"a round": GREY, "with its interval": GREEN, "without one yet": GREEN, AGAINST_ITSELF: BLUE}
+    colours = {"a round": GREY, "with its interval": GREEN, "without one yet": GREEN}
     symbols = {what: TICK if what == "a round" else "diamond" for what in colours}
     x, colour = alt.X(f"{unit}:Q").scale(zero=False), alt.Color("what:N", **_legend(frame, colours))
     base = alt.Chart().encode(x=x, y=_rows(frame, "configuration"), color=colour)
@@ -121,7 +120,7 @@ def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
         title="Is it proven?",
         summary=(
             "Each finalist beside the baseline, in fresh processes, in random order. A gain is claimed where it is at "
-            "least 2 % and the whole interval lies right of 1, and of what the machine alone makes of the baseline. "
+            "least 2 % and the whole interval lies right of 1. "
             f"The fastest: {_ratio_text(best)}, in {counted(len(best.ratios), 'round')}."
         ),
         rows=frame["configuration"].nunique(),
@@ -129,16 +128,13 @@ def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
 
 
 def _ratios(result: Result) -> Iterator[tuple[Any, ...]]:
-    """Rows of each round, and of the mean of the rounds, for every finalist and for the baseline itself."""
+    """Rows of each round, and of the mean of the rounds, for every finalist."""
     means = []
     for position, each in enumerate(result.finalists, start=1):
         is_answer = result.config != result.baseline and result.speedup == each.speedup
         name, text = "the answer" if is_answer else f"finalist {position}", _ratio_text(each)
         what = "with its interval" if each.interval else "without one yet"
         means.append((what, name, each.speedup, each.interval, f"{config_text(each.config)}: {text}", each.ratios))
-    if control := result.control:
-        text = f"{control.ratio:.3f}, of {counted(control.pairs, 'pair')}"
-        means.append((AGAINST_ITSELF, "baseline again", control.ratio, control.ci99, text, control.ratios))
     for what, name, mean, interval, text, ratios in means:
         yield from (("a round", name, ratio, None, None, f"{name}, a round: {ratio:.3f}") for ratio in ratios)
         yield what, name, mean, *(interval or (None, None)), text

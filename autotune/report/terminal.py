@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from autotune.diagnosis.findings import Finding
     from autotune.messages import Progress
     from autotune.probes import Trace
+    from autotune.promise import Check
     from autotune.records import Probe, Trial
     from autotune.result import Result
-    from autotune.search.check import Check
 
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
@@ -162,10 +162,6 @@ def summary(result: Result) -> Group:
             facts.add_row("Limited by", sentence(cause_text(finding)))
             facts.add_row("To do", sentence(finding.advice))
     facts.add_row("Left to gain", remaining_gain_text(result))
-    if result.control and result.control.ci99 and not result.control.is_off:
-        low, high = result.control.ci99
-        ratio = f"{result.control.ratio:.2f} ({low:.2f} to {high:.2f})"
-        facts.add_row("Control", f"The baseline measured again ran at {ratio} times its rate.")
     for tried in result.tried:
         facts.add_row("Option", tried_line(tried, tried.option in result.config.options))
     facts.add_row("Stopped", sentence(result.stop_reason))

@@ -6,14 +6,15 @@ import math
 import random
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
-from autotune.result import Control, Finalist
+from autotune.result import Finalist
 from autotune.stats import (
     LEAST_ADJUSTED,
     LEAST_ROUNDS,
@@ -24,7 +25,6 @@ from autotune.stats import (
     around,
     chance_of_gain,
     mean_rate,
-    ratio_interval,
     sequential_interval,
 )
 
@@ -32,8 +32,6 @@ CLAIM = 1.02
 """Smallest speed-up that is claimed, and within which two configurations count as equally fast."""
 NEGLIGIBLE = 1.05
 """Largest speed-up that a verdict of no gain may leave open."""
-CONTROL_CONFIDENCE = 0.99
-"""Of the control's interval: a machine that is quiet should hardly ever be called disturbed."""
 TOLD_APART, SPREAD = 0.8, 0.04
 """Probability from which a dearer finalist counts as faster than a cheaper one, and the usual spread of a pair's
 difference. No claim rests on them, so they need not be on the safe side."""
@@ -52,9 +50,9 @@ KNOWN, KNOWN_ROUNDS = 0.2, 8
 Where the rate depends on the place in the epoch, so many places cover all of it."""
 HANG = 3.0
 """A finalist that takes so many times as long as any measurement before is stuck; one cut off earlier is not."""
-LEAST_WITH_CONTROL = 36
-"""Measurements that there must be time for where the baseline is measured twice in each round; with less, more rounds
-are worth more."""
+LEAST_FOR_TWO = 36
+"""Measurements that there must be time for where each round measures the baseline twice, so that its rate is known
+better; with less, more rounds are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
 HasTime = Callable[[float, int], bool]
@@ -77,17 +75,10 @@ class Place(NamedTuple):
 class Round:
     """One measurement of each, in fresh processes, shortly one after another."""
 
-    baseline: Measurement
-    """The baseline."""
-    control: Measurement | None
-    """The baseline again; ``None`` where there was no time for it."""
-    finalists: tuple[Measurement | None, ...]
-    """Each finalist, in the confirmation's order; ``None`` where it was not measured in this round."""
-
-    @property
-    def baselines(self) -> tuple[Measurement, ...]:
-        """The baseline, and the baseline again."""
-        return (self.baseline, self.control) if self.control else (self.baseline,)
+    baselines: tuple[Measurement, ...]
+    """The baseline, once or twice."""
+    finalists: Mapping[Config, Measurement]
+    """The finalists that were measured in it."""
 
     @property
     def baseline_rate(self) -> float:
@@ -96,8 +87,24 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The entry of a finalist into the comparison."""
+
+    config: Config
+    """Its configuration."""
+    number: int
+    """Its number among all that were ever compared with the baseline: it decides the chance of a false claim."""
+    planned: int | None = None
+    """Rounds over which most of that chance is spent; ``None``, which counts as ``MAX_ROUNDS``, until known."""
+    is_running: bool = True
+    """Whether it is measured in the next round: it was not dropped and has not failed."""
+    has_failed: bool = False
+    """Whether it failed in a fresh process: occasional failures disqualify, however fast it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The findings about one configuration, over processes."""
+    """The rate of one configuration, over processes."""
 
     config: Config
     """The configuration."""
@@ -111,83 +118,103 @@ class Standing:
     """The measurement with the median rate; its ceiling is the mean of all, no less than ``rate``."""
 
 
+def standing_of(config: Config, measurements: Iterable[Measurement], *, is_crowded: bool = False) -> Standing:
+    """Return the rate of a configuration over all of its measurements."""
+    found = sorted(measurements, key=lambda each: each.samples_per_second)
+    rate, width = mean_rate([each.samples_per_second for each in found], is_crowded=is_crowded)
+    ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
+    return Standing(
+        config=config,
+        rate=rate,
+        rate_ci95=around(rate, width) or found[0].ci95,
+        next_run_95=around(rate, width * math.sqrt(len(found) + 1)) if len(found) >= LEAST_ROUNDS else None,
+        typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The results of complete rounds."""
+    """The results of complete rounds; a finalist is named by its place in ``finalists``."""
 
-    finalists: tuple[Config, ...]
-    """The candidates for the answer: the running ones, the cheapest first, then those of earlier rounds alone."""
-    alphas: tuple[float, ...]
-    """The chance of a false claim for each of them."""
-    planned: tuple[int, ...]
-    """Over how many rounds most of it is spent."""
-    running: tuple[int, ...]
-    """Those that were neither dropped nor have failed."""
-    failed: frozenset[int] = frozenset()
-    """The finalists that failed in a fresh process: occasional failures disqualify, however fast they are."""
     baseline_config: Config
     """The configuration that they are compared with."""
+    finalists: tuple[Entry, ...]
+    """The finalists of this run, the cheapest first, then those of earlier rounds alone."""
     rounds: tuple[Round, ...]
     """The complete rounds, whatever others did meanwhile; at least one."""
 
     @property
-    def baseline(self) -> Standing:
-        """The baseline, its controls included."""
-        found = [each for one in self.rounds for each in (one.baseline, one.control) if each]
-        return _standing(self.baseline_config, found, is_crowded=self.is_crowded)
-
-    @property
     def answer(self) -> int | None:
-        """The finalist that is the answer: of the proven ones, else of the remaining ones, else of all.
+        """The finalist that is the answer: of the proven ones, else of the running ones, else of all.
 
         The cheapest, unless a dearer one can be told to be faster by more than 2 %. ``None`` where all have failed.
         """
         proven = [index for index in self._sound if self.is_proven(index)]
-        return self._best(proven or self._contenders or self._sound)
-
-    @property
-    def leader(self) -> int | None:
-        """The answer if all running finalists were proven; ``None`` where all have failed."""
-        return self._best(self._contenders)
-
-    def _best(self, indices: Iterable[int]) -> int | None:
-        best: int | None = None
-        for index in indices:
-            if best is None or self._is_ahead(index, best):
-                best = index
-        return best
-
-    def _is_ahead(self, index: int, other: int) -> bool:
-        """Return whether one finalist is faster than another by more than the margin for equality."""
-        both = [(one.finalists[index], one.finalists[other]) for one in self.rounds]
-        pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
-        if not pairs:
-            return self.speedup(index) > CLAIM * self.speedup(other)
-        if not self.is_crowded:
-            pairs = [(1 / two, 1 / one) for one, two in pairs]
-        rates, others = zip(*pairs, strict=True)
-        is_more = fmean(rates) > CLAIM * fmean(others)
-        return is_more and chance_of_gain(rates, others, usual_spread=SPREAD) >= TOLD_APART
-
-    @property
-    def _sound(self) -> list[int]:
-        """The finalists that were measured and never failed, the cheapest first."""
-        return [index for index in range(len(self.finalists)) if index not in self.failed and self.rounds_of(index)]
+        return self._best(proven or self._running or self._sound)
 
     @property
     def drop(self) -> int | None:
         """The finalist to be measured no more: the slowest of those that would not be the answer now."""
-        others = [index for index in self._contenders if index != self.leader]
-        return min(others, key=self.speedup, default=None)
+        leader = self._best(self._running)
+        return min((index for index in self._running if index != leader), key=self.speedup, default=None)
+
+    @property
+    def _sound(self) -> list[int]:
+        """The finalists that were measured and never failed, the cheapest first."""
+        return [i for i, entry in enumerate(self.finalists) if not entry.has_failed and self.rounds_of(i)]
+
+    @property
+    def _running(self) -> list[int]:
+        return [index for index in self._sound if self.finalists[index].is_running]
+
+    def _best(self, indices: Sequence[int]) -> int | None:
+        return reduce(lambda best, index: index if self._is_ahead(index, best) else best, indices) if indices else None
+
+    def _is_ahead(self, index: int, other: int) -> bool:
+        """Return whether one finalist is faster than another by more than the margin for equality."""
+        ours, theirs = self.finalists[index].config, self.finalists[other].config
+        both = [(one.finalists.get(ours), one.finalists.get(theirs)) for one in self.rounds]
+        pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
+        if not pairs:
+            return self.speedup(index) > CLAIM * self.speedup(other)
+        rates, others = self._sides(pairs)
+        is_more = fmean(rates) > CLAIM * fmean(others)
+        return is_more and chance_of_gain(rates, others, usual_spread=SPREAD) >= TOLD_APART
+
+    @property
+    def baseline(self) -> Standing:
+        """The rate of the baseline."""
+        found = [each for one in self.rounds for each in one.baselines]
+        return standing_of(self.baseline_config, found, is_crowded=self.is_crowded)
 
     def standing(self, index: int) -> Standing:
-        """Return the findings about a finalist."""
-        found = [one.finalists[index] for one in self.rounds]
-        return _standing(self.finalists[index], found, is_crowded=self.is_crowded)
+        """Return the rate of a finalist."""
+        found = [measured for measured, _ in self._measured(index)]
+        return standing_of(self.finalists[index].config, found, is_crowded=self.is_crowded)
+
+    def _measured(self, index: int) -> list[tuple[Measurement, Round]]:
+        """Return the measurements of a finalist, each with its round."""
+        config = self.finalists[index].config
+        return [(one.finalists[config], one) for one in self.rounds if config in one.finalists]
 
     def rounds_of(self, index: int) -> int:
         """Return the number of complete rounds of a finalist."""
-        return sum(one.finalists[index] is not None for one in self.rounds)
+        return len(self._measured(index))
+
+    def _pairs(self, index: int) -> tuple[list[float], list[float]]:
+        """Return what a finalist's speed-up is the ratio of the means of: one value a round, and the baseline's."""
+        return self._sides([(each.samples_per_second, one.baseline_rate) for each, one in self._measured(index)])
+
+    def _sides(self, pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+        """Return the values that are compared, from pairs of rates.
+
+        Each round begins at another place of the epoch, which lasts as long as its parts together: so they are the
+        seconds per sample of the second and the first. Where others take the CPUs, rates change with time and not with
+        the place: the samples in the same time count, and they are the rates of both.
+        """
+        if self.is_crowded:
+            return [rate for rate, _ in pairs], [other for _, other in pairs]
+        return [1 / other for _, other in pairs], [1 / rate for rate, _ in pairs]
 
     def speedup(self, index: int) -> float:
         """Return how many times as fast as the baseline a finalist is, in its rounds."""
@@ -199,87 +226,50 @@ class Confirmation:
 
         ``None`` below three rounds.
         """
-        return sequential_interval(*self._pairs(index), self.alphas[index], self.planned[index], self._demands(index))
+        entry = self.finalists[index]
+        planned = entry.planned or MAX_ROUNDS
+        return sequential_interval(*self._pairs(index), alpha_of(entry.number), planned, self.demands(index))
 
     def chance(self, index: int) -> float:
         """Return the probability that a finalist is faster than the baseline."""
         return chance_of_gain(*self._pairs(index))
 
-    def _pairs(self, index: int) -> tuple[list[float], list[float]]:
-        """Return the pairs, one a round, of whose means a finalist's speed-up is the ratio.
-
-        Each round begins at another place of the epoch, which lasts as long as its parts together: so they are the
-        seconds per sample of the baseline and the finalist. Where others take the CPUs, rates change with time and not
-        with the place: the samples in the same time count, and pairs are the rates of both.
-        """
-        both = [(found.samples_per_second, one.baseline_rate) for one in self.rounds if (found := one.finalists[index])]
-        if self.is_crowded:
-            return [rate for rate, _ in both], [other for _, other in both]
-        return [1 / other for _, other in both], [1 / rate for rate, _ in both]
-
     @property
     def is_crowded(self) -> bool:
         """Whether others took the CPUs in the first rounds; decided there, before the first test."""
-        first = [each for one in self.rounds[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists) if each]
+        first = [each for one in self.rounds[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists.values())]
         return sum(each.conditions.is_crowded for each in first) >= LEAST_CROWDED * len(first)
 
-    def is_adjusted(self, index: int) -> bool:
-        """Return whether that interval compares rates for the same demand of others."""
-        return self._demands(index) is not None
-
-    def _demands(self, index: int) -> Covariates | None:
+    def demands(self, index: int) -> Covariates | None:
         """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where they do not matter.
 
         They do where others took CPUs, and their demand is known from the first rounds on.
         """
-        both = [(found, one.baselines) for one in self.rounds if (found := one.finalists[index])]
-        first = [each.conditions for found, baselines in both[:LEAST_ROUNDS] for each in (found, *baselines)]
-        is_known = all(each.foreign_demand is not None for each in first)
-        if not self.is_crowded or not is_known or self.planned[index] < LEAST_ADJUSTED:
-            return None
-        return [_demand(found) for found, _ in both], [_demand(*baselines) for _, baselines in both]
+        measured = self._measured(index)
+        ours, others = [_demand(each) for each, _ in measured], [_demand(*one.baselines) for _, one in measured]
+        is_known = None not in (*ours[:LEAST_ROUNDS], *others[:LEAST_ROUNDS])
+        is_planned = (self.finalists[index].planned or MAX_ROUNDS) >= LEAST_ADJUSTED
+        return (ours, others) if self.is_crowded and is_known and is_planned else None
 
     @property
     def found(self) -> tuple[Finalist, ...]:
         """The findings about each finalist that was measured in a complete round."""
-        return tuple(
-            Finalist(
-                config=config,
-                speedup=self.speedup(index),
-                interval=self.interval(index),
-                ratios=tuple(rate / other for rate, other in zip(*self._pairs(index), strict=True)),
-                has_failed=index in self.failed,
-            )
-            for index, config in enumerate(self.finalists)
-            if self.rounds_of(index)
+        return tuple(self.finding(index) for index in range(len(self.finalists)) if self.rounds_of(index))
+
+    def finding(self, index: int) -> Finalist:
+        """Return the findings about a finalist."""
+        return Finalist(
+            config=self.finalists[index].config,
+            speedup=self.speedup(index),
+            interval=self.interval(index),
+            ratios=tuple(rate / other for rate, other in zip(*self._pairs(index), strict=True)),
+            has_failed=self.finalists[index].has_failed,
         )
 
-    @property
-    def control(self) -> Control | None:
-        """The baseline against itself: in each round or, where it was measured once a round, in every two."""
-        pairs = [(one.control, one.baseline) for one in self.rounds if one.control]
-        if not pairs:
-            pairs = [(b.baseline, a.baseline) for a, b in zip(self.rounds[::2], self.rounds[1::2], strict=False)]
-        if not pairs:
-            return None
-        again, first = ([pair[index].samples_per_second for pair in pairs] for index in (0, 1))
-        ratio, interval = ratio_interval(again, first, CONTROL_CONFIDENCE)
-        ratios = tuple(one / other for one, other in zip(again, first, strict=True))
-        says_something = len(pairs) >= LEAST_ROUNDS
-        return Control(ratio=ratio, ci99=interval if says_something else None, pairs=len(pairs), ratios=ratios)
-
     def is_proven(self, index: int) -> bool:
-        """Whether a finalist's interval excludes equality and the gain is at least 2 %.
-
-        Where the control is off, the machine alone makes such a difference: it must be exceeded too.
-        """
+        """Return whether a finalist's interval excludes equality and the gain is at least 2 %."""
         interval = self.interval(index)
-        return interval is not None and interval[0] > self.noise and self.speedup(index) >= CLAIM
-
-    @property
-    def noise(self) -> float:
-        """The ratio that the machine alone makes: 1 unless the control is off."""
-        return math.exp(abs(math.log(self.control.ratio))) if self.control and self.control.is_off else 1.0
+        return interval is not None and interval[0] > 1 and self.speedup(index) >= CLAIM
 
     @property
     def most(self) -> float | None:
@@ -289,27 +279,25 @@ class Confirmation:
         """
         ends = []
         for index in self._sound:
-            interval = self.interval(index)
-            if interval is not None:
+            if interval := self.interval(index):
                 ends.append(interval[1])
-            elif index in self.running or chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY:
+            elif (
+                self.finalists[index].is_running or chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY
+            ):
                 return None
-        return max(ends) * self.noise if ends else None
-
-    @property
-    def _contenders(self) -> list[int]:
-        return [index for index in self._sound if index in self.running]
+        return max(ends) if ends else None
 
     @property
     def is_clear(self) -> bool:
         """Whether the rounds may end: the answer is proven, or there is hardly a gain, or all have failed."""
-        if not set(self.running) <= set(self._sound):
-            return False  # one of them has not been measured yet
-        if self.leader is None:
+        if any(entry.is_running and not self.rounds_of(index) for index, entry in enumerate(self.finalists)):
+            return False
+        leader = self._best(self._running)
+        if leader is None:
             return True
-        if self.is_proven(self.leader):
-            return self._knows_rate(self.baseline) and self._knows_rate(self.standing(self.leader))
-        is_small = all(self.speedup(index) < CLAIM for index in self._contenders)
+        if self.is_proven(leader):
+            return self._knows_rate(self.baseline) and self._knows_rate(self.standing(leader))
+        is_small = all(self.speedup(index) < CLAIM for index in self._running)
         return is_small and self.most is not None and self.most <= NEGLIGIBLE
 
     def _knows_rate(self, standing: Standing) -> bool:
@@ -319,10 +307,10 @@ class Confirmation:
         return is_narrow or len(self.rounds) >= KNOWN_ROUNDS
 
 
-def finalists_for(measurements: float) -> tuple[int, bool]:
-    """Return how many finalists so many measurements allow, and whether a control beside them."""
+def finalists_for(measurements: float) -> tuple[int, int]:
+    """Return how many finalists so many measurements allow, and of the baseline in each round."""
     count = next((count for count, least in LEAST_MEASUREMENTS.items() if measurements >= least), 1)
-    return count, measurements >= LEAST_WITH_CONTROL
+    return count, 2 if measurements >= LEAST_FOR_TWO else 1
 
 
 def confirm(
@@ -332,7 +320,7 @@ def confirm(
     next_request: Callable[[], Request],
     *,
     has_time: HasTime,
-    with_control: bool = True,
+    baselines: int = 2,
     seed: int = 0,
     history: Iterable[Trial] = (),
     entering: Sequence[Config] = (),
@@ -341,114 +329,76 @@ def confirm(
     on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Confirmation | None:
-    """Measure baseline, baseline again and finalists in complete rounds until the answer is clear or time is over.
+    """Measure baseline and finalists in complete rounds until the answer is clear or time is over.
 
-    ``finalists`` come cheapest first; those of them that are new share what is left of the chance of a false claim in
-    the order of ``entering``. ``next_request()`` says how to measure next. All measurements of a round begin at one
-    place of the epoch, with its samples in the same order; each round has another place. ``seed`` decides the places
-    and the order within a round; the next round reverses it, so that drift cancels. Rounds count whatever others did
-    meanwhile: their spread is the uncertainty. A measurement without a number for an outside reason is repeated in
-    another round; a finalist that fails by itself or does not fit the memory is out. Complete rounds in ``history``
-    count too, for configurations that ``may_answer``; ``on_attempt`` hears of every attempt and its place in the study.
+    A round measures the baseline ``baselines`` times. ``finalists`` come cheapest first; those of them that are new
+    share what is left of the chance of a false claim in the order of ``entering``. ``next_request()`` says how to
+    measure next. All measurements of a round begin at one place of the epoch, with its samples in the same order; each
+    round has another place. ``seed`` decides the places and the order within a round; the next round reverses it, so
+    that drift cancels. Rounds count whatever others did meanwhile: their spread is the uncertainty. A measurement
+    without a number for an outside reason is repeated in another round; a finalist that fails by itself or does not fit
+    the memory is out. Complete rounds in ``history`` count too, for configurations that ``may_answer``; ``on_attempt``
+    hears of every attempt and its place in the study.
 
     Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
     ``on_interrupt`` is given.
     """
-    record = _Record(baseline, tuple(finalists), tuple(entering), tuple(history), fits, may_answer)
-    rounds = _Rounds(runner, record, next_request, has_time, with_control, seed, fits, on_attempt)
+    compared = [trial for trial in history if trial.kind == "confirm" and trial.round]
+    kept = list(_kept_rounds(compared, baseline, fits))
+    entries = _entries(compared, finalists, entering, {trial.config for trial in compared if has_failed(trial, fits)})
+    entries = [entry for entry in entries if entry.config in finalists or may_answer(entry.config)]
+    given = len(finalists)
+    rounds = _Rounds(runner, baseline, entries, given, kept, next_request, has_time, baselines, seed, fits, on_attempt)
     try:
         rounds.run()
     except KeyboardInterrupt:
         if on_interrupt is None:
             raise
         on_interrupt()
-    return record.confirmation
+    return rounds.confirmation
 
 
 def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
     """Return whether a confirming measurement shows that its configuration cannot be the answer, later either."""
     if trial.kind != "confirm":
         return False
-    if trial.measurement is None:
-        return trial.outcome not in FOR_NOW
-    return not fits(trial.measurement)
+    return trial.outcome not in FOR_NOW if trial.measurement is None else not fits(trial.measurement)
 
 
-class _Record:
-    """The complete rounds of a study, those of earlier runs first, and the candidates for the answer."""
-
-    def __init__(
-        self,
-        baseline: Config,
-        finalists: tuple[Config, ...],
-        entering: tuple[Config, ...],
-        history: tuple[Trial, ...],
-        fits: Callable[[Measurement], bool],
-        may_answer: Callable[[Config], bool],
-    ) -> None:
-        compared = [trial for trial in history if trial.kind == "confirm" and trial.round]
-        self.entries = {trial.config: trial.entry for trial in compared if trial.entry is not None}
-        for config in (*entering, *finalists):
-            self.entries.setdefault(config, max(self.entries.values(), default=-1) + 1)
-        known = [config for config in self.entries if config not in finalists and may_answer(config)]
-        self.baseline = baseline
-        self.fits = fits
-        self.finalists = (*finalists, *known)
-        self.alphas = tuple(alpha_of(self.entries[config]) for config in self.finalists)
-        self.planned: dict[Config, int] = {}
-        for trial in compared:
-            if trial.planned is not None:
-                self.planned.setdefault(trial.config, trial.planned)  # what was fixed first, whoever did
-        self.given = range(len(finalists))
-        self.running = list(self.given)
-        self.failed: set[int] = set()
-        self.rounds: list[Round] = []
-        members = defaultdict[str | None, list[Trial]](list)  # tuners of a shared study take turns
-        for trial in compared:
-            members[trial.round].append(trial)
-        for each in members.values():
-            self._add_kept(each)
-
-    def _add_kept(self, members: Sequence[Trial]) -> None:
-        """Add a round on record, if it was complete."""
-        failed = {trial.config for trial in members if has_failed(trial, self.fits)}
-        self.failed |= {index for index, config in enumerate(self.finalists) if config in failed}
-        members = [trial for trial in members if trial.config not in failed or trial.config == self.baseline]
-        again = [trial.measurement for trial in members if trial.config == self.baseline]
-        if not again or any(trial.measurement is None for trial in members):
-            return
-        of = {trial.config: trial.measurement for trial in members}
-        of_finalists = tuple(None if config == self.baseline else of.get(config) for config in self.finalists)
-        if any(of_finalists) and again[0]:
-            control = again[1] if len(again) > 1 else None
-            self.rounds.append(Round(baseline=again[0], control=control, finalists=of_finalists))
-
-    def plan(self, possible: Callable[[], int]) -> None:
-        """Fix, before the first test of each, over how many rounds its chance is spent: ``possible()`` more at most."""
-        for index in self.running:
-            done = sum(one.finalists[index] is not None for one in self.rounds)
-            if self.finalists[index] not in self.planned and done >= LEAST_ROUNDS - 1:
-                most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible()
-                self.planned[self.finalists[index]] = min(MAX_ROUNDS, max(LEAST_ROUNDS, most))
-
-    def revive(self) -> None:
-        """Go on with the dropped finalists, where all others have failed."""
-        self.running = [index for index in self.given if index not in self.failed]
-
-    @property
-    def confirmation(self) -> Confirmation | None:
-        """The results of the rounds so far."""
-        if not self.rounds:
-            return None
-        return Confirmation(
-            finalists=self.finalists,
-            alphas=self.alphas,
-            planned=tuple(self.planned.get(config, MAX_ROUNDS) for config in self.finalists),
-            running=tuple(self.running),
-            failed=frozenset(self.failed),
-            baseline_config=self.baseline,
-            rounds=tuple(self.rounds),
+def _entries(
+    compared: Sequence[Trial], finalists: Sequence[Config], entering: Sequence[Config], failed: Set[Config]
+) -> list[Entry]:
+    """Return the entries of this run's finalists, in their order, then those of earlier rounds alone."""
+    numbers = {trial.config: trial.entry for trial in compared if trial.entry is not None}
+    for config in (*entering, *finalists):
+        numbers.setdefault(config, max(numbers.values(), default=-1) + 1)
+    planned: dict[Config, int] = {}
+    for trial in compared:
+        if trial.planned is not None:
+            planned.setdefault(trial.config, trial.planned)  # what was fixed first, whoever did
+    return [
+        Entry(
+            config=config,
+            number=numbers[config],
+            planned=planned.get(config),
+            is_running=config in finalists and config not in failed,
+            has_failed=config in failed,
         )
+        for config in dict.fromkeys((*finalists, *numbers))
+    ]
+
+
+def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Measurement], bool]) -> Iterator[Round]:
+    """Yield the rounds on record that were complete, without the finalists that failed in them."""
+    members = defaultdict[str | None, list[Trial]](list)  # tuners of a shared study take turns
+    for trial in compared:
+        if trial.config == baseline or not has_failed(trial, fits):
+            members[trial.round].append(trial)
+    for trials in members.values():
+        again = [trial.measurement for trial in trials if trial.config == baseline and trial.measurement]
+        of = {trial.config: trial.measurement for trial in trials if trial.config != baseline and trial.measurement}
+        if again and of and all(trial.measurement for trial in trials):
+            yield Round(baselines=tuple(again), finalists=of)
 
 
 @dataclass(slots=True)
@@ -456,109 +406,124 @@ class _Rounds:
     """The rounds as they go on."""
 
     runner: Runner
-    record: _Record
+    baseline: Config
+    finalists: list[Entry]
+    given: int
+    """How many of them are this run's."""
+    complete: list[Round]
+    """The complete rounds, those on record first."""
     next_request: Callable[[], Request]
     has_time: HasTime
-    with_control: bool
+    baselines: int
     seed: int
     fits: Callable[[Measurement], bool]
     on_attempt: Callable[[Config, Attempt, Place], None]
     _name: str = field(default_factory=lambda: secrets.token_hex(4))
     _tried: int = 0
-    _complete: int = 0
+    _added: int = 0
     _longest: float = 0.0
 
-    BASELINE, CONTROL = -1, -2
+    BASELINE = -1
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """The results of the rounds so far."""
+        if not self.complete:
+            return None
+        return Confirmation(baseline_config=self.baseline, finalists=tuple(self.finalists), rounds=tuple(self.complete))
+
+    @property
+    def _running(self) -> list[int]:
+        return [index for index, entry in enumerate(self.finalists) if entry.is_running]
 
     def run(self) -> None:
-        generator = random.Random(self.seed)
-        record, order = self.record, list[int]()
-        record.running = [index for index in record.running if index not in record.failed]
-        while record.running and self._goes_on():
-            parts = [self.BASELINE, *([self.CONTROL] if self.with_control else []), *record.running]
+        generator, order = random.Random(self.seed), list[int]()
+        while self._running and self._goes_on():
+            parts = [self.BASELINE] * self.baselines + self._running
             is_drawn = self._tried % 2 == 0
             order = generator.sample(parts, len(parts)) if is_drawn else [p for p in order[::-1] if p in parts]
             if not self._measure(order):
                 return
             self._tried += 1
-            if self._complete and self._tried % ROUNDS_TO_DROP == 0 and (found := record.confirmation):
-                record.running = [index for index in record.running if index != found.drop]
+            if self._added and self._tried % ROUNDS_TO_DROP == 0 and (found := self.confirmation):
+                self._change([found.drop] if found.drop is not None else [], is_running=False)
 
     def _goes_on(self) -> bool:
-        found = self.record.confirmation
+        found = self.confirmation
         is_clear = found is not None and found.is_clear
-        needed = len(self.record.running) + 1 + self.with_control
-        return self._complete < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
+        needed = len(self._running) + self.baselines
+        return self._added < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
 
-    def _possible(self) -> int:
-        """Return the rounds of one finalist that fit the time."""
-        parts, tried = 2 + self.with_control, max(1, self._tried)
-        return next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
+    def _change(self, indices: Iterable[int], **changes: Any) -> None:
+        for index in indices:
+            self.finalists[index] = replace(self.finalists[index], **changes)
+
+    def _plan(self) -> None:
+        """Fix, before the first test of each, over how many rounds its chance is spent: as many as fit the time."""
+        parts, tried = 1 + self.baselines, max(1, self._tried)
+        for index in self._running:
+            entry = self.finalists[index]
+            done = sum(entry.config in one.finalists for one in self.complete)
+            if entry.planned is None and done >= LEAST_ROUNDS - 1:
+                possible = next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
+                most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible
+                self._change([index], planned=min(MAX_ROUNDS, max(LEAST_ROUNDS, most)))
 
     def _measure(self, order: Sequence[int]) -> bool:
         """Measure one round; return whether there may be another."""
-        self.record.plan(self._possible)
-        measured: dict[int, Measurement] = {}
-        is_whole = True
+        self._plan()
+        again, of = list[Measurement](), dict[Config, Measurement]()
         for part in order:
-            config = self.record.finalists[part] if part >= 0 else self.record.baseline
-            request = replace(self.next_request(), seed=self.seed + 1 + self._tried)
-            attempt = self.runner.measure(config, request)
-            entry = self.record.entries[config] if part >= 0 else None
-            planned = self.record.planned.get(config) if part >= 0 else None
-            self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry, planned))
-            if attempt.measurement is not None and (part < 0 or self.fits(attempt.measurement)):
-                measured[part] = attempt.measurement
-                self._longest = max(self._longest, attempt.seconds)
-            elif attempt.measurement is None and attempt.outcome is Outcome.SUSPECT:
-                is_whole = False  # for a reason outside of it: this round does not count
-                break
+            attempt = self._attempt(part)
+            found = attempt.measurement
+            if found is not None and part < 0:
+                again.append(found)
+            elif found is not None and self.fits(found):
+                of[self.finalists[part].config] = found
+            elif found is None and attempt.outcome is Outcome.SUSPECT:
+                return True  # for a reason outside of it: this round does not count
             elif part < 0 or (attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest):
                 return False  # it was not stuck: the time was over
             else:
                 self._strike(part, attempt.outcome)
-                if not self.record.running:
-                    self.record.revive()
-                    return bool(self.record.running)
-        if is_whole and any(part >= 0 for part in measured):
-            self._add(measured)
+                if not self._running:
+                    return self._revive()
+        if of:
+            self.complete.append(Round(baselines=tuple(again), finalists=of))
+            self._added += 1
         return True
+
+    def _attempt(self, part: int) -> Attempt:
+        """Measure a finalist or the baseline, and tell of it."""
+        name = f"{self._name}-{self._tried}"
+        config, place = self.baseline, Place(name, None)
+        if part >= 0:
+            entry = self.finalists[part]
+            config, place = entry.config, Place(name, entry.number, entry.planned)
+        attempt = self.runner.measure(config, replace(self.next_request(), seed=self.seed + 1 + self._tried))
+        self.on_attempt(config, attempt, place)
+        if attempt.measurement is not None:
+            self._longest = max(self._longest, attempt.seconds)
+        return attempt
 
     def _strike(self, index: int, outcome: Outcome) -> None:
         """Stop measuring a failed finalist; where its precision failed, all others in the same precision too.
 
         A finalist that fails with options may not fail without them.
         """
-        finalists, record = self.record.finalists, self.record
-        amp, options = finalists[index].amp, set(finalists[index].options)
-        alike = [i for i in record.running if finalists[i].amp == amp and options <= set(finalists[i].options)]
-        struck = alike if outcome is Outcome.NUMERICS and amp != "off" else [index]
-        record.running = [i for i in record.running if i not in struck]
-        record.failed.update(struck)
+        failed, struck = self.finalists[index].config, [index]
+        if outcome is Outcome.NUMERICS and failed.amp != "off":
+            configs = ((i, self.finalists[i].config) for i in self._running)
+            struck = [i for i, one in configs if one.amp == failed.amp and set(failed.options) <= set(one.options)]
+        self._change(struck, is_running=False, has_failed=True)
 
-    def _add(self, measured: dict[int, Measurement]) -> None:
-        self._complete += 1
-        finalists = tuple(measured.get(index) for index in range(len(self.record.finalists)))
-        control = measured.get(self.CONTROL)
-        self.record.rounds.append(Round(baseline=measured[self.BASELINE], control=control, finalists=finalists))
+    def _revive(self) -> bool:
+        """Go on with the dropped finalists, where all others have failed; return whether there are some."""
+        self._change((i for i in range(self.given) if not self.finalists[i].has_failed), is_running=True)
+        return bool(self._running)
 
 
 def _demand(*measurements: Measurement) -> float | None:
     """Return the CPUs that others wanted on average meanwhile; ``None`` where unknown."""
-    demands = [each.conditions.foreign_demand for each in measurements]
-    known = [demand for demand in demands if demand is not None]
-    return fmean(known) if len(known) == len(demands) else None
-
-
-def _standing(config: Config, measurements: Sequence[Measurement | None], *, is_crowded: bool) -> Standing:
-    found = sorted((each for each in measurements if each), key=lambda each: each.samples_per_second)
-    rates = [each.samples_per_second for each in found]
-    rate, width = mean_rate(rates, is_crowded=is_crowded)
-    ceiling = max(rate, fmean(each.ceiling_samples_per_second for each in found))
-    return Standing(
-        config=config,
-        rate=rate,
-        rate_ci95=around(rate, width) or found[0].ci95,
-        next_run_95=around(rate, width * math.sqrt(len(found) + 1)) if len(found) >= LEAST_ROUNDS else None,
-        typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
-    )
+    known = [each.conditions.foreign_demand for each in measurements if each.conditions.foreign_demand is not None]
+    return fmean(known) if len(known) == len(measurements) else None

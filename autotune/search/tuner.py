@@ -202,7 +202,7 @@ class Tuner:
             finalists,
             next_request,
             has_time=time.allows,
-            with_control=finalists_for(time.left / search.fresh_cost)[1],
+            baselines=finalists_for(time.left / search.fresh_cost)[1],
             seed=self.plan.seed + len({trial.round for trial in self.confirmations}),
             history=search.study.history,
             entering=entering,

@@ -180,7 +180,7 @@ def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int
         [baseline],
         lambda: Request(seconds=CROWDED_CAP, time_limit=TIME_LIMIT, fresh=True),
         has_time=has_time,
-        with_control=finalists_for(seconds / 5)[1],
+        baselines=finalists_for(seconds / 5)[1],
         seed=seed,
         on_attempt=count,
     )

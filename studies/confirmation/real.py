@@ -77,14 +77,13 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
         runner.inspect(config)
         first = runner.measure(config, Request(seconds=WINDOW_SECONDS, fresh=True))
         pace = Pace(Budget(budget), first.seconds)
-        with_control = finalists_for(budget / first.seconds)[1]
         found = confirm(
             runner,
             config,
             [config],
             pace.next_request,
             has_time=pace.has_time,
-            with_control=with_control,
+            baselines=finalists_for(budget / first.seconds)[1],
             seed=seed,
             on_attempt=lambda config, attempt, place: pace.count(config, attempt),
         )
@@ -115,14 +114,14 @@ def facts(found: Confirmation | None) -> dict[str, object]:
     """Return what a confirmation says of its only finalist."""
     if found is None:
         return {"rounds": 0, "verdict": "not proven"}
-    control = asdict(found.control) | {"is_off": found.control.is_off} if found.control else None
     return {
         "rounds": len(found.rounds),
         "ratio": found.speedup(0),
         "ci95": found.interval(0),
         "verdict": "faster" if found.is_proven(0) else "not proven",
-        "control": control,
-        "pairs": [[one.finalists[0].samples_per_second, one.baseline_rate] for one in found.rounds if one.finalists[0]],
+        "pairs": [
+            [each.samples_per_second, one.baseline_rate] for one in found.rounds for each in one.finalists.values()
+        ],
     }
 
 

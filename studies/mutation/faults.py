@@ -52,8 +52,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/confirm.py",
-        "return math.exp(abs(math.log(self.control.ratio))) if",
-        "return self.control.ratio if",
+        "interval is not None and interval[0] > 1 and",
+        "interval is not None and interval[1] > 1 and",
         ("tests/search/test_confirm.py",),
     ),
     Fault(

@@ -29,7 +29,7 @@ from autotune.report.terminal import (
     trial_line,
 )
 from autotune.report.text import before_after, config_text, printable, snippet, verdict_sentence
-from autotune.result import Control, Landscape, StepForecast, TriedOption
+from autotune.result import Landscape, StepForecast, TriedOption
 from tests import examples
 
 if TYPE_CHECKING:
@@ -169,21 +169,13 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
 
 def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
     text = shown(summary(examples.faster_result()), width=120)
-    assert [re.split(" {2,}", line.strip(), maxsplit=1) for line in text.splitlines()[-7:-1]] == [
+    assert [re.split(" {2,}", line.strip(), maxsplit=1) for line in text.splitlines()[-6:-1]] == [
         ["Limited by", "compute (96 % of the time): the model's own compute."],
         ["To do", "torch.compile."],
         ["Left to gain", "A perfect data loader would gain at most 4 %."],
-        ["Control", "The baseline measured again ran at 1.00 (0.98 to 1.03) times its rate."],
         ["Stopped", "the rate is within 3 % of the compute ceiling."],
         ["Trials", "7 ok, 1 device_oom, in 3m2s"],
     ]
-
-
-@pytest.mark.parametrize(
-    "control", [None, Control(ratio=1.0, ci99=None, pairs=1), Control(ratio=1.2, ci99=(1.1, 1.3), pairs=3)]
-)
-def test_a_control_that_says_nothing_or_is_told_of_in_a_note_has_no_line(control: Control | None) -> None:
-    assert "Control" not in shown(summary(examples.faster_result(control=control)))
 
 
 ALONE = "A perfect data loader would gain at most 4 %"

@@ -14,8 +14,16 @@ import pytest
 
 from autotune.config import Config
 from autotune.records import Attempt, Outcome, Request, Trial
-from autotune.search.confirm import LEAST_MEASUREMENTS, ROUNDS_TO_DROP, Confirmation, Round, confirm, finalists_for
-from autotune.stats import MAX_ROUNDS, alpha_of
+from autotune.search.confirm import (
+    LEAST_MEASUREMENTS,
+    ROUNDS_TO_DROP,
+    Confirmation,
+    Entry,
+    Round,
+    confirm,
+    finalists_for,
+)
+from autotune.stats import MAX_ROUNDS
 from tests import examples
 from tests.search.there import there
 from tests.simulated import SimulatedMachine, StepCost
@@ -75,27 +83,35 @@ class Scripted:
         return Attempt(outcome=outcome, payload=examples.measurement(samples_per_second=rate) if has_numbers else None)
 
 
-def confirmation(baselines: Sequence[tuple[float, float | None]], *finalists: Sequence[float | None]) -> Confirmation:
-    """What rounds with these rates give: baseline and control of each round, then each finalist's rates."""
+def confirmation(baselines: Sequence[tuple[float, float]], *finalists: Sequence[float | None]) -> Confirmation:
+    """What rounds with these rates give: both baselines of each round, then each finalist's rates."""
 
     def measured(rate: float | None) -> Any:
         return None if rate is None else examples.measurement(samples_per_second=rate, ceiling_samples_per_second=1.0)
 
+    configs = (CHEAP, MIDDLE, DEAR)[: len(finalists)]
     return Confirmation(
-        finalists=(CHEAP, MIDDLE, DEAR)[: len(finalists)],
-        alphas=tuple(map(alpha_of, range(len(finalists)))),
-        planned=(MAX_ROUNDS,) * len(finalists),
-        running=tuple(number for number, rates in enumerate(finalists) if rates[-1] is not None),
         baseline_config=BASELINE,
+        finalists=tuple(
+            Entry(config=config, number=number, is_running=rates[-1] is not None)
+            for number, (config, rates) in enumerate(zip(configs, finalists, strict=True))
+        ),
         rounds=tuple(
             Round(
-                baseline=measured(first),
-                control=measured(again),
-                finalists=tuple(measured(rates[number]) for rates in finalists),
+                baselines=(measured(first), measured(again)),
+                finalists={
+                    config: measured(rates[number])
+                    for config, rates in zip(configs, finalists, strict=True)
+                    if rates[number] is not None
+                },
             )
             for number, (first, again) in enumerate(baselines)
         ),
     )
+
+
+def configs_of(found: Confirmation) -> tuple[Config, ...]:
+    return tuple(one.config for one in found.finalists)
 
 
 def proves(found: Confirmation) -> bool:
@@ -108,16 +124,15 @@ def proves(found: Confirmation) -> bool:
 
 def test_every_round_measures_finalists_and_twice_the_baseline_in_fresh_processes() -> None:
     found = confirmed(runner := machine(0.1, noise=0.2))
-    assert len(found.rounds) == there(found.control).pairs == MAX_ROUNDS
+    assert [len(one.baselines) for one in found.rounds] == [2] * MAX_ROUNDS
     assert list(map(Counter, rounds_in(runner, 3))) == [{BASELINE: 2, CHEAP: 1}] * MAX_ROUNDS
     assert all(request.fresh for _, request in runner.calls)
 
 
-def test_without_a_control_the_baseline_is_measured_once_a_round() -> None:
-    found = confirmed(runner := machine(0.1, noise=0.2), with_control=False)
+def test_in_less_time_the_baseline_is_measured_once_a_round() -> None:
+    found = confirmed(runner := machine(0.1, noise=0.2), baselines=1)
     assert [set(one) for one in rounds_in(runner, 2)] == [{BASELINE, CHEAP}] * MAX_ROUNDS
-    assert there(found.control).pairs == MAX_ROUNDS // 2  # of each round and the next
-    assert confirmed(machine(0.1), rounds_only(1), with_control=False).control is None
+    assert [len(one.baselines) for one in found.rounds] == [1] * MAX_ROUNDS
 
 
 def test_the_order_is_random_and_repeatable_and_every_other_round_reverses_the_one_before() -> None:
@@ -141,7 +156,6 @@ def test_a_steady_drift_is_no_gain() -> None:
     found = confirmed(Slowing(cost=machine(0.0).cost), rounds_only(2))
     assert len(found.rounds) == 2
     assert found.speedup(0) == pytest.approx(1.0, abs=0.0005)
-    assert there(found.control).ratio == pytest.approx(1.0, abs=0.0005)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 5])
@@ -164,7 +178,7 @@ def test_a_disturbed_round_counts_and_what_others_ended_is_no_failure(config: Co
     assert proves(found)
     assert len(runner.calls) == 3 * len(found.rounds) == 3 * 3  # nothing is repeated
     ended = confirmed(Scripted({config: [Outcome.SUSPECT] * 2}, suspect_has_numbers=False), rounds_only(5))
-    assert (len(ended.rounds), bool(ended.failed)) == (3, False)
+    assert (len(ended.rounds), ended.finalists[0].has_failed) == (3, False)
 
 
 def test_a_machine_that_never_gives_a_number_claims_nothing_and_ends_with_the_time() -> None:
@@ -233,15 +247,16 @@ def test_what_earlier_rounds_left_open_is_not_forgotten_where_there_is_no_gain()
     rates = (1300.0, 900.0, 1250.0, 1000.0)
     history = [t for number, rate in enumerate(rates) for t in kept(f"a-{number}", {BASELINE: 1000.0, CHEAP: rate})]
     found = confirmed(machine({MIDDLE: -0.1}, noise=0.001), rounds_only(8), finalists=(MIDDLE,), history=history)
-    closed, wide = (there(found.interval(found.finalists.index(config))) for config in (MIDDLE, CHEAP))
+    assert configs_of(found) == (MIDDLE, CHEAP)
+    closed, wide = (there(found.interval(index)) for index in (0, 1))
     assert closed[1] < 1 < wide[1]
-    assert found.most == pytest.approx(wide[1] * found.noise)
+    assert found.most == pytest.approx(wide[1])
 
 
 def test_what_is_not_allowed_any_more_or_takes_too_much_memory_is_no_answer_of_a_later_run() -> None:
     options: dict[str, Any] = {"finalists": (MIDDLE,), "history": THREE}
     elsewhere = confirmed(machine({MIDDLE: 0.1}), may_answer=lambda _: False, **options)
-    assert (elsewhere.finalists, elsewhere.alphas) == ((MIDDLE,), (alpha_of(1),))  # what was spent stays spent
+    assert elsewhere.finalists == (Entry(config=MIDDLE, number=1, planned=MAX_ROUNDS),)  # what was spent stays spent
     smaller = confirmed(machine({MIDDLE: 0.1}), fits=lambda measured: measured.samples_per_second != 1200.0, **options)
     assert smaller.answer == 0
 
@@ -252,24 +267,25 @@ def test_the_chance_is_spent_over_the_rounds_that_there_is_time_for_at_the_third
     found = confirmed(
         machine({CHEAP: 0.02}, noise=0.2),
         lambda measurements, rounds: rounds + measurements / 2 <= possible,
-        with_control=False,
+        baselines=1,
         on_attempt=lambda config, attempt, place: seen.append(place.planned) if config == CHEAP else None,
     )
-    assert found.planned == (planned,)
+    assert found.finalists[0].planned == planned
     assert seen == [None, None, *[planned] * (planned - 2)]
 
 
 def test_what_was_planned_before_the_first_test_stays_planned() -> None:
     for planned, stays in ((5, 5), (None, MAX_ROUNDS)):  # earlier versions planned nothing
         history = [replace(trial, planned=planned) for trial in THREE]
-        assert confirmed(machine({CHEAP: 0.02}, noise=0.2), rounds_only(2), history=history).planned == (stays,)
+        found = confirmed(machine({CHEAP: 0.02}, noise=0.2), rounds_only(2), history=history)
+        assert (found.finalists[0].planned or MAX_ROUNDS) == stays
 
 
 def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dropped_keeps_its_own() -> None:
     history = kept("a-0", {BASELINE: 1000.0, DEAR: 1100.0})
     found = confirmed(machine(0.2), finalists=(CHEAP, MIDDLE), history=history, entering=(MIDDLE, CHEAP))
-    assert found.finalists == (CHEAP, MIDDLE, DEAR)
-    assert found.alphas == (alpha_of(2), alpha_of(1), alpha_of(0))
+    assert configs_of(found) == (CHEAP, MIDDLE, DEAR)
+    assert [one.number for one in found.finalists] == [2, 1, 0]
     assert found.rounds_of(2) == 1
 
 
@@ -328,10 +344,10 @@ def test_there_are_as_many_finalists_as_there_is_time_for_and_more_time_never_me
     times = sorted([*range(101), 31.9, 35.9])
     known = [finalists_for(measurements) for measurements in times]
     assert all(before[0] <= after[0] for before, after in pairwise(known))
-    for measurements, (count, with_control) in zip(times, known, strict=True):
+    for measurements, (count, baselines) in zip(times, known, strict=True):
         assert 1 <= count <= max(LEAST_MEASUREMENTS)
         assert LEAST_MEASUREMENTS.get(count, 0) <= measurements < LEAST_MEASUREMENTS.get(count + 1, math.inf)
-        assert with_control == (measurements >= 36)
+        assert baselines == (2 if measurements >= 36 else 1)
 
 
 # What is proven.
@@ -350,40 +366,23 @@ def test_a_certain_gain_below_two_percent_and_a_certain_loss_are_not_claimed() -
     assert not proves(confirmed(machine(-0.2, noise=0.001)))
 
 
-def test_a_control_that_differs_from_itself_must_be_exceeded() -> None:
-    faster = [(1000.0, 1100.0 + number) for number in range(4)]
-    slower = [(first, again) for again, first in faster]
-    quiet = [(1049.0, 1051.0), (1051.0, 1049.0)] * 2
-    for noisy, (gain, is_claimed) in itertools.product((faster, slower), ((1.05, False), (1.5, True))):
-        rates = [1050.0 * gain * (1 + 0.001 * number) for number in range(4)]
-        off, on = confirmation(noisy, rates), confirmation(quiet, rates)
-        assert [there(each.control).is_off for each in (off, on)] == [True, False]
-        assert abs(math.log(there(off.control).ratio)) == pytest.approx(math.log(1.1), rel=0.05)
-        assert [proves(off), proves(on)] == [is_claimed, True]
-
-
-def test_the_control_of_an_honest_machine_is_hardly_ever_off() -> None:
-    found = [confirmed(machine(0.0, noise=0.03, drift=0.05, seed=seed), seed=seed).control for seed in range(100)]
-    assert sum(control.is_off for control in found if control) <= 3
-
-
-DRIFTING = ((0.05, True), (0.05, False), (0.2, False))
-"""Amplitudes of a wave in the machine's speed, and whether there is a control."""
+DRIFTING = ((0.05, 2), (0.05, 1), (0.2, 1))
+"""Amplitudes of a wave in the machine's speed, and how often a round measures the baseline."""
 
 
 @pytest.mark.parametrize("finalists", [(CHEAP,), (CHEAP, MIDDLE, DEAR)], ids=["one", "three"])
-@pytest.mark.parametrize(("drift", "with_control"), [(0.0, False), *DRIFTING])
-def test_equal_configurations_are_rarely_called_faster(finalists: Any, drift: float, with_control: bool) -> None:
-    options: dict[str, Any] = {"finalists": finalists, "with_control": with_control}
+@pytest.mark.parametrize(("drift", "baselines"), [(0.0, 1), *DRIFTING])
+def test_equal_configurations_are_rarely_called_faster(finalists: Any, drift: float, baselines: int) -> None:
+    options: dict[str, Any] = {"finalists": finalists, "baselines": baselines}
     runners = (machine(0.0, noise=0.03, drift=drift, seed=seed) for seed in range(200))
     assert sum(proves(confirmed(runner, seed=runner.seed, **options)) for runner in runners) <= 10
 
 
-@pytest.mark.parametrize("with_control", [True, False])
+@pytest.mark.parametrize("baselines", [2, 1])
 @pytest.mark.parametrize(("gain", "noise", "drift"), [(0.1, 0.01, 0.2), (0.05, 0.03, 0.05)])
-def test_a_gain_is_found_despite_noise_and_drift(gain: float, noise: float, drift: float, with_control: bool) -> None:
+def test_a_gain_is_found_despite_noise_and_drift(gain: float, noise: float, drift: float, baselines: int) -> None:
     runners = (machine(gain, noise=noise, drift=drift, seed=seed) for seed in range(100))
-    assert sum(proves(confirmed(runner, seed=runner.seed, with_control=with_control)) for runner in runners) >= 90
+    assert sum(proves(confirmed(runner, seed=runner.seed, baselines=baselines)) for runner in runners) >= 90
 
 
 @pytest.mark.parametrize(("gain", "noise"), [(0.25, 0.02), (1.0, 0.03), (1.0, 0.005)])
@@ -391,7 +390,7 @@ def test_the_interval_holds_the_true_ratio_nearly_as_often_as_it_says(gain: floa
     hits = 0
     for seed in range(300):
         runner = machine(gain, noise=noise, drift=0.05, seed=seed)
-        interval = confirmed(runner, seed=seed, with_control=seed % 2 == 0).interval(0)
+        interval = confirmed(runner, seed=seed, baselines=1 + seed % 2).interval(0)
         hits += interval is not None and interval[0] <= 1 + gain <= interval[1]
     assert hits >= 0.92 * 300
 
@@ -404,8 +403,9 @@ def test_what_fails_with_options_may_stand_without_them(failing: tuple[str, ...]
         return Outcome.NUMERICS if config.amp == CHEAP.amp and config.options == failing else None
 
     runner = machine({CHEAP: 0.5, with_options: 0.6}, fails_fresh=fails)
-    found = tried(runner, rounds_only(3), [CHEAP, with_options], with_control=False)
-    assert [each is not None for each in (found.rounds[-1].finalists if found else (None, None))] == measured
+    found = tried(runner, rounds_only(3), [CHEAP, with_options], baselines=1)
+    compared = found.rounds[-1].finalists if found else {}
+    assert [config in compared for config in (CHEAP, with_options)] == measured
 
 
 # --- beside others that come and go ---
@@ -439,7 +439,7 @@ def beside(gain: float, **options: Any) -> Beside:
 def test_what_others_want_is_taken_out_of_the_rates() -> None:
     def found_with(is_known: bool) -> list[Confirmation]:
         runners = (beside(0.5, seed=seed, wanted=(1, 0, 1), is_known=is_known) for seed in range(6))
-        return [confirmed(runner, with_control=False) for runner in runners]
+        return [confirmed(runner, baselines=1) for runner in runners]
 
     found, without = found_with(True), found_with(False)
     assert all(map(proves, found))
@@ -500,7 +500,7 @@ def test_a_rate_is_that_of_an_epoch_although_each_measurement_sees_a_part_of_it(
 
 def test_all_of_a_round_begin_at_one_place_and_rounds_at_others() -> None:
     runner = Sorted()
-    confirmed(runner, rounds_only(4), finalists=(CHEAP, MIDDLE), with_control=True, seed=5)
+    confirmed(runner, rounds_only(4), finalists=(CHEAP, MIDDLE), baselines=2, seed=5)
     seeds = [seed for _, seed in runner.requests]
     rounds = [set(group) for _, group in itertools.groupby(seeds)]
     assert all(len(each) == 1 for each in rounds)

@@ -170,6 +170,6 @@ def test_a_damaged_result_is_a_clear_error(path: Path) -> None:
     kept_study(path)
     text = path.read_text()
     assert RESULT in text
-    path.write_text(text.replace('"verdict":"faster","control"', '"verdict":"certainly","control"'))
+    path.write_text(text.replace('"verdict":"faster","stop_reason"', '"verdict":"certainly","stop_reason"'))
     with pytest.raises(StorageError, match=r"is damaged: result\.verdict: is 'certainly'"):
         read_study(path)

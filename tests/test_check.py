@@ -12,9 +12,9 @@ from autotune.config import Config
 from autotune.errors import ConfigFileError, NothingFeasibleError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
+from autotune.promise import Check, Promise, compare, read_promise
 from autotune.records import Outcome
 from autotune.report.terminal import check_text
-from autotune.search.check import Check, Promise, compare, read_promise
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 

@@ -1,4 +1,4 @@
-"""Whether a config file still keeps its promise: its configuration against its baseline, here and now."""
+"""The promise of a config file, and whether it still holds: its configuration against its baseline, here and now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.limits import GRACE, Budget, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request, Runner, Trial
-from autotune.result import Control
 from autotune.runner.local import ProcessRunner
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for
 from autotune.stats import Interval, around, mean_rate
@@ -67,8 +66,6 @@ class Check:
     """95 % interval of it; ``None`` below three rounds."""
     rounds: int
     """Complete rounds of fresh processes."""
-    control: Control | None
-    """The baseline against itself; ``None`` where it was measured once."""
     notes: tuple[str, ...]
     """Differences from when the file was made."""
 
@@ -115,51 +112,75 @@ def compare(
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
-    begin, attempts = budget.spent, list[Attempt]()
-
-    def has_time(measurements: float, rounds: int) -> bool:
-        cost = (budget.spent - begin) / len(attempts) if attempts else PROCESS_SECONDS
-        return budget.left >= measurements * cost / (1 if rounds else 2)
-
-    def next_request() -> Request:
-        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, budget.left) + GRACE, fresh=True)
-
-    def on_attempt(config: Config, attempt: Attempt, place: Place | None = None) -> None:
-        trial = Trial(number=len(attempts), kind="confirm", config=config, attempt=attempt)
-        messages.show(Progress(phase="confirm", finished=trial))
-        attempts.append(attempt)
-
+    pace = _Pace(budget, messages)
     if promise.baseline is None:
-        measured = _measured_alone(runner, promise.config, next_request, has_time, on_attempt, seed)
-        if not measured:
-            raise NothingFeasibleError(_why_nothing(attempts))
-        return _check_of_rate(promise, measured, notes)
-    found = confirm(
-        runner,
-        promise.baseline,
-        [promise.config],
-        next_request,
-        has_time=has_time,
-        with_control=finalists_for(budget.left / PROCESS_SECONDS)[1],
-        seed=seed,
-        on_attempt=on_attempt,
-        on_interrupt=runner.close,
-    )
-    if found is None or found.answer is None:
-        raise NothingFeasibleError(_why_nothing(attempts))
-    return _check_of_gain(promise, found, notes)
+        if rates := _measured_alone(runner, promise.config, pace, seed):
+            return _check_of_rate(promise, rates, notes)
+    else:
+        found = confirm(
+            runner,
+            promise.baseline,
+            [promise.config],
+            pace.next_request,
+            has_time=pace.has_time,
+            baselines=finalists_for(budget.left / PROCESS_SECONDS)[1],
+            seed=seed,
+            on_attempt=pace.note,
+            on_interrupt=runner.close,
+        )
+        if found is not None and found.answer is not None:
+            return _check_of_gain(promise, found, notes)
+    raise NothingFeasibleError(f"nothing could be compared; {pace.last_message or 'there was no time'}")
+
+
+class _Pace:
+    """The pace of the measurements: their requests, and the time for more of them."""
+
+    def __init__(self, budget: Budget, messages: Messages) -> None:
+        self.budget, self.messages = budget, messages
+        self.begin, self.measured = budget.spent, 0
+        self.last_message = ""
+
+    def has_time(self, measurements: float, rounds: int) -> bool:
+        """Return whether there is time for so many more measurements; for half of the first round is enough."""
+        cost = (self.budget.spent - self.begin) / self.measured if self.measured else PROCESS_SECONDS
+        return self.budget.left >= measurements * cost / (1 if rounds else 2)
+
+    def next_request(self) -> Request:
+        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, self.budget.left) + GRACE, fresh=True)
+
+    def note(self, config: Config, attempt: Attempt, place: Place | None = None) -> None:
+        trial = Trial(number=self.measured, kind="confirm", config=config, attempt=attempt)
+        self.messages.show(Progress(phase="confirm", finished=trial))
+        self.measured += 1
+        if attempt.message:
+            self.last_message = f"{attempt.outcome}: {attempt.message}"
+
+
+def _measured_alone(runner: Runner, config: Config, pace: _Pace, seed: int) -> list[float]:
+    """Return the rates of one configuration in a few fresh processes; none where one of them failed."""
+    rates: list[float] = []
+    try:
+        while len(rates) < RUNS_ALONE and pace.has_time(1, len(rates)):
+            attempt = runner.measure(config, replace(pace.next_request(), seed=seed + len(rates)))
+            pace.note(config, attempt)
+            if attempt.measurement is None:
+                return []  # what fails now and then is not to be trusted
+            rates.append(attempt.measurement.samples_per_second)
+    except KeyboardInterrupt:
+        runner.close()
+    return rates
 
 
 def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]) -> Check:
     """Return the check of a promise by rounds."""
     return Check(
         promise=promise,
-        verdict=_verdict(promise, found.interval(0), found.noise),
+        verdict=_verdict(promise, found.interval(0)),
         samples_per_second=found.standing(0).rate,
         speedup=found.speedup(0),
         speedup_ci95=found.interval(0),
         rounds=found.rounds_of(0),
-        control=found.control,
         notes=notes,
     )
 
@@ -174,36 +195,8 @@ def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...])
         speedup=None,
         speedup_ci95=None,
         rounds=len(rates),
-        control=None,
         notes=notes,
     )
-
-
-def _why_nothing(attempts: list[Attempt]) -> str:
-    reasons = [f"{attempt.outcome}: {attempt.message}" for attempt in attempts if attempt.message]
-    return f"nothing could be compared; {reasons[-1] if reasons else 'there was no time'}"
-
-
-def _measured_alone(
-    runner: Runner,
-    config: Config,
-    next_request: Callable[[], Request],
-    has_time: Callable[[float, int], bool],
-    on_attempt: Callable[[Config, Attempt], None],
-    seed: int,
-) -> list[float]:
-    """Return the rates of one configuration in a few fresh processes."""
-    rates: list[float] = []
-    try:
-        while len(rates) < RUNS_ALONE and has_time(1, len(rates)):
-            attempt = runner.measure(config, replace(next_request(), seed=seed + len(rates)))
-            on_attempt(config, attempt)
-            if attempt.measurement is None:
-                return []  # what fails now and then is not to be trusted
-            rates.append(attempt.measurement.samples_per_second)
-    except KeyboardInterrupt:
-        runner.close()
-    return rates
 
 
 def _verdict_on_rate(
@@ -219,14 +212,14 @@ def _verdict_on_rate(
     return "broken" if interval and interval[1] < certainly else "undecided"
 
 
-def _verdict(promise: Promise, interval: Interval | None, noise: float) -> Literal["holds", "broken", "undecided"]:
+def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
     if interval is None:
         return "undecided"
     low, high = interval
     least = promise.speedup_ci95[0] if promise.speedup_ci95 else 1.0
-    if high * noise < max(1.0, least):
+    if high < max(1.0, least):
         return "broken"
-    return "holds" if low > noise else "undecided"
+    return "holds" if low > 1 else "undecided"
 
 
 def read_promise(path: Path) -> Promise:
