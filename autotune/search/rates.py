@@ -124,14 +124,19 @@ def trials_of(trials: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
 _Seen = tuple[Part, Config, ComputeProbe | NumericsCheck]
 
 
-def looks_at(trials: Iterable[Trial], modes: Iterable[Any]) -> tuple[Probe, ...]:
-    """Return the steps of trials as looks at them, of which little is known; the reader vouches for all precisions."""
-    steps: list[_Seen] = [
-        ("compute", trial.config, _step(trial.config, rate)) for trial in trials if (rate := trial.rate)
-    ]
-    checks: list[_Seen] = [("numerics", Config(amp=amp), SOUND) for amp in modes if amp != "off"]
-    found = [(part, config, Attempt(outcome=Outcome.OK, payload=seen)) for part, config, seen in (*steps, *checks)]
-    return tuple(Probe(part=part, config=config, attempt=attempt) for part, config, attempt in found)
+def looks_at(trials: Iterable[Trial], modes: Iterable[Any], known: tuple[Probe, ...]) -> tuple[Probe, ...]:
+    """Return the looks of a study, and the steps of its trials as further ones, of which little is known.
+
+    The reader vouches for all precisions.
+    """
+    steps = {look.config.step_key for look in known if look.part == "compute"}
+    checked = {look.config.amp for look in known if look.part == "numerics"} | {"off"}
+    found: list[_Seen] = [("numerics", Config(amp=amp), SOUND) for amp in modes if amp not in checked]
+    for trial in trials:
+        if trial.rate and trial.config.step_key not in steps:
+            found.append(("compute", trial.config, _step(trial.config, trial.rate)))
+    seen = [(part, config, Attempt(outcome=Outcome.OK, payload=payload)) for part, config, payload in found]
+    return (*known, *(Probe(part=part, config=config, attempt=attempt) for part, config, attempt in seen))
 
 
 def _step(config: Config, rate: float) -> ComputeProbe:

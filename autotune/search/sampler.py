@@ -193,7 +193,7 @@ class PredictiveSampler(BaseSampler):
             ended = tuple(trial for trial in known if trial.kind != "confirm" and not is_failed_baseline(trial))
         else:
             ended = rates.trials_of(trials)
-            looks = looks or rates.looks_at(ended, setup.facts.amp_modes)
+            looks = rates.looks_at(ended, setup.facts.amp_modes, looks)
         return Observations(
             facts=setup.facts,
             host=setup.host.for_rank(setup.space.base.ranks),

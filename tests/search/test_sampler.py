@@ -166,6 +166,21 @@ def test_a_failed_trial_of_a_larger_batch_closes_the_larger_ones() -> None:
     assert len(sizes) <= 3
 
 
+def test_a_look_at_a_step_tells_its_ceiling_in_a_study_of_the_readers_own() -> None:
+    machine, sampler = SimulatedMachine(cost=larger_batches_pay), PredictiveSampler()
+    study = own_study(machine, 2, sampler)
+    config = Config(batch_size=64)
+    look = machine.measure(config, Request(seconds=1.0, part="compute"))
+    assert look.compute
+    ceilings = []
+    for _ in range(2):
+        forecast = sampler.forecast(study)
+        ceilings.append(forecast.prediction.ceilings[forecast.position[config]])
+        add_look(study, Probe(part="compute", config=config, attempt=look))
+    assert ceilings[1] == pytest.approx(look.compute.samples_per_second)
+    assert ceilings[0] != pytest.approx(ceilings[1], rel=0.05)
+
+
 def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: Path) -> None:
     machine = SimulatedMachine(cost=larger_batches_pay)
     study = open_study(SPACE, FACTS, host())
