@@ -271,7 +271,8 @@ class StudyStorage:
 
     def _fail_stale(self, study: Study) -> None:
         """Fail the running trials of tuners that are gone."""
-        assert self._database is not None
+        if self._database is None:  # it has just failed
+            return
         optuna.storages.fail_stale_trials(study)
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for each in (trial for trial in running if BY not in trial.user_attrs):
@@ -287,6 +288,7 @@ class StudyStorage:
         self.failure = f"the study could not be saved: {self.location}: {reason}"
         storage: BaseStorage = InMemoryStorage()
         if self._database is not None:
+            self._database.engine.dispose()
             self._database = None
             with suppress(OSError, StorageError):
                 self._file = StudyFile(path)

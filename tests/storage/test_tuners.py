@@ -315,6 +315,18 @@ def test_a_measurement_longer_than_the_grace_is_not_taken_for_gone(database: str
     other.storage.close()
 
 
+def test_a_server_that_is_away_when_the_study_is_read_is_gone_without(
+    server: Server, database: str, tmp_path: Path
+) -> None:
+    tuner = Tuner(database, tmp_path)
+    tuner.search(3)
+    server.stop()
+    tuner.study.refresh()
+    assert tuner.search(5) == "all 5 trials that were asked for are done"
+    assert "the run goes on without it" in str(tuner.storage.failure)
+    tuner.storage.close()
+
+
 def test_of_two_tuners_one_is_killed_and_the_server_restarted_and_nothing_is_stuck_or_measured_twice(
     server: Server, database: str, tmp_path: Path
 ) -> None:
