@@ -245,7 +245,7 @@ class Measurement:
     """Samples at the beginning of an iterable dataset, where the measurement saw no end of an epoch: only their rate is
     known. ``None`` where whole epochs were measured, or training began anywhere in the order."""
     batch_bytes: int = 0
-    """Bytes of the tensors in a batch; 0 where unknown, as in older studies."""
+    """Bytes of the tensors in a batch; 0 where unknown."""
     batch_tensors: int = 1
     """Tensors in a batch."""
     unique_share: float = 1.0
@@ -316,8 +316,6 @@ class WorkloadFacts:
     """Devices among which ``nn.DataParallel`` divides a batch, 0 on a CPU; ``None`` for any other model."""
     epoch_samples: int | None = None
     """Samples that an epoch iterates over; ``None`` for a sampler without end, and for an iterable dataset."""
-    sample_bytes: int = 0
-    """Bytes of one collated sample, in studies of before; a measurement tells those of a batch."""
     loader_arguments: tuple[str, ...] = ()
     """The arguments of its DataLoader that the workload brings, such as ``sampler`` and ``collate_fn``."""
     loader_timeout: float | None = None

@@ -63,16 +63,17 @@ def fill(old: optuna.Study, new: optuna.Study) -> None:
         if key.startswith("autotune:look"):
             add_look(new, from_json(Probe, nested(value)))
     result: dict[str, Any] = next(value for key, value in attributes.items() if key.startswith(RESULT))
-    kept = {"measurements": len(new.get_trials(deepcopy=False)), "result": without_control(result["result"])}
+    kept = {"measurements": len(new.get_trials(deepcopy=False)), "result": of_today(result["result"])}
     new._storage.set_study_system_attr(new._study_id, RESULT, kept)
     for key, value in old.user_attrs.items():
         if key not in (IDENTITY, "search ended"):
             new.set_user_attr(key, value)
 
 
-def without_control(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result without the baseline's difference from itself, which results do not have any more."""
-    return {name: value for name, value in result.items() if name != "control"}
+def of_today(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without what results do not have any more: a control, and the bytes of a sample."""
+    facts = {name: value for name, value in result["facts"].items() if name != "sample_bytes"}
+    return {**{name: value for name, value in result.items() if name != "control"}, "facts": facts}
 
 
 def nested(record: dict[str, Any]) -> dict[str, Any]:
