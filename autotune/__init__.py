@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from autotune.records import Trial as Trial
     from autotune.result import RecordedStudy as RecordedStudy
     from autotune.result import Result as Result
+    from autotune.search.sampler import PredictiveSampler as PredictiveSampler
+    from autotune.search.sampler import add_look as add_look
     from autotune.storage.read import read_study as read_study
     from autotune.workload import Workload as Workload
 
@@ -42,10 +44,12 @@ _HOMES = {
     "GradientAccumulator": "accumulation",
     "Measurement": "records",
     "Outcome": "records",
+    "PredictiveSampler": "search.sampler",
     "RecordedStudy": "result",
     "Result": "result",
     "Trial": "records",
     "Workload": "workload",
+    "add_look": "search.sampler",
     "best_config": "api",
     "check": "promise",
     "diagnose": "diagnosis.diagnose",

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.host import inspect_host
+from autotune.knobs import as_baseline, fitted, parse_knob
 from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
 from autotune.messages import Messages, Progress
 from autotune.result import Result
 from autotune.runner.local import ProcessRunner
-from autotune.search.space import as_baseline, build_space, fitted, parse_knob
+from autotune.search.space import build_space
 from autotune.step_options import parse_options
 from autotune.workload import Workload, describe
 
 if TYPE_CHECKING:
     import torch
+    from optuna.samplers import BaseSampler
     from torch.utils.data import Dataset, Sampler
 
     from autotune.accumulation import Reduction
@@ -57,6 +59,7 @@ class TuneOptions(TypedDict, total=False):
     max_memory: float | str | None
     explore: Modes
     storage: str | Path | StudyStorage | None
+    optuna_sampler: str | BaseSampler
     on_progress: Callable[[Progress], None] | None
     quiet: bool
 
@@ -135,6 +138,7 @@ def tune(
     max_memory: float | str | None = None,
     explore: Modes = None,
     storage: str | Path | StudyStorage | None = None,
+    optuna_sampler: str | BaseSampler = "predictive",
     on_progress: Callable[[Progress], None] | None = None,
     quiet: bool = False,
 ) -> Result:
@@ -156,8 +160,10 @@ def tune(
     together. ``oversubscribe_ranks`` allows more ranks than CPUs and accelerators.
 
     ``storage`` is a file or an Optuna URL for the study; a study of the same workload, machine, versions and settings
-    is continued. A terminal or notebook shows the progress, and standard error gets the verdict at the end.
-    ``on_progress`` receives each ``Progress`` instead; ``quiet`` shows neither.
+    is continued. ``optuna_sampler`` proposes the trials: ``"predictive"``, ``"tpe"``, ``"gp"``, ``"random"``, a
+    reference of a function that returns a sampler of Optuna, or a sampler. A terminal or notebook shows the progress,
+    and standard error gets the verdict at the end. ``on_progress`` receives each ``Progress`` instead; ``quiet`` shows
+    neither.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -178,7 +184,10 @@ def tune(
     given = as_baseline(baseline, global_batch_size, ranks)
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
-    time = Budget(require_budget(parse_duration(budget)))
+    time, seed = Budget(require_budget(parse_duration(budget))), secrets.randbits(31)
+    from autotune.search.sampler import make_sampler
+
+    proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say
 
     shows = on_progress is None and not quiet
@@ -212,7 +221,8 @@ def tune(
                 memory_limit=memory_limit,
                 max_trials=trials,
                 opening=opening,
-                seed=secrets.randbits(31),
+                sampler=proposes,
+                seed=seed,
             )
             result = _result(Tuner(runner, plan, time, messages), storage)
     if shows:

@@ -247,7 +247,7 @@ def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
     arguments = {name: getattr(flags, name) for name in names}
-    arguments["workload"] = flags.model
+    arguments["workload"], arguments["optuna_sampler"] = flags.model, flags.sampler
     arguments["budget"] = require_budget(parse_duration(flags.budget))
     arguments["baseline"] = None if flags.baseline is None else parse_baseline(flags.baseline)
     return arguments

@@ -24,6 +24,9 @@ KNOB_FLAGS = (
 )
 """The flags that say what may vary, whose text ``tune`` reads."""
 
+SAMPLERS = ("predictive", "tpe", "gp", "random")
+"""The samplers that have a name."""
+
 FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--dataset": (
         "DATASET",
@@ -37,6 +40,11 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         "time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least for tuning (default: %(default)s)",
     ),
     "--trials": ("N", None, "most trials to run, such as 20"),
+    "--sampler": (
+        "NAME",
+        "predictive",
+        f"sampler of the Optuna study: {', '.join(SAMPLERS)}, or a function that returns one (default: %(default)s)",
+    ),
     "--headroom": ("SHARE", "10%", "memory to leave free, such as 10%% or 0.1 (default: 10%%)"),
     "--max-memory": (
         "SIZE",
@@ -168,7 +176,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_workload_flags(parser)
-    run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage")
+    run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage", "--sampler")
     _add(parser.add_argument_group("the run"), *run)
     knobs = (*KNOB_FLAGS, "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
     _add(parser.add_argument_group("settings that may vary"), *knobs)

@@ -114,7 +114,7 @@ class Importance:
     """Importance of one knob to the rate, by the expected rates over the whole space."""
 
     knob: str
-    """Its name, as in ``autotune.search.space.KNOBS``."""
+    """Its name, as in ``autotune.knobs.KNOBS``."""
     share: float
     """Share of the variance of the logarithm of the rate that its main effect explains, 0 to 1."""
 

@@ -144,10 +144,10 @@ def load(source: WorkloadSource) -> Workload:
 
         set_settings(source.settings)
         return _checked(cloudpickle.loads(source.blob), "the workload")
-    workload = _assemble(_resolve("--model", source.model), source)
+    workload = _assemble(resolve("--model", source.model), source)
     if source.dataset is None:
         return _checked(workload, source.model)
-    dataset: Any = _resolve("--dataset", source.dataset)
+    dataset: Any = resolve("--dataset", source.dataset)
     is_made = hasattr(dataset, "__getitem__") and not isinstance(dataset, type)
     if callable(dataset) and not is_made:
         dataset = dataset()
@@ -222,7 +222,8 @@ def _split_reference(flag: str, reference: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _resolve(flag: str, reference: str) -> object:
+def resolve(flag: str, reference: str) -> object:
+    """Return the object that a reference names; raises ``UsageError`` naming the flag, and errors of its module."""
     module_name, attribute = _split_reference(flag, reference)
     module = _import_file(flag, module_name) if module_name.endswith(".py") else _import(flag, module_name)
     target: object = module

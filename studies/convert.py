@@ -18,12 +18,12 @@ from optuna.trial import FrozenTrial
 
 from autotune.config import Config
 from autotune.encoding import PAYLOADS, from_json
+from autotune.knobs import KNOBS
 from autotune.records import SCHEMA, Attempt, Probe, Trial
 from autotune.search.sampler import add_look
-from autotune.search.space import KNOBS
 from autotune.storage.identity import Identity
 from autotune.storage.open import IDENTITY, StudyStorage
-from autotune.storage.trials import RECORD, RESULT, frozen_trial
+from autotune.storage.trials import ENDED, RECORD, RESULT, frozen_trial
 
 FIELDS = {"threads": "intra_op_threads"}
 OF_ATTEMPT = {*PAYLOADS, *Attempt.__dataclass_fields__}
@@ -90,7 +90,11 @@ def converted(record: dict[str, Any], frozen: FrozenTrial | None, known: dict[st
     else:
         settings = frozen.params
     violation = 1.0 if trial.measurement is None else -1.0
-    return frozen_trial(trial, settings, {knob: known[knob] for knob in settings}, violation)
+    found = frozen_trial(trial, settings, {knob: known[knob] for knob in settings}, violation)
+    if frozen is not None:  # when a confirming measurement ended was not written down
+        found.datetime_start, found.datetime_complete = frozen.datetime_start, frozen.datetime_complete
+        found.system_attrs |= {ENDED: frozen.system_attrs[ENDED]} if ENDED in frozen.system_attrs else {}
+    return found
 
 
 def contains(distribution: Any, value: Any) -> bool:

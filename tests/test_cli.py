@@ -39,8 +39,8 @@ FLAGS = [
     "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore",
     "--exit-verdict", "--force", "--global-batch-size", "--oversubscribe-ranks",
     "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
-    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--snippet", "--storage", "--threads",
-    "--trials", "--version",
+    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--sampler", "--snippet", "--storage",
+    "--threads", "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 FASTER, UNDECIDED = examples.faster_result(), examples.undecided_result()
@@ -185,6 +185,7 @@ def test_the_run_gets_what_the_flags_say(run: Run) -> None:
     given |= {"baseline": {"batch_size": 8}, "headroom": "20%", "max_memory": "12GiB", "batch_size": "32..512"}
     given |= {"global_batch_size": 512, "explore": "channels_last,compile", "num_workers": "0,2,4", "amp": "off"}
     given |= {"pin_memory": "true", "ranks": 2, "oversubscribe_ranks": False, "quiet": False}
+    given |= {"optuna_sampler": "predictive"}
     assert received == given | dict.fromkeys(("prefetch_factor", "persistent_workers", "threads"))
 
 

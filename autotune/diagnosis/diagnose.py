@@ -12,12 +12,12 @@ from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.diagnosis.limits import find
 from autotune.errors import ConfigFileError, UsageError
 from autotune.host import inspect_host
+from autotune.knobs import as_baseline, fitted
 from autotune.messages import Messages, Progress
 from autotune.probes import Anatomy, Trace
 from autotune.records import Attempt, Measurement, Part, Probe, Request, Runner, Trial, WorkloadFacts
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.runner.local import ProcessRunner
-from autotune.search.space import as_baseline, fitted
 from autotune.workload import Workload, describe
 
 WINDOW_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Configurations that would not fit the machine, and why: device, host and shared memory, open files.
+"""Configurations that would not fit the machine, or would fail as others did, and why.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit, format_size
 from autotune.probes import NumericsCheck
-from autotune.records import Measurement
+from autotune.records import Measurement, Outcome
 from autotune.search.loader_model import LoaderModel
-from autotune.search.observations import Observations
+from autotune.search.observations import CHANCE, Observations
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
 LEAST_OWN = 0.5
@@ -56,10 +57,8 @@ class Fitting:
 
     def refusal_in_flight(self, config: Config) -> str | None:
         """Return the resource that batches in flight would lack, time included, or ``None``."""
-        seconds, timeout = (
-            max(self._loader.trace(config.batch_size).build_seconds),
-            self._observations.facts.loader_timeout,
-        )
+        seconds = max(self._loader.trace(config.batch_size).build_seconds)
+        timeout = self._observations.facts.loader_timeout
         if config.num_workers and timeout is not None and seconds > timeout:
             return f"a worker would take {seconds:.2g} s for a batch, but the loader's timeout is {timeout:.2g} s"
         files, most = self._loader.open_files(config), self._observations.host.open_files
@@ -112,6 +111,80 @@ class Fitting:
                 yield "host", trial.config, own, memory_limit
                 if measured.memory == "device":
                     yield "device", trial.config, measured.peak_memory_bytes, measured.memory_limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A configuration that did not work."""
+
+    config: Config
+    outcome: Outcome
+    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
+    text: str
+    """What it was and how it ended, in words."""
+
+
+def refusals_of(
+    configs: Sequence[Config], unfit: Sequence[str | None], observations: Observations
+) -> Iterator[str | None]:
+    """Yield the reason not to try each configuration: it is ``unfit``, or a similar one has failed."""
+    failures, of_workers = tuple(_failures(observations)), observations.worker_failures
+    for config, refusal in zip(configs, unfit, strict=True):
+        if refusal is None and config.num_workers and len(of_workers) > 1:
+            yield f"loader workers have failed {len(of_workers)} times: {of_workers[-1]}"
+        else:
+            alike = (failure.text for failure in failures if _also_fails(config, failure))
+            yield refusal or next(alike, None)
+
+
+def _failures(observations: Observations) -> Iterator[_Failure]:
+    """Yield the failures: trials, trials that took too much memory, and probes."""
+    for trial in observations.trials:
+        measured, ran = trial.measurement, _in_words(trial.config)
+        if measured is None:
+            yield _Failure(trial.config, trial.outcome, f"{ran} ended as {trial.outcome}")
+        elif exceeds(measured, observations.memory_limit):
+            outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
+            yield _Failure(trial.config, outcome, f"{ran} takes more memory than allowed")
+    for probe in observations.probes:
+        closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
+        if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
+            text = f"{_in_words(probe.config)} ended as {probe.attempt.outcome} in a probe"
+            yield _Failure(probe.config, probe.attempt.outcome, text)
+
+
+def _in_words(config: Config) -> str:
+    count = config.num_workers
+    workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
+    return f"batch {config.batch_size} in {config.precision} with {workers}"
+
+
+def _also_fails(config: Config, failure: _Failure) -> bool:
+    """Return whether a configuration is to be expected to fail where another one did.
+
+    It is where it needs more of the same memory; another failure may have been chance, so only its like is.
+    """
+    failed = failure.config
+    if not set(failed.options) <= set(config.options):
+        return False
+    same_step = (config.amp, config.options) == (failed.amp, failed.options)
+    same_batch, larger = config.batch_size == failed.batch_size, config.batch_size >= failed.batch_size
+    more_workers = config.num_workers >= failed.num_workers
+    more_in_flight = _in_flight(config) >= _in_flight(failed)
+    by_chance = larger and more_workers if failed.num_workers else same_step and same_batch
+    alike = {
+        Outcome.SUSPECT: False,
+        Outcome.UNPICKLABLE: config.num_workers > 0,
+        Outcome.DEVICE_OOM: same_step and larger,
+        Outcome.HOST_OOM: larger and more_workers and more_in_flight,
+        Outcome.SHM: more_in_flight if failed.num_workers else by_chance,
+        Outcome.NUMERICS: same_step and (same_batch or failed.amp != "off"),  # in fp32 it was the samples, or chance
+    }
+    return alike.get(failure.outcome, by_chance)
+
+
+def _in_flight(config: Config) -> int:
+    return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
 def exceeds(measured: Measurement, memory_limit: MemoryLimit) -> bool:

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.config import Config
-from autotune.records import Outcome, Trial
+from autotune.knobs import KNOBS
+from autotune.records import Trial
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
-from autotune.search.feasibility import exceeds
+from autotune.search.feasibility import exceeds, refusals_of
 from autotune.search.gp import Posterior, expected_gain, posterior
-from autotune.search.observations import CHANCE, GAIN, Observations
+from autotune.search.observations import GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
-from autotune.search.space import KNOBS, Space, without_loader
+from autotune.search.space import Space, without_loader
 
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
@@ -31,17 +32,6 @@ KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A configuration that did not work."""
-
-    config: Config
-    outcome: Outcome
-    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
-    what: str
-    """Its outcome, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +63,10 @@ class Forecast:
     """Logarithm of the rate that is expected of it."""
     last: Config
     """The configuration measured last, whose process may still live."""
-    failures: tuple[_Failure, ...] = ()
-    """Configurations that failed when measured: similar ones are expected to fail, too."""
-    worker_failures: Sequence[str] = ()
-    """How loader workers have failed, where none has ever worked."""
+    refusals: tuple[str | None, ...]
+    """Why not to try one: it would not fit, or a similar one has failed."""
+    doubts: tuple[str, ...] = ()
+    """The reasons for leaving out loader workers; empty where they were not left out."""
     promised: Posterior | None = None
     """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
@@ -106,18 +96,8 @@ class Forecast:
         return float(self.prediction.bounds[self.position[config]])
 
     def refusal(self, config: Config) -> str | None:
-        """Return the reason not to try a configuration: it would not fit, or a similar configuration has failed."""
-        index = self.position[config]
-        if (refused := self.prediction.refusals[index]) is not None:
-            return refused
-        if self.is_doubtful[index] and len(self.worker_failures) > 1:
-            return f"loader workers have failed {len(self.worker_failures)} times: {self.worker_failures[-1]}"
-        alike = next((failure for failure in self.failures if _also_fails(config, failure)), None)
-        if alike is None:
-            return None
-        count = alike.config.num_workers
-        workers = "1 worker" if count == 1 else f"{count or 'no'} workers"
-        return f"batch {alike.config.batch_size} in {alike.config.precision} with {workers} {alike.what}"
+        """Return the reason not to try a configuration."""
+        return self.refusals[self.position[config]]
 
     @property
     def upside(self) -> float:
@@ -135,8 +115,7 @@ class Forecast:
 
         It need not be expected to win.
         """
-        may_run = np.array([self.refusal(config) is None for config in self.configs])
-        is_left = may_run & self.is_untried & ~self.is_doubtful
+        is_left = self.is_untried & ~self.is_doubtful & [refusal is None for refusal in self.refusals]
         return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
 
     @property
@@ -153,17 +132,12 @@ class Forecast:
     @property
     def highest_ceiling(self) -> float:
         """The highest expected rate of a step alone among those that fit, samples per second."""
-        return float(self._fitting(self.prediction.ceilings).max())
+        return float(self.prediction.ceilings[self._fits].max())
 
     @property
     def most(self) -> float:
         """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
-        return max(float(self._fitting(self.prediction.most).max()), float(np.exp(self.best_log)))
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """The reasons for leaving out loader workers; empty where they were not left out."""
-        return (f"loader workers: {self.worker_failures[-1]}",) if self.worker_failures else ()
+        return max(float(self.prediction.most[self._fits].max()), float(np.exp(self.best_log)))
 
     def refusal_of_more_workers(self, config: Config) -> str | None:
         """Return the reason why no more workers would fit with the same step, or ``None``."""
@@ -195,12 +169,9 @@ class Forecast:
             return math.inf
         return max(float(self.prediction.limits[top]), float(np.exp(self.best_log)))
 
-    def _fitting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values of configurations that fit the machine; of all where none is said to."""
-        return values[self._fits]
-
     @property
     def _fits(self) -> NDArray[np.bool_]:
+        """Whether each configuration fits the machine; all where none is said to."""
         fits = np.array([refusal is None for refusal in self.prediction.refusals])
         return fits if fits.any() else ~fits
 
@@ -218,76 +189,48 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     position = {config: index for index, config in enumerate(configs)}
     prediction = predict(configs, observations)
     counted = [trial for trial in feasible(observations) if trial.config in position]
-    claimed = [position[config] for config in observations.claimed if config in position]
-    index = [position[trial.config] for trial in counted]
-    after, promised = _posteriors(configs, prediction, counted, index, claimed, observations)
+    after, promised = _posteriors(position, prediction, counted, observations)
     best = max(counted, key=lambda trial: after.means[position[trial.config]])
     best_log = float(after.means[position[best.config]])
-    closed = {position[trial.config] for trial in observations.trials if trial.config in position} | set(claimed)
-    failures = tuple(_failures(observations))
-    is_untried = np.array([number not in closed and number < len(inside) for number in range(len(configs))])
-    may_run = [
-        refusal is None and not any(_also_fails(config, failure) for failure in failures)
-        for refusal, config in zip(prediction.refusals, configs, strict=True)
-    ]
-    failed = observations.worker_failures
-    is_doubtful = np.array([bool(failed) and config.num_workers > 0 for config in configs])
-    is_closed = is_doubtful & (len(failed) > 1)
-    is_open = is_untried & np.array(may_run) & ~is_closed & (np.log(prediction.bounds) > best_log)
+    tried = {trial.config for trial in observations.trials} | set(observations.claimed)
+    is_untried = np.array([config not in tried and position[config] < len(inside) for config in configs])
+    doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
+    refusals = tuple(refusals_of(configs, prediction.refusals, observations))
+    may_run = np.array([refusal is None for refusal in refusals])
     return Forecast(
         configs=configs,
         position=position,
         prediction=prediction,
         posterior=after,
         promised=promised,
-        is_open=is_open,
+        is_open=is_untried & may_run & (np.log(prediction.bounds) > best_log),
         is_untried=is_untried,
-        is_doubtful=is_doubtful,
-        worker_failures=failed,
+        is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
+        doubts=doubts,
         base=space.base,
         best=best,
         best_log=best_log,
         last=observations.trials[-1].config,
-        failures=failures,
+        refusals=refusals,
     )
 
 
 def _posteriors(
-    configs: tuple[Config, ...],
-    prediction: Prediction,
-    counted: Sequence[Trial],
-    index: list[int],
-    claimed: list[int],
-    observations: Observations,
+    position: Mapping[Config, int], prediction: Prediction, counted: Sequence[Trial], observations: Observations
 ) -> tuple[Posterior, Posterior | None]:
     """Return the expectation now, and if the running measurements of others give the expected rates."""
+    configs, index = tuple(position), [position[trial.config] for trial in counted]
+    claimed = [position[config] for config in observations.claimed if config in position]
     rates = np.array([trial.rate for trial in counted], dtype=float)
-    errors = np.array([_disturbance(trial) for trial in counted], dtype=float)
-    own_threads, demands = observations.facts.intra_op_threads, _demands(counted)
-    after = posterior(configs, prediction, index, rates, own_threads, errors, demands)
+    taken = [measured.conditions.taken_share for trial in counted if (measured := trial.measurement)]
+    errors, own_threads = DISTURBANCE * np.array(taken), observations.facts.intra_op_threads
+    after = posterior(configs, prediction, index, rates, own_threads, errors)
     if not claimed:
         return after, None
     # "kriging believer": others look elsewhere, and nobody counts on it
     expected = np.append(rates, np.exp(after.means[claimed]))
     errors = np.append(errors, np.zeros(len(claimed)))
-    if demands is not None:
-        demands = np.append(demands, np.full(len(claimed), demands.mean()))
-    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors, demands)
-
-
-def _failures(observations: Observations) -> Iterator[_Failure]:
-    """Yield the failures: trials, trials that took too much memory, and probes."""
-    for trial in observations.trials:
-        measured = trial.measurement
-        if measured is None:
-            yield _Failure(trial.config, trial.outcome, f"ended as {trial.outcome}")
-        elif exceeds(measured, observations.memory_limit):
-            outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
-            yield _Failure(trial.config, outcome, "takes more memory than allowed")
-    for probe in observations.probes:
-        closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
-        if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
-            yield _Failure(probe.config, probe.attempt.outcome, f"ended as {probe.attempt.outcome} in a probe")
+    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
 
 
 def feasible(observations: Observations) -> list[Trial]:
@@ -301,53 +244,6 @@ def feasible(observations: Observations) -> list[Trial]:
         if trial.measurement is not None
         and (trial.kind == "baseline" or not exceeds(trial.measurement, observations.memory_limit))
     ]
-
-
-def _disturbance(trial: Trial) -> float:
-    """Return the standard deviation that others' use of the CPUs adds to the logarithm of a trial's rate.
-
-    They took a share of the CPUs; the rate may have lost as much, or nothing.
-    """
-    return DISTURBANCE * trial.measurement.conditions.taken_share if trial.measurement else 0.0
-
-
-def _demands(trials: Sequence[Trial]) -> NDArray[np.float64] | None:
-    """Return the shares of the CPUs that others wanted during each trial; ``None`` where one of them is not known."""
-    measured = [trial.measurement.conditions for trial in trials if trial.measurement]
-    known = [(each.foreign_demand, each.cpus) for each in measured if each.foreign_demand is not None]
-    if len(known) < len(trials):
-        return None
-    return np.array([min(1.0, demand / max(1, cpus)) for demand, cpus in known], dtype=float)
-
-
-def _also_fails(config: Config, failure: _Failure) -> bool:
-    """Return whether a configuration is to be expected to fail where another one did.
-
-    It is where it needs more of the same memory; another failure may have been chance, so only its like is.
-    """
-    failed, outcome = failure.config, failure.outcome
-    if outcome is Outcome.SUSPECT or not set(failed.options) <= set(config.options):
-        return False
-    if outcome is Outcome.UNPICKLABLE:
-        return config.num_workers > 0
-    same_step = (config.amp, config.options) == (failed.amp, failed.options)
-    larger = config.batch_size >= failed.batch_size
-    more_workers = config.num_workers >= failed.num_workers
-    if outcome is Outcome.DEVICE_OOM:
-        return same_step and larger
-    if outcome is Outcome.HOST_OOM:
-        return larger and more_workers and _in_flight(config) >= _in_flight(failed)
-    if outcome is Outcome.SHM and failed.num_workers:
-        return _in_flight(config) >= _in_flight(failed)
-    if outcome is Outcome.NUMERICS:  # in fp32 it was the samples, or chance
-        return same_step and (failed.amp != "off" or config.batch_size == failed.batch_size)
-    if failed.num_workers:
-        return more_workers and larger
-    return same_step and config.batch_size == failed.batch_size
-
-
-def _in_flight(config: Config) -> int:
-    return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:
@@ -371,71 +267,57 @@ def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: in
     return Landscape(
         steps=tuple(_steps(forecast)),
         loaders=tuple(_loaders(forecast, answer)),
-        importances=_importances(forecast, space),
+        importances=tuple(sorted(_importances(forecast, space), key=lambda each: -each.share)),
         memory_bytes=memory_bytes,
     )
 
 
 def _steps(forecast: Forecast) -> Iterator[StepForecast]:
     """Yield the best of each batch size and precision."""
-    prediction, rates = forecast.prediction, np.exp(forecast.posterior.means)
+    ceilings, rates = forecast.prediction.ceilings, np.exp(forecast.posterior.means)
     alike: dict[tuple[str, int], list[int]] = {}
     for index, config in enumerate(forecast.configs):
         alike.setdefault((config.amp, config.batch_size), []).append(index)
-    for (amp, batch_size), all_of_them in sorted(alike.items()):
-        refusals = {index: forecast.refusal(forecast.configs[index]) for index in all_of_them}
+    for (amp, batch_size), indices in sorted(alike.items()):
+        refusals = {index: forecast.refusal(forecast.configs[index]) for index in indices}
         fitting = [index for index, refusal in refusals.items() if refusal is None]
-        ceiling = max(float(prediction.ceilings[index]) for index in fitting or all_of_them)
-        least = min(all_of_them, key=lambda index: forecast.configs[index].num_workers)
-        yield StepForecast(
-            batch_size=batch_size,
-            amp=amp,
-            ceiling=ceiling,
-            rate=min(ceiling, max(float(rates[index]) for index in fitting or all_of_them)),
-            refusal=None if fitting else refusals[least],
-        )
+        least = min(indices, key=lambda index: forecast.configs[index].num_workers)
+        ceiling, rate = (float(values[fitting or indices].max()) for values in (ceilings, rates))
+        refusal = None if fitting else refusals[least]
+        yield StepForecast(batch_size=batch_size, amp=amp, ceiling=ceiling, rate=min(ceiling, rate), refusal=refusal)
 
 
 def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
     """Yield every setting of the loader with the step of the answer; of those alike the fastest."""
-    step = without_loader(answer)
-    means, errors = forecast.posterior.means, forecast.posterior.errors
+    step, means = without_loader(answer), forecast.posterior.means
     alike: dict[tuple[int, int], int] = {}
-    for index, config in enumerate(forecast.configs):
-        key = config.num_workers, config.prefetch_factor or 0
-        if without_loader(config) == step and (key not in alike or means[index] > means[alike[key]]):
-            alike[key] = index
+    for index in sorted(range(len(means)), key=lambda index: -means[index]):
+        if without_loader(config := forecast.configs[index]) == step:
+            alike.setdefault((config.num_workers, config.prefetch_factor or 0), index)
     for (workers, prefetch), index in sorted(alike.items()):
-        low, rate, high = (float(np.exp(means[index] + sign * errors[index])) for sign in (-1, 0, 1))
+        error = forecast.posterior.errors[index]
         yield LoaderForecast(
             num_workers=workers,
             prefetch_factor=prefetch or None,
-            rate=rate,
-            low=low,
-            high=high,
+            rate=float(np.exp(means[index])),
+            low=float(np.exp(means[index] - error)),
+            high=float(np.exp(means[index] + error)),
             refusal=forecast.refusal(forecast.configs[index]),
         )
 
 
-def _importances(forecast: Forecast, space: Space) -> tuple[Importance, ...]:
-    """Return the main effects of functional ANOVA over the whole grid.
+def _importances(forecast: Forecast, space: Space) -> Iterator[Importance]:
+    """Yield the main effects of functional ANOVA over the whole grid.
 
     Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
     function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
     """
-    ranges = [[space.values[knob].index(value) for value in space.allowed[knob]] for knob in KNOBS]
-    means, position = forecast.posterior.means, forecast.position
-    grid = np.array([means[position[space.config(point)]] for point in itertools.product(*ranges)])
-    grid = grid.reshape([len(values) for values in ranges])
+    ranges = [space.allowed[knob] for knob in KNOBS]
+    every = [space.at(dict(zip(KNOBS, chosen, strict=True))) for chosen in itertools.product(*ranges)]
+    means = forecast.posterior.means[[forecast.position[config] for config in every]]
+    grid = means.reshape([len(values) for values in ranges])
     whole = float(grid.var())
-    if not whole:
-        return ()
-    shares = [Importance(knob=knob, share=_main_effect(grid, axis) / whole) for axis, knob in enumerate(KNOBS)]
-    varying = [each for each, values in zip(shares, ranges, strict=True) if len(values) > 1]
-    return tuple(sorted(varying, key=lambda each: -each.share))
-
-
-def _main_effect(grid: NDArray[np.float64], axis: int) -> float:
-    """Return the variance of the means along one axis."""
-    others = tuple(other for other in range(grid.ndim) if other != axis)
-    return float(grid.mean(axis=others).var())
+    for axis, knob in enumerate(KNOBS):
+        if grid.shape[axis] > 1 and whole:
+            along = grid.mean(axis=tuple(other for other in range(grid.ndim) if other != axis))
+            yield Importance(knob=knob, share=float(along.var()) / whole)

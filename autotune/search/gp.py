@@ -37,10 +37,6 @@ NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Candidate standard deviations of the measurements; the likeliest is taken."""
 JOINT = 0.1
 """Standard deviation of an error that only configurations with similar steps and similar loaders share."""
-LOSS, LOSS_ERROR = 1.0, 1.0
-"""Loss of a rate's logarithm where others want all CPUs all the time, and its standard deviation: a weak guess, since
-measurements soon tell more. Plain training beside a neighbour that wants a quarter of the CPUs lost 0.5
-(studies/busy)."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Candidate factors on the errors of the prediction."""
 
@@ -71,14 +67,11 @@ def posterior(
     rates: Floats,
     own_threads: int,
     disturbances: Floats | None = None,
-    demands: Floats | None = None,
 ) -> Posterior:
     """Return the posterior of every configuration after those at the indices ``measured`` gave ``rates``.
 
     ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads.
     ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.
-    ``demands`` are the shares of the CPUs that others wanted during each. The loss of rate to them is learned; the
-    returned rates are for the average demand.
     """
     prior = np.log(prediction.rates)
     points = _points(configs, prediction, own_threads)
@@ -88,10 +81,6 @@ def posterior(
     same = OWN**2 * (index[:, None] == index[None, :])
     if disturbances is not None:
         same = same + np.diag(disturbances**2)
-    if demands is not None:
-        beyond = demands - demands.mean()
-        residuals = residuals + LOSS * beyond
-        same = same + LOSS_ERROR**2 * np.outer(beyond, beyond)
     scale, noise = max(
         ((scale, noise) for scale in SCALES for noise in NOISES),
         key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),

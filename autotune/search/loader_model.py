@@ -77,23 +77,20 @@ class LoaderModel:
             _Pipeline(c.batch_size, c.num_workers, c.prefetch_factor or 0, c.pin_memory, step)
             for c, step in zip(configs, steps.tolist(), strict=True)
         ]
-        distinct = dict.fromkeys(pipelines, 0.0)
-        for pipeline in distinct:
-            if not pipeline.workers:
-                distinct[pipeline] = 1 / max(self._alone(pipeline), NOTHING)
-        fed = [pipeline for pipeline in distinct if pipeline.workers]
-        if fed:
-            distinct.update(zip(fed, self._fed(fed).tolist(), strict=True))
-        return np.array([distinct[pipeline] for pipeline in pipelines])
+        found = {each: 1 / max(self._alone(each), NOTHING) for each in {*pipelines} if not each.workers}
+        if fed := [pipeline for pipeline in dict.fromkeys(pipelines) if pipeline.workers]:
+            found.update(zip(fed, self._fed(fed).tolist(), strict=True))
+        return np.array([found[pipeline] for pipeline in pipelines])
 
     def _alone(self, pipeline: _Pipeline) -> float:
         """Return the seconds from batch to batch without workers."""
         trace, step = self.trace(pipeline.batch_size), pipeline.step
+        build = fmean(trace.build_seconds) if trace.inline_seconds is None else trace.inline_seconds
         if self._host_seconds is None:
-            return _inline(trace) + step
+            return build + step
         if pipeline.pinned:
-            return max(_inline(trace) + trace.pin_seconds + self._host_seconds, step)
-        return max(_inline(trace) + self._host_seconds, step) + trace.transfer_seconds
+            return max(build + trace.pin_seconds + self._host_seconds, step)
+        return max(build + self._host_seconds, step) + trace.transfer_seconds
 
     def _fed(self, pipelines: Sequence[_Pipeline]) -> Floats:
         """Return the batches per second of pipelines with workers, by the recursion."""
@@ -183,11 +180,6 @@ def with_inline(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -
         )
         for trace in traces
     )
-
-
-def _inline(trace: LoaderTrace) -> float:
-    """Return the seconds of a batch without workers; those of one worker, where unknown."""
-    return fmean(trace.build_seconds) if trace.inline_seconds is None else trace.inline_seconds
 
 
 @lru_cache(maxsize=256)

@@ -65,7 +65,11 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
         if observations.distrust(config.amp):
             return  # the only one that may be used
         yield "compute", None if _looks_of_group(observations, config) else _next_on_ladder(observations, space, config)
-    for config in sorted(groups, key=lambda group: _slowness(observations, group)):
+    rates = {
+        group: max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
+        for group in groups
+    }
+    for config in sorted(groups, key=lambda group: -rates[group]):
         yield "compute", _next_on_ladder(observations, space, config)
     yield "loader", _second_trace(observations, space, start)
     for config in _other_groups(observations, space, start):
@@ -104,10 +108,6 @@ def _with_one_worker(observations: Observations, config: Config) -> Config | Non
     return next((each for each in asked if fitting.refusal(each) is None), None)
 
 
-def _slowness(observations: Observations, group: Config) -> float:
-    return -max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
-
-
 def next_rung(
     peaks: Mapping[int, int], failed: Sequence[int], allowed: Sequence[int], start: int, limit: float
 ) -> int | None:
@@ -120,9 +120,8 @@ def next_rung(
     if len(peaks) + len(failed) >= MAX_RUNGS:
         return None
     if not peaks:
-        return max(
-            (batch for batch in allowed if batch <= start and batch < min(failed, default=batch + 1)), default=None
-        )
+        most = min(start, min(failed, default=start + 1) - 1)
+        return max((batch for batch in allowed if batch <= most), default=None)
     largest = max(peaks)
     safe = min(_safe_batch(peaks, limit), LARGEST_STEP * largest, min(failed, default=allowed[-1] + 1) - 1)
     larger = [batch for batch in allowed if batch > largest]
@@ -152,13 +151,9 @@ def _start(observations: Observations, space: Space) -> Config:
     base, allowed = space.base, space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
     amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or observations.is_unchecked(amp)]
-    return replace(
-        space.with_batch_size(without_loader(base), batch),
-        amp=base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0]),
-        intra_op_threads=base.intra_op_threads
-        if base.intra_op_threads in allowed["threads"]
-        else allowed["threads"][-1],
-    )
+    amp = base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0])
+    threads = base.intra_op_threads if base.intra_op_threads in allowed["threads"] else allowed["threads"][-1]
+    return replace(space.with_batch_size(without_loader(base), batch), amp=amp, intra_op_threads=threads)
 
 
 def _unseen(observations: Observations, config: Config) -> Config | None:
@@ -223,10 +218,8 @@ def _second_trace(observations: Observations, space: Space, start: Config) -> Co
     own, others = trace.batch_size, [batch for batch in space.allowed["batch_size"] if batch <= largest]
     larger = sorted((b for b in others if b > own), key=lambda b: abs(b - OTHER_BATCH * own))
     smaller = sorted((b for b in others if b < own), key=lambda b: abs(b - own / OTHER_BATCH))
-    for batch in (*larger, *smaller):
-        if (found := _with_one_worker(observations, space.with_batch_size(start, batch))) is not None:
-            return found
-    return None
+    configs = (space.with_batch_size(start, batch) for batch in (*larger, *smaller))
+    return next(filter(None, (_with_one_worker(observations, config) for config in configs)), None)
 
 
 def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:
@@ -237,9 +230,7 @@ def _other_groups(observations: Observations, space: Space, start: Config) -> li
         return []
     best = _fastest(own).batch_size
     amps = [amp for amp in space.allowed["amp"] if amp != start.amp]
-    threads = (
-        [count for count in space.allowed["threads"] if count != start.intra_op_threads] if observations.on_cpu else []
-    )
+    threads = [each for each in space.allowed["threads"] if observations.on_cpu and each != start.intra_op_threads]
     configs = [replace(start, amp=amp) for amp in amps]
     configs += [replace(space.with_batch_size(start, best), intra_op_threads=count) for count in threads]
     if threads and amps:

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.host import Host
+from autotune.knobs import KNOBS, parse_knob
 from autotune.probes import ComputeProbe, NumericsCheck
 from autotune.records import (
     Attempt,
@@ -26,7 +27,7 @@ from autotune.records import (
     Trial,
     WorkloadFacts,
 )
-from autotune.search.space import KNOBS, Space, ordered, parse_knob
+from autotune.search.space import Space, ordered
 
 HOPED = 3.0
 """Ratio of the rate of a step alone to the rate that was seen: most of the time may be waiting."""

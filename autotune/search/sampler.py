@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
+from autotune.errors import UsageError
+from autotune.flags import SAMPLERS
 from autotune.host import Host, inspect_host
 from autotune.limits import MemoryLimit
 from autotune.records import Probe, Trial, WorkloadFacts
@@ -21,6 +24,7 @@ from autotune.search import rates
 from autotune.search.forecast import Forecast, feasible, forecast_of
 from autotune.search.observations import Observations
 from autotune.search.space import Space
+from autotune.storage.open import quiet_optuna
 from autotune.storage.trials import (
     BY,
     is_failed_baseline,
@@ -30,6 +34,7 @@ from autotune.storage.trials import (
     trial_of,
     write_look,
 )
+from autotune.workload import resolve
 
 SETUP = "autotune:setup"
 """System attribute of a study: workload, machine, memory and space."""
@@ -67,6 +72,12 @@ class Setup:
             for knob, values in self.space.values.items()
         }
         return found | {"persistent_workers": CategoricalDistribution((False, True))}  # an answer may have either
+
+    def fixed(self, sampler: BaseSampler) -> BaseSampler:
+        """Return a sampler that leaves alone the parameters of which the user allows one value."""
+        allowed = {knob: values[0] for knob, values in self.space.allowed.items() if len(values) == 1}
+        own = {"threads": allowed["threads"] or self.facts.intra_op_threads} if "threads" in allowed else {}
+        return PartialFixedSampler({**allowed, **own}, sampler)
 
     def write(self, study: Study) -> None:
         """Write the setup to a study."""
@@ -211,6 +222,29 @@ class PredictiveSampler(BaseSampler):
         """Return the setup of a study whose trials hold parameters and rates alone."""
         host, space = inspect_host(), rates.space_of(trials)
         return Setup(facts=rates.facts_of(host, space), host=host, memory_limit=MemoryLimit(), space=space)
+
+
+def make_sampler(given: str | BaseSampler, seed: int) -> BaseSampler:
+    """Return a sampler: one by its name in ``flags.SAMPLERS``, or of a function that a reference names.
+
+    Raises ``UsageError`` where there is none, or a package that it needs is missing.
+    """
+    if isinstance(given, BaseSampler):
+        return given
+    if given == "predictive":
+        return PredictiveSampler()
+    if given == "gp" and not (find_spec("scipy") and find_spec("torch")):
+        raise UsageError("--sampler gp: Optuna's GPSampler needs scipy and torch: pip install scipy torch")
+    if given in (named := {"tpe": TPESampler, "gp": GPSampler, "random": RandomSampler}):
+        with quiet_optuna():
+            known: BaseSampler = named[given](seed=seed)
+        return known
+    if ":" not in given:
+        raise UsageError(f"--sampler {given}: allowed: {', '.join(SAMPLERS)}, or module:function")
+    made: object = resolve("--sampler", given)()  # type: ignore[operator]  # or it raises
+    if not isinstance(made, BaseSampler):
+        raise UsageError(f"--sampler {given}: returned {type(made).__name__}, which is no sampler of Optuna")
+    return made
 
 
 def add_look(study: Study, probe: Probe) -> None:

@@ -8,27 +8,20 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import Any
 
 from autotune.config import AMP_MODES, WORKER_OPTIONS, Config
 from autotune.errors import UsageError
+from autotune.knobs import KNOBS, parse_knob
 from autotune.records import Trial, WorkloadFacts
 from autotune.step_options import OPTIONS
-
-KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads")
-"""Every knob that the search varies; ``threads`` is ``Config.intra_op_threads``."""
-
-_FIELDS = {"threads": "intra_op_threads"}
-"""The field of ``Config`` of a knob with another name."""
 
 Point = tuple[int, ...]
 """One index into the values of each knob, in the order of ``KNOBS``."""
 
-_FLAGS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-_LEAST = {"batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "threads": 1}
 _WORKER_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MAX_BATCH_SIZE = 1024
 """Largest batch size that is tried unless the user asks for more: beyond it training itself changes."""
@@ -83,9 +76,9 @@ class Space:
 
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the value of each knob that a configuration has, and whether it has each further option."""
-        names = [name for name in KNOBS if config.num_workers or name not in WORKER_OPTIONS]
-        knobs = {name: getattr(config, _FIELDS.get(name, name)) for name in names}
-        return knobs | {option: option in config.options for option in self.options}
+        knobs = [knob for knob in KNOBS.values() if config.num_workers or knob.name not in WORKER_OPTIONS]
+        further = {option: option in config.options for option in self.options}
+        return {knob.name: getattr(config, knob.field) for knob in knobs} | further
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
@@ -152,8 +145,8 @@ def build_space(
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
     dropped = () if baseline.num_workers else WORKER_OPTIONS
-    present = {knob: (getattr(baseline, _FIELDS.get(knob, knob)),) for knob in KNOBS if knob not in dropped}
-    values = {knob: ordered({*allowed[knob], *present.get(knob, ())}, threads) for knob in KNOBS}
+    present = {name: {getattr(baseline, knob.field)} for name, knob in KNOBS.items() if name not in dropped}
+    values = {name: ordered({*allowed[name], *present.get(name, ())}, threads) for name in KNOBS}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     further = {option: (False, True) for option in options if option not in baseline.options}
     return Space(
@@ -199,152 +192,3 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
         "amp": tuple(mode for mode in facts.amp_modes if not (on_cpu and mode == "fp16")),
         "threads": tuple(sorted(threads | {facts.intra_op_threads})),
     }
-
-
-def parse_knob(knob: str, given: Any, facts: WorkloadFacts | None = None) -> tuple[Any, ...]:
-    """Return the values a user admits for a knob, in order; empty when nothing was given.
-
-    ``given`` is a value, a sequence of values, or text: one value, ``a..b`` or ``a,b,c``. A range of batch
-    sizes holds its ends and the powers of two between them. Raises ``UsageError`` naming the flag.
-    """
-    if given is None:
-        return ()
-    flag = "--" + knob.replace("_", "-")
-    if isinstance(given, str):
-        values = _parse_text(knob, flag, given)
-    elif isinstance(given, (list, tuple, range, set, frozenset)):
-        values = [_parse_value(knob, flag, value) for value in given]
-    else:
-        values = [_parse_value(knob, flag, given)]
-    if not values:
-        raise UsageError(f"{flag}: no value given")
-    if facts is not None:
-        _refuse_impossible(knob, flag, values, facts)
-    return tuple(dict.fromkeys(values))
-
-
-def _parse_text(knob: str, flag: str, text: str) -> list[Any]:
-    low, dots, high = text.partition("..")
-    if not dots:
-        return [_parse_value(knob, flag, part.strip()) for part in text.split(",")]
-    if knob not in _LEAST:
-        raise UsageError(f"{flag} {text}: a range needs whole numbers; list the values, for example {_example(knob)}")
-    first, last = _parse_value(knob, flag, low.strip()), _parse_value(knob, flag, high.strip())
-    if first > last:
-        raise UsageError(f"{flag} {text}: the range is empty; write the smaller end first")
-    if knob == "batch_size":
-        return sorted({first, last} | {2**k for k in range(31) if first <= 2**k <= last})
-    return list(range(first, last + 1))
-
-
-def _parse_value(knob: str, flag: str, value: Any) -> Any:
-    if knob in _LEAST:
-        try:
-            number = int(value) if not isinstance(value, (bool, float)) else None
-        except (TypeError, ValueError):
-            number = None
-        if number is None or number < _LEAST[knob]:
-            raise UsageError(
-                f"{flag} {value}: allowed: whole numbers from {_LEAST[knob]}, for example {_example(knob)}"
-            )
-        return number
-    choices: Mapping[str, Any] = {mode: mode for mode in AMP_MODES} if knob == "amp" else _FLAGS
-    text = str(value).lower()
-    if text not in choices:
-        raise UsageError(f"{flag} {value}: allowed: {', '.join(choices)}")
-    return choices[text]
-
-
-def _example(knob: str) -> str:
-    examples = {"batch_size": "32..512", "num_workers": "0..8", "prefetch_factor": "2,4", "threads": "1..4"}
-    return examples.get(knob, "off,bf16" if knob == "amp" else "true")
-
-
-def _refuse_impossible(knob: str, flag: str, values: list[Any], facts: WorkloadFacts) -> None:
-    if knob == "amp":
-        for mode in values:
-            if mode not in facts.amp_modes:
-                raise UsageError(
-                    f"{flag} {mode}: {facts.device_name} ({facts.device}) has no fast {mode} arithmetic; "
-                    f"allowed here: {', '.join(facts.amp_modes)}"
-                )
-    if knob == "pin_memory" and True in values and facts.device == "cpu":
-        raise UsageError(f"{flag} true: pinning needs an accelerator; training runs on the CPU here")
-    if knob == "batch_size" and facts.epoch_samples and max(values) > facts.epoch_samples:
-        raise UsageError(f"{flag} {max(values)}: an epoch has only {facts.epoch_samples} samples")
-
-
-def as_baseline(
-    given: Config | Mapping[str, Any] | None, global_batch_size: int | None = None, ranks: int | None = None
-) -> Config:
-    """Return the baseline as a configuration; batch size 32, no workers and fp32 where nothing is said.
-
-    With a ``global_batch_size`` the baseline accumulates as many batches as it takes; without a batch size of its own
-    it gets the largest divisor up to 32. Raises ``UsageError`` for an unknown field, for a batch size that is no
-    divisor, and for other ``ranks`` than are measured.
-    """
-    config = _in_ranks(given if isinstance(given, Config) else _config_of(given), ranks)
-    if global_batch_size is None:
-        return config
-    whole = samples_of_rank(global_batch_size, config.ranks)
-    if not isinstance(given, Config) and "batch_size" not in (given or {}):
-        if whole % config.accumulation_steps == 0 and config.accumulation_steps > 1:
-            return replace(config, batch_size=whole // config.accumulation_steps)
-        divisors = (size for size in range(config.batch_size, 0, -1) if whole % size == 0)
-        config = replace(config, batch_size=next(divisors))
-    steps, rest = divmod(whole, config.batch_size)
-    if rest or config.accumulation_steps not in (1, steps):
-        of_ranks = f" in each of {config.ranks} ranks" if config.ranks > 1 else ""
-        raise UsageError(
-            f"--global-batch-size {global_batch_size}: the baseline takes {config.batch_size} samples times "
-            f"{config.accumulation_steps}{of_ranks}; pass --baseline batch_size=N with a divisor of {whole}"
-        )
-    return replace(config, accumulation_steps=steps)
-
-
-def samples_of_rank(global_batch_size: int, ranks: int) -> int:
-    """Return each rank's samples of one step of the optimizer. Raises ``UsageError`` where they are not alike."""
-    is_whole = isinstance(global_batch_size, int) and not isinstance(global_batch_size, bool)
-    if not is_whole or global_batch_size < 1:
-        raise UsageError(f"--global-batch-size {global_batch_size}: allowed: whole numbers from 1")
-    samples, rest = divmod(global_batch_size, ranks)
-    if rest:
-        raise UsageError(f"--global-batch-size {global_batch_size}: no multiple of --ranks {ranks}")
-    return samples
-
-
-def _in_ranks(config: Config, ranks: int | None) -> Config:
-    """Return the baseline in so many ranks; where nothing is said, in its own."""
-    if ranks is None:
-        return config
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise UsageError(f"--ranks {ranks}: allowed: whole numbers from 1")
-    if config.ranks not in (1, ranks):
-        raise UsageError(f"--ranks {ranks}: the baseline has {config.ranks}; both train with as many processes")
-    return replace(config, ranks=ranks)
-
-
-def _config_of(given: Mapping[str, Any] | None) -> Config:
-    fields = dict(given or {})
-    if "threads" in fields:
-        fields["intra_op_threads"] = fields.pop("threads")
-    try:
-        return Config(**fields)
-    except TypeError:
-        known = [name for name in asdict(Config()) if name not in ("measured", "made_on", "unknown")]
-        unknown = ", ".join(name for name in fields if name not in known)
-        raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
-
-
-def fitted(baseline: Config, facts: WorkloadFacts, global_batch_size: int | None) -> Config:
-    """Return the baseline with a batch that an epoch can fill."""
-    if facts.epoch_samples is not None and facts.epoch_samples < baseline.ranks:
-        raise UsageError(f"--ranks {baseline.ranks}: an epoch has only {facts.epoch_samples} samples")
-    most = (facts.epoch_samples or 0) // baseline.ranks
-    if not most or baseline.batch_size <= most:
-        return baseline
-    if not global_batch_size:
-        return replace(baseline, batch_size=most)
-    whole = samples_of_rank(global_batch_size, baseline.ranks)
-    size = next(size for size in range(most, 0, -1) if whole % size == 0)
-    return replace(baseline, batch_size=size, accumulation_steps=whole // size)

@@ -82,15 +82,12 @@ class ComputeModel:
         if len(own) >= 2:
             return _along(own, batch_size)
         shape = _along(self._curves[self._reference], batch_size)
-        offset, error = self._offset(group)
+        if own:
+            offset, error = self._measured_offset(group), BORROWED
+        else:
+            offset = sum(self._effects.get(part, 0.0) for part in group)
+            error = COMPOSED if {part for known in self._curves for part in known} >= {*group} else UNKNOWN
         return Estimate(shape.seconds * math.exp(offset), math.hypot(shape.error, error))
-
-    def _offset(self, group: Group) -> tuple[float, float]:
-        """Return by how much a group's curve lies above the reference, in logarithms, and how sure that is."""
-        if group in self._curves:
-            return self._measured_offset(group), BORROWED
-        measured = {part for known in self._curves for part in known}
-        return sum(self._effects.get(part, 0.0) for part in group), COMPOSED if measured >= {*group} else UNKNOWN
 
     @cached_property
     def _effects(self) -> dict[str | int | tuple[str, ...], float]:
@@ -102,6 +99,7 @@ class ComputeModel:
         return dict(zip(parts, map(float, fitted), strict=True))
 
     def _measured_offset(self, group: Group) -> float:
+        """Return by how much a group's curve lies above the reference, in logarithms."""
         reference = self._curves[self._reference]
         points = self._curves[group].items()
         return fmean(math.log(known.seconds / _along(reference, batch).seconds) for batch, known in points)
@@ -142,14 +140,13 @@ def _along(curve: Mapping[int, Estimate], batch_size: int) -> Estimate:
     fast, slow = curve[low].seconds, curve[high].seconds
     slope = max(0.0, (slow - fast) / (high - low))
     nearest = min((low, high), key=lambda batch: abs(math.log(batch / batch_size)))
-    doublings = abs(math.log2(batch_size / nearest))
-    if low < batch_size < high:
-        seconds, error = fast + slope * (batch_size - low), BETWEEN * doublings
-    elif batch_size > high:  # no better per sample than the last one measured, unless it was still falling
-        seconds, error = slow + slope * (batch_size - high), BEYOND * doublings
-    else:  # never below a step in proportion to the samples
+    error = (BETWEEN if low < batch_size < high else BEYOND) * abs(math.log2(batch_size / nearest))
+    if batch_size > high:  # no better per sample than the last one measured, unless it was still falling
+        seconds = slow + slope * (batch_size - high)
+    elif batch_size < low:  # never below a step in proportion to the samples
         seconds = max(fast - slope * (low - batch_size), fast * batch_size / low)
-        error = BEYOND * doublings
+    else:
+        seconds = fast + slope * (batch_size - low)
     return Estimate(seconds, curve[nearest].error + error)
 
 

@@ -30,7 +30,7 @@ from autotune.search.observations import GAIN, Observations
 from autotune.search.sampler import PredictiveSampler, Setup, add_look, rivals, running
 from autotune.search.space import Space
 from autotune.storage.identity import identify
-from autotune.storage.open import StudyStorage
+from autotune.storage.open import StudyStorage, quiet_optuna
 from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_result, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 8000, 40_000
@@ -333,8 +333,12 @@ def open_study(
     Raises ``StorageError`` when the kept study cannot be used.
     """
     storage, sampler = storage or StudyStorage(), sampler or PredictiveSampler()
+    setup = Setup(facts=facts, host=host, memory_limit=memory_limit, space=space)
+    if not isinstance(sampler, PredictiveSampler):
+        with quiet_optuna():
+            sampler = setup.fixed(sampler)
     storage.open(identify(facts, host, space.fingerprint), sampler, messages)
-    study = TuningStudy(storage, Setup(facts=facts, host=host, memory_limit=memory_limit, space=space), sampler)
+    study = TuningStudy(storage, setup, sampler)
     if study.trials and study.trials[0].config != space.base:
         storage.close()
         raise StorageError(f"{storage.location}: is damaged: its first trial is not the baseline; name another file")

@@ -210,7 +210,7 @@ class StudyStorage:
     def _open(self, sampler: BaseSampler | None) -> list[str]:
         """Open the study, and return notes for the user."""
         storage = self._backend()
-        notes = [] if self._file is None else self._file.notes
+        notes: list[str] = []
         found = {each.study_name: each.user_attrs for each in storage.get_all_studies()}
         ours = {name: attributes for name, attributes in found.items() if is_ours(name)}
         if self.name not in ours:
@@ -316,7 +316,7 @@ class StudyStorage:
     def _way_out(self) -> str:
         if self._for_one_run:
             return "; move it away, or name another file with --output or --storage"
-        return "" if "://" in self.location else "; name another file"
+        return "" if "://" in self.location else "; move it away, or name another file"
 
 
 def is_ours(name: str) -> bool:

@@ -33,7 +33,7 @@ FAULTS = (
         ("tests/search/test_gp.py",),
     ),
     Fault(
-        "autotune/search/forecast.py",
+        "autotune/search/feasibility.py",
         "more_workers = config.num_workers >= failed.num_workers",
         "more_workers = config.num_workers > failed.num_workers",
         ("tests/search/test_forecast.py",),
@@ -58,8 +58,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/step_model.py",
-        "seconds = max(curve[low] - slope * (low - batch_size), curve[low] * batch_size / low)",
-        "seconds = min(curve[low] - slope * (low - batch_size), curve[low] * batch_size / low)",
+        "seconds = max(fast - slope * (low - batch_size), fast * batch_size / low)",
+        "seconds = min(fast - slope * (low - batch_size), fast * batch_size / low)",
         ("tests/search/test_step_model.py",),
     ),
     Fault(
@@ -116,8 +116,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/storage/journal.py",
-        "os.ftruncate(self._descriptor, len(content) - len(tail))",
-        "os.ftruncate(self._descriptor, len(head))",
+        "os.ftruncate(self._descriptor, sound)",
+        "os.ftruncate(self._descriptor, sound - 1)",
     ),
     Fault(
         "autotune/search/predict.py",
@@ -127,8 +127,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/forecast.py",
-        "return float(grid.mean(axis=others).var())",
-        "return float(grid.mean(axis=others).std())",
+        "share=float(along.var()) / whole",
+        "share=float(along.std()) / whole",
         ("tests/search/test_landscape.py",),
     ),
     Fault(

@@ -24,11 +24,11 @@ from machines import FAMILIES, HEADROOM, Machine, draw_world
 from optuna.distributions import IntDistribution
 
 from autotune.config import Config
+from autotune.knobs import KNOBS
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Request
 from autotune.search.loop import Search
-from autotune.search.space import KNOBS
 from autotune.search.study import open_study
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))

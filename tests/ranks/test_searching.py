@@ -13,9 +13,10 @@ import autotune
 from autotune.cli import main
 from autotune.config import Config
 from autotune.errors import UsageError
+from autotune.knobs import as_baseline, fitted
 from autotune.records import Measurement, RankShare
 from autotune.report.text import TIMES, alone, config_text, snippet
-from autotune.search.space import as_baseline, build_space, fitted
+from autotune.search.space import build_space
 from autotune.search.tuner import Tuner
 from autotune.storage.identity import identify
 from tests import examples

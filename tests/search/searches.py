@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config import Config
+from autotune.knobs import as_baseline
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.records import WorkloadFacts
 from autotune.report.text import config_text
 from autotune.search.loop import Search
-from autotune.search.space import as_baseline, build_space
+from autotune.search.space import build_space
 from autotune.search.study import TuningStudy, open_study
 from studies.simulated_machines.machines import FAMILIES, GIB, Machine, draw_world
 

@@ -295,6 +295,7 @@ def forecast_with(
         is_open=np.array([True] * count if is_open is None else is_open),
         is_untried=np.full(count, fill_value=True),
         is_doubtful=np.full(count, fill_value=False),
+        refusals=(None,) * count,
         base=examples.BASELINE,
         best=examples.trial(),
         best_log=math.log(best),

@@ -127,11 +127,3 @@ def test_the_expected_gain_is_not_below_zero_nor_the_difference(best: float, err
     mean = best + deviations * error
     gain = float(expected_gain(np.array([mean]), np.array([error]), best)[0])
     assert gain >= max(0, (mean - best) * (1 - 1e-9))
-
-
-@pytest.mark.parametrize("loss", [0.0, 1.0, 3.0])
-def test_what_a_rate_loses_to_the_demand_of_others_is_learned(loss: float) -> None:
-    index, demands = some(12), np.tile([0.0, 0.5, 0.4], 4)
-    rates = PREDICTION.rates[index] * np.exp(-loss * demands)
-    found = posterior(CONFIGS, PREDICTION, index, rates, 2, 0.3 * demands, demands)
-    assert found.means[index] == pytest.approx(PRIOR[index] - loss * demands.mean(), abs=0.1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.records import Outcome
 from autotune.result import Landscape
-from autotune.search.forecast import _Failure
+from autotune.search.forecast import forecast_of
 from autotune.search.study import TuningStudy, open_study
+from tests import examples
 from tests.search.test_study import run
 from tests.search.there import there
 from tests.simulated import (
@@ -75,6 +75,9 @@ def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:
     small = Config(batch_size=32, num_workers=1, prefetch_factor=2)
     larger = next(c for c in study.forecast.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
     assert study.forecast.refusal(larger) is None
-    failures = (_Failure(small, Outcome.HOST_OOM, "takes more memory than allowed"),)
-    refusal = replace(study.forecast, failures=failures).refusal(larger)
+    most = study.memory_limit.of(examples.measurement().memory_limit_bytes)
+    measured = examples.measurement(peak_memory_bytes=int(most) + 1)
+    ran = examples.trial(number=9, kind="search", config=small, measurement=measured)
+    observations = replace(study.observations, trials=(*study.observations.trials, ran))
+    refusal = forecast_of(observations, space_of(gpu_facts())).refusal(larger)
     assert refusal == "batch 32 in fp32 with 1 worker takes more memory than allowed"

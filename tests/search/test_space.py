@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.errors import UsageError
+from autotune.knobs import KNOBS
 from autotune.records import Trial
-from autotune.search.space import KNOBS, Point, Space, build_space, parse_knob
+from autotune.search.space import Point, Space, build_space
 from tests import examples
 from tests.simulated import gpu_facts, space_of
 
@@ -28,49 +29,6 @@ SPACES = {"cpu": CPU, "gpu": GPU, "narrow": NARROW, "bounded": BOUNDED}
 def points(draw: st.DrawFn) -> tuple[Space, Point]:
     space = draw(st.sampled_from(list(SPACES.values())))
     return space, tuple(draw(st.integers(0, len(space.values[knob]) - 1)) for knob in KNOBS)
-
-
-@pytest.mark.parametrize(
-    ("knob", "given", "values"),
-    [
-        *((knob, None, ()) for knob in KNOBS),
-        ("batch_size", "64", (64,)),
-        ("batch_size", "32..512", (32, 64, 128, 256, 512)),
-        ("batch_size", "48..200", (48, 64, 128, 200)),
-        ("batch_size", "1 .. 4", (1, 2, 4)),
-        ("batch_size", "16, 24,32", (16, 24, 32)),
-        ("batch_size", range(8, 11), (8, 9, 10)),
-        ("num_workers", "0..8", tuple(range(9))),
-        ("num_workers", "2,2", (2,)),
-        ("prefetch_factor", (2, 8), (2, 8)),
-        ("threads", {2}, (2,)),
-        ("pin_memory", "true", (True,)),
-        ("pin_memory", "on,OFF", (True, False)),
-        ("persistent_workers", [True, False], (True, False)),
-        ("amp", "off,bf16,fp16", ("off", "bf16", "fp16")),
-    ],
-)
-def test_a_knob_takes_values_lists_and_ranges(knob: str, given: Any, values: tuple[Any, ...]) -> None:
-    assert parse_knob(knob, given) == values
-
-
-BAD_TEXTS = ("", ",", "..", "2..", "..2", "x", "1,x", "1..2..3", "8..4", "-1", "1.5", "2;3", "None")
-BAD_VALUES = {
-    "batch_size": (0, 2.0, True, []),
-    "num_workers": (-1,),
-    "prefetch_factor": (0,),
-    "threads": ([1, 0], [None, 1]),
-    "pin_memory": (2,),
-    "amp": ("fp8", True),
-}
-
-
-@pytest.mark.parametrize(
-    ("knob", "value"), [(knob, value) for knob in KNOBS for value in (*BAD_TEXTS, *BAD_VALUES.get(knob, ()))]
-)
-def test_a_bad_text_or_value_is_refused_with_the_flag(knob: str, value: Any) -> None:
-    with pytest.raises(UsageError, match="^--" + knob.replace("_", "-") + "[ :]"):
-        parse_knob(knob, value)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def forecast_of(
     allowed = found.prediction.ceilings if limits is None else np.full(count, limits)
     prediction = replace(found.prediction, refusals=refusals, limits=allowed)
     is_untried, trial = np.arange(count) > 0, examples.trial(config=configs[0])
-    return replace(found, prediction=prediction, is_untried=is_untried, base=configs[0], best=trial)
+    return replace(found, prediction=prediction, refusals=refusals, is_untried=is_untried, base=configs[0], best=trial)
 
 
 @pytest.mark.parametrize(("rate", "stops"), [(96.9, False), (97.1, True), (100.0, True), (110.0, True)])

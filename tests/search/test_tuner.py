@@ -12,13 +12,14 @@ import pytest
 
 from autotune.config import Config
 from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageError, UserCodeError
+from autotune.knobs import as_baseline
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.messages import Progress
 from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.report.text import verdict_sentence
 from autotune.result import Result, Verdict
-from autotune.search.space import as_baseline, build_space
+from autotune.search.space import build_space
 from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.search.test_study import optuna_trials
@@ -393,47 +394,6 @@ def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() ->
     assert (result.verdict, result.config.amp) == (Verdict.UNDECIDED, "off")
     assert result.missing == ("another configuration (no other is allowed, or none could run)",)
     assert any("fp16" in note for note in result.notes)
-
-
-@pytest.mark.parametrize(
-    ("given", "whole", "expected"),
-    [
-        (None, 256, (32, 8)),
-        (None, 100, (25, 4)),
-        (None, 7, (7, 1)),
-        ({"num_workers": 2}, 48, (24, 2)),
-        ({"accumulation_steps": 4}, 256, (64, 4)),
-        ({"batch_size": 64}, 256, (64, 4)),
-        (Config(batch_size=64, accumulation_steps=4), 256, (64, 4)),
-        ({"batch_size": 64}, None, (64, 1)),
-    ],
-)
-def test_the_baseline_accumulates_what_a_step_takes(given: Any, whole: int | None, expected: tuple[int, int]) -> None:
-    baseline = as_baseline(given, whole)
-    assert (baseline.batch_size, baseline.accumulation_steps) == expected
-
-
-def test_fields_of_a_baseline_may_be_given_by_name() -> None:
-    assert as_baseline({"batch_size": 8, "threads": 2}) == Config(batch_size=8, intra_op_threads=2)
-    assert as_baseline(None) == Config()
-    assert as_baseline(examples.ANSWER) is examples.ANSWER
-    with pytest.raises(UsageError, match="--baseline batchsize: unknown"):
-        as_baseline({"batchsize": 8})
-
-
-@pytest.mark.parametrize(
-    ("given", "whole"),
-    [
-        ({"batch_size": 64}, 100),
-        (Config(batch_size=64, accumulation_steps=2), 256),
-        (None, 0),
-        (None, True),
-        (None, 1.5),
-    ],
-)
-def test_a_baseline_that_does_not_divide_the_samples_of_a_step_is_refused(given: Any, whole: Any) -> None:
-    with pytest.raises(UsageError, match="--global-batch-size"):
-        as_baseline(given, whole)
 
 
 @pytest.mark.parametrize("has_batch_norm", [False, True])

@@ -221,7 +221,7 @@ def test_wherever_the_last_trial_was_cut_off_the_others_are_there_and_the_study_
         path.write_bytes(content[:cut])
         keep(path, 3)
         assert batches_at(path) == [0, 1, 3]
-    assert [each.name for each in path.parent.iterdir()] == ["a.study"]  # a torn line needs no copy
+    assert [each.name for each in path.parent.iterdir()] == ["a.study"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"op_c', b"\0" * 4096], ids=["empty", "one", "torn", "zeros"])
@@ -231,30 +231,18 @@ def test_a_file_whose_first_line_was_cut_off_is_a_new_one(path: Path, content: b
     assert batches_at(path) == [0]
 
 
-def test_a_damaged_line_is_left_out_and_the_file_as_it_was_stays(path: Path) -> None:
+@pytest.mark.parametrize("for_one_run", [False, True])
+def test_a_damaged_line_is_said_and_the_file_stays_as_it_is(path: Path, for_one_run: bool) -> None:
     keep(path, 0, 1, 2)
     lines = path.read_bytes().splitlines(keepends=True)
     (damaged,) = [index for index, line in enumerate(lines) if b'"batch_size":33' in line]
     lines[damaged] = lines[damaged][:100] + b"\xff\0" + lines[damaged][102:]
-    path.write_bytes(b"".join(lines))
-    messages = Messages()
-    with opened(path, messages=messages) as storage:
-        assert messages.notes == (f"{path}: 1 damaged line was left out; the original is {path}.bak",)
-        add(storage, 3)
-        assert storage.failure is None
-    assert Path(f"{path}.bak").read_bytes() == b"".join(lines)
-    assert batches_at(path) == [0, 2, 3]
-
-
-def test_a_repaired_file_is_as_private_as_it_was(path: Path) -> None:
-    keep(path, 0, 1)
-    path.chmod(0o600)
-    path.write_bytes(path.read_bytes() + b"no operation\n")
-    keep(path, 2)
-    assert {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {
-        path.name: 0o600,
-        f"{path.name}.bak": 0o600,
-    }
+    content = b"".join(lines) + b"half a li"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=f"line {damaged + 1} is damaged; move it away, or name another file"):
+        keep(path, 3, for_one_run=for_one_run)
+    assert [each.name for each in path.parent.iterdir()] == ["a.study"]
+    assert path.read_bytes() == content
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

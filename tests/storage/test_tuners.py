@@ -315,12 +315,15 @@ def test_a_measurement_longer_than_the_grace_is_not_taken_for_gone(database: str
     other.storage.close()
 
 
-def test_a_server_that_is_restarted_costs_one_tuner_nothing_it_has_measured(
+def test_of_two_tuners_one_is_killed_and_the_server_restarted_and_nothing_is_stuck_or_measured_twice(
     server: Server, database: str, tmp_path: Path
 ) -> None:
-    tuner = Tuner(database, tmp_path)
+    tuner, killed = Tuner(database, tmp_path), Tuner(database, tmp_path)
     tuner.search(3)
+    killed.study.refresh()
+    lost = killed.ask()
     asked = tuner.ask()
+    assert asked[0] != lost[0]
     server.stop()
     tuner.tell(asked)
     server.start()

@@ -1,0 +1,195 @@
+"""Samplers of the one study: autotune's own in anybody's study, and Optuna's in its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import TrialState
+
+from autotune import PredictiveSampler, add_look
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.flags import SAMPLERS
+from autotune.limits import Budget
+from autotune.messages import Messages
+from autotune.records import Outcome, Probe, Request
+from autotune.search.loop import Search
+from autotune.search.rates import space_of
+from autotune.search.sampler import Setup, distribution, make_sampler
+from autotune.search.study import TuningStudy, open_study
+from autotune.storage.open import StudyStorage
+from tests import examples
+from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, larger_batches_pay, loader_bound
+
+FACTS = gpu_facts()
+SPACE = few_of(FACTS, amp="off", batch_size="16..256", num_workers="0..8")
+
+
+def searched(sampler: BaseSampler, machine: SimulatedMachine, storage: StudyStorage | None = None) -> TuningStudy:
+    study = open_study(SPACE, FACTS, host(), storage=storage, sampler=sampler)
+    time = Budget(120.0, machine.now)
+    Search(runner=machine, study=study, space=SPACE, budget=time, messages=Messages(time), max_trials=12).run()
+    return study
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_any_sampler_searches_with_the_same_looks_and_measures_nothing_twice(name: str, tmp_path: Path) -> None:
+    machine, path = SimulatedMachine(cost=larger_batches_pay), tmp_path / "a.study"
+    storage = StudyStorage(path)
+    study = searched(make_sampler(name, 0), machine, storage)
+    measured = [config for config, _ in machine.calls]
+    assert measured[0] == SPACE.base
+    assert len(measured) == len(set(measured)) == len(study.trials) >= 2
+    assert study.probes
+    assert set(measured) <= {*SPACE.configs, SPACE.base}
+    storage.close()
+    found = optuna.load_study(study_name=None, storage=optuna_storage(path)).get_trials()
+    assert {trial.state for trial in found} <= {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+def optuna_storage(path: Path) -> Any:
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def test_no_sampler_measures_where_memory_would_not_do() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**26)
+    searched(RandomSampler(seed=0), machine)
+    assert machine.calls
+    assert max(config.batch_size for config, _ in machine.calls) * 2**26 <= 0.9 * 8 * 2**30
+
+
+class Stubborn(BaseSampler):
+    """Proposes the same point for ever."""
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        numbers = isinstance(param_distribution, IntDistribution)
+        return param_distribution.low if numbers else param_distribution.choices[0]
+
+
+def test_a_sampler_with_nothing_new_ends_the_search_and_says_so() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    study = open_study(SPACE, FACTS, host(), sampler=Stubborn())
+    time = Budget(600.0, machine.now)
+    stop = Search(runner=machine, study=study, space=SPACE, budget=time, messages=Messages(time)).run()
+    assert stop.text == "the sampler has nothing new to propose"
+    assert 1 <= len(study.trials) <= 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("none", "--sampler none: allowed: predictive, tpe, gp, random, or module:function"),
+        ("tests.search.test_sampler:host", "returned Host, which is no sampler of Optuna"),
+        ("tests.search.test_sampler:nothing", "has no attribute 'nothing'"),
+        ("gp", "--sampler gp: Optuna's GPSampler needs scipy and torch"),
+    ],
+)
+def test_what_is_no_sampler_is_said(given: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.search.sampler.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=said):
+        make_sampler(given, 0)
+
+
+def test_a_function_of_the_users_makes_a_sampler() -> None:
+    assert type(make_sampler("tests.search.test_sampler:Stubborn", 0)).__name__ == "Stubborn"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0, 1, 2, 3), IntDistribution(0, 3)),
+        ((2, 4), IntDistribution(2, 4, step=2)),
+        ((16, 32, 64), CategoricalDistribution((16, 32, 64))),
+        ((False, True), CategoricalDistribution((False, True))),
+        ((8,), CategoricalDistribution((8,))),
+    ],
+)
+def test_no_value_between_the_allowed_ones_can_be_drawn(values: tuple[Any, ...], expected: Any) -> None:
+    assert distribution(values) == expected
+
+
+# --- in a study of the reader's own ---
+
+
+def objective(machine: SimulatedMachine, trial: optuna.Trial) -> float:
+    """Samples per second and nothing more; another parameter is none of autotune's business."""
+    config = Config(
+        batch_size=trial.suggest_int("batch_size", 16, 256, log=True),
+        num_workers=trial.suggest_int("num_workers", 0, 8),
+        pin_memory=trial.suggest_categorical("pin_memory", (False, True)),
+    )
+    trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
+    if machine.fails(config):
+        raise optuna.TrialPruned
+    rate = machine.measure(config, Request(seconds=1.0)).measurement
+    assert rate is not None
+    return rate.samples_per_second
+
+
+def own_study(machine: SimulatedMachine, trials: int, sampler: BaseSampler | None = None) -> optuna.Study:
+    study = optuna.create_study(direction="maximize", sampler=sampler or PredictiveSampler())
+    study.enqueue_trial({"batch_size": 32, "num_workers": 0, "pin_memory": False})
+    study.optimize(lambda trial: objective(machine, trial), n_trials=trials)
+    return study
+
+
+@pytest.mark.parametrize("cost", [loader_bound, larger_batches_pay])
+def test_it_finds_a_fast_point_in_a_study_that_knows_only_rates(cost: Any) -> None:
+    machine = SimulatedMachine(cost=cost, noise=0.02)
+    study = own_study(machine, 12)
+    best = max(machine.rate(config) for config, _ in machine.calls)
+    space = space_of(study.get_trials())
+    assert best >= 0.9 * machine.best(space)
+    assert len({trial.params["learning_rate"] for trial in study.trials}) == 12
+    assert max(Counter(config for config, _ in machine.calls).values()) <= 2
+
+
+def test_a_failed_trial_of_a_larger_batch_closes_the_larger_ones() -> None:
+    machine = SimulatedMachine(
+        cost=larger_batches_pay, fails=lambda config: Outcome.DEVICE_OOM if config.batch_size > 64 else None
+    )
+    study = own_study(machine, 15)
+    sizes = [trial.params["batch_size"] for trial in study.trials if trial.state is TrialState.PRUNED]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) <= 3
+
+
+def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: Path) -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay)
+    study = open_study(SPACE, FACTS, host())
+    for _ in range(3):
+        config, kind = study.ask() or (SPACE.base, "search")
+        study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
+        look = machine.measure(config, Request(seconds=1.0, part="compute"))
+        add_look(study._storage.study, Probe(part="compute", config=config, attempt=look))
+    copy = optuna.create_study(direction="maximize", sampler=PredictiveSampler())
+    for key, value in study._storage.attributes.items():
+        copy._storage.set_study_system_attr(copy._study_id, key, value)
+    copy.add_trials(study._storage.trials)
+    study.refresh()
+    asked, _ = study.ask() or (None, None)
+    setup = Setup(facts=FACTS, host=host(), memory_limit=study.memory_limit, space=SPACE)
+    assert setup.config(copy.ask(dict(setup.distributions)).params) == asked
+    assert len(copy.sampler.observations(copy.get_trials(), study._storage.attributes).probes) == 3  # type: ignore[attr-defined]
+
+
+def test_the_setup_comes_back_from_a_study_as_it_was() -> None:
+    setup = Setup(
+        facts=FACTS, host=examples.host(), memory_limit=open_study(SPACE, FACTS, host()).memory_limit, space=SPACE
+    )
+    study = optuna.create_study()
+    setup.write(study)
+    (document,) = study._storage.get_study_system_attrs(study._study_id).values()
+    assert Setup.of(document) == setup

@@ -1,0 +1,28 @@
+"""The examples of the documentation on Optuna run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "optuna.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("example", EXAMPLES, ids=["read", "sample"])
+def test_an_example_runs(example: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "studies" / "demo" / "recorded" / "autotune.study", tmp_path)
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "batch_size" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "autotune.study").read_bytes() == (ROOT / "studies/demo/recorded/autotune.study").read_bytes()
