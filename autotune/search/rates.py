@@ -124,6 +124,12 @@ def trials_of(trials: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
 _Seen = tuple[Part, Config, ComputeProbe | NumericsCheck]
 
 
+def configs_of_running(trials: Iterable[FrozenTrial], besides: int | None) -> tuple[Config, ...]:
+    """Return the configurations of running trials, but for the one of number ``besides``."""
+    found = (each for each in trials if each.state is TrialState.RUNNING and each.number != besides and each.params)
+    return tuple(config_of(each.params) for each in found)
+
+
 def looks_at(trials: Iterable[Trial], modes: Iterable[Any], known: tuple[Probe, ...]) -> tuple[Probe, ...]:
     """Return the looks of a study, and the steps of its trials as further ones, of which little is known.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
@@ -115,9 +115,9 @@ class PredictiveSampler(BaseSampler):
         """Take a sampler for parameters that are no knobs of training; random by default."""
         self._independent = independent_sampler or RandomSampler()
         self._setup: tuple[object, Setup] | None = None
-        self._trials: dict[int, Trial] = {}
-        self._looks: dict[str, Probe] = {}
-        self._forecast: tuple[object, Forecast] | None = None
+        self._trials: dict[int, tuple[object, Trial]] = {}
+        self._looks: dict[str, tuple[object, Probe]] = {}
+        self._forecast: tuple[Observations, Forecast] | None = None
 
     def reseed_rng(self) -> None:
         """Give the sampler of other parameters another seed; nothing here is drawn at random."""
@@ -128,7 +128,9 @@ class PredictiveSampler(BaseSampler):
         return self.forecast_from(study.get_trials(deepcopy=False), system_attributes(study))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the distributions of all knobs."""
+        """Return the distributions of all knobs. Raises ``ValueError`` where the study minimizes its value."""
+        if study.direction is not StudyDirection.MAXIMIZE:
+            raise ValueError('the value is samples per second: create the study with direction="maximize"')
         trials, attributes = study.get_trials(deepcopy=False), system_attributes(study)
         setup = self.setup(trials, attributes)
         if setup is None:
@@ -172,9 +174,8 @@ class PredictiveSampler(BaseSampler):
     ) -> Forecast:
         """Return the forecast from a study's trials and system attributes, ``besides`` as in ``observations``."""
         found = self.observations(trials, attributes, besides)
-        version = tuple(trial.number for trial in found.trials), len(found.probes), found.claimed
-        if self._forecast is None or self._forecast[0] != version:
-            self._forecast = version, forecast_of(found, self._known_setup(trials, attributes).space)
+        if self._forecast is None or self._forecast[0] != found:
+            self._forecast = found, forecast_of(found, self._known_setup(trials, attributes).space)
         return self._forecast[1]
 
     def observations(
@@ -186,22 +187,28 @@ class PredictiveSampler(BaseSampler):
         """
         setup, looks = self._known_setup(trials, attributes), looks_of(attributes, self._looks)
         if SETUP in attributes:
-            for each in trials:
-                if each.number not in self._trials and is_record(each):
-                    self._trials[each.number] = trial_of(each)
-            known = (self._trials[each.number] for each in trials if each.number in self._trials)
-            ended = tuple(trial for trial in known if trial.kind != "confirm" and not is_failed_baseline(trial))
+            records = (self._record(each) for each in trials if is_record(each))
+            ended = tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial))
+            claimed = tuple(config for _, config in running(setup, trials, besides))
         else:
             ended = rates.trials_of(trials)
             looks = rates.looks_at(ended, setup.facts.amp_modes, looks)
+            claimed = rates.configs_of_running(trials, besides)
         return Observations(
             facts=setup.facts,
             host=setup.host.for_rank(setup.space.base.ranks),
             memory_limit=setup.memory_limit,
             trials=ended,
             probes=looks,
-            claimed=tuple(config for _, config in running(setup, trials, besides)),
+            claimed=claimed,
         )
+
+    def _record(self, frozen: FrozenTrial) -> Trial:
+        """Return the record of a trial that has ended, read once."""
+        known = self._trials.get(frozen.number)
+        if known is None or known[0] != frozen.datetime_complete:  # of another study
+            self._trials[frozen.number] = known = frozen.datetime_complete, trial_of(frozen)
+        return known[1]
 
     def setup(self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Setup | None:
         """Return the setup of a study; of one of the reader's own from the parameters of its trials, if there are."""

@@ -115,16 +115,17 @@ def system_attributes(study: Study) -> dict[str, Any]:
     return study._storage.get_study_system_attrs(study._study_id)
 
 
-def looks_of(attributes: Mapping[str, Any], parsed: dict[str, Probe]) -> tuple[Probe, ...]:
+def looks_of(attributes: Mapping[str, Any], parsed: dict[str, tuple[object, Probe]]) -> tuple[Probe, ...]:
     """Return the looks among a study's system attributes, in order; ``parsed`` holds those that were read before.
 
     Raises ``ValueError`` where one is damaged.
     """
     numbered = sorted((look["number"], key) for key, look in attributes.items() if key.startswith(f"{LOOK}:"))
     for _, key in numbered:
-        if key not in parsed:
-            parsed[key] = from_json(Probe, {name: value for name, value in attributes[key].items() if name != "number"})
-    return tuple(parsed[key] for _, key in numbered)
+        look = attributes[key]
+        if key not in parsed or parsed[key][0] != look:
+            parsed[key] = look, from_json(Probe, {name: value for name, value in look.items() if name != "number"})
+    return tuple(parsed[key][1] for _, key in numbered)
 
 
 def describe_result(result: Result) -> dict[str, Any]:

@@ -156,6 +156,21 @@ def test_it_finds_a_fast_point_in_a_study_that_knows_only_rates(cost: Any) -> No
     assert max(Counter(config for config, _ in machine.calls).values()) <= 2
 
 
+def test_one_sampler_serves_two_studies_one_after_the_other() -> None:
+    fast, slow = SimulatedMachine(cost=larger_batches_pay), SimulatedMachine(cost=loader_bound)
+    sampler = PredictiveSampler()
+    own_study(fast, 6, sampler)
+    mixed, alone = own_study(slow, 6, sampler), own_study(SimulatedMachine(cost=loader_bound), 6)
+    seen = [[{**trial.params, "learning_rate": None} for trial in study.trials] for study in (mixed, alone)]
+    assert seen[0] == seen[1]
+
+
+def test_a_study_that_minimizes_is_refused() -> None:
+    study = optuna.create_study(direction="minimize", sampler=PredictiveSampler())
+    with pytest.raises(ValueError, match='create the study with direction="maximize"'):
+        study.ask().suggest_int("batch_size", 8, 16)
+
+
 def test_a_failed_trial_of_a_larger_batch_closes_the_larger_ones() -> None:
     machine = SimulatedMachine(
         cost=larger_batches_pay, fails=lambda config: Outcome.DEVICE_OOM if config.batch_size > 64 else None
