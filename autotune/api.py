@@ -185,7 +185,7 @@ def tune(
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
     time, seed = Budget(require_budget(parse_duration(budget))), secrets.randbits(31)
-    from autotune.search.sampler import make_sampler
+    from autotune.search.sampler import Setup, make_sampler
 
     proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say
@@ -215,10 +215,7 @@ def tune(
             from autotune.search.tuner import TunePlan, Tuner
 
             plan = TunePlan(
-                space=space,
-                facts=facts,
-                host=host,
-                memory_limit=memory_limit,
+                setup=Setup(space=space, facts=facts, host=host, memory_limit=memory_limit),
                 max_trials=trials,
                 opening=opening,
                 sampler=proposes,

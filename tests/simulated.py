@@ -10,11 +10,12 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.host import Host
-from autotune.limits import Budget
+from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget
 from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
 from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
+from autotune.search.sampler import Setup
 from autotune.search.space import Space, build_space
 from autotune.search.tuner import TunePlan, Tuner
 from tests import examples
@@ -250,4 +251,5 @@ def tuner_of(
 ) -> Tuner:
     """A tuner of a simulated machine, by its clock."""
     time = Budget(budget, machine.now)
-    return Tuner(machine, TunePlan(space=space, facts=facts, host=host, **plan), time, Messages(time, tell))
+    setup = Setup(space=space, facts=facts, host=host, memory_limit=plan.pop("memory_limit", DEFAULT_MEMORY_LIMIT))
+    return Tuner(machine, TunePlan(setup=setup, **plan), time, Messages(time, tell))

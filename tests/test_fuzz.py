@@ -16,6 +16,7 @@ import yaml
 from autotune import load_config
 from autotune.errors import ConfigFileError, StorageError
 from autotune.records import Request
+from autotune.search.sampler import Setup
 from autotune.search.study import open_study
 from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound
@@ -161,7 +162,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("study") / "a.study"
     machine = SimulatedMachine(cost=loader_bound)
     kept = StudyStorage(path)
-    study = open_study(few_of(gpu_facts()), gpu_facts(), host(), storage=kept)
+    study = open_study(Setup(space=few_of(gpu_facts()), facts=gpu_facts(), host=host()), storage=kept)
     for part in ("loader", "compute"):
         request = Request(seconds=1.0, part=part)  # type: ignore[arg-type]
         for _ in range(1 if study.trials else 2):
@@ -196,7 +197,7 @@ def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes) ->
         path.write_bytes(generator.choice([*[changed_value] * 3, flipped, cut])(generator, study))
         kept, message = StudyStorage(path), ""
         try:
-            found = open_study(few_of(gpu_facts()), gpu_facts(), host(), storage=kept)
+            found = open_study(Setup(space=few_of(gpu_facts()), facts=gpu_facts(), host=host()), storage=kept)
             if found.trials:
                 assert found.forecast.proposal() is None or found.ask()
             opened += 1

@@ -17,7 +17,6 @@ from autotune.records import Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.search.observations import GAIN
 from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
-from autotune.search.space import Space
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
 from autotune.search.study import TuningStudy
 from autotune.stats import LEAST_ROUNDS
@@ -66,8 +65,6 @@ class Search:
     """Measures."""
     study: TuningStudy
     """Decides the next configuration and records its outcome."""
-    space: Space
-    """The values that may vary."""
     budget: Budget
     """The time that is left."""
     messages: Messages
@@ -124,7 +121,7 @@ class Search:
         """Take in the trials of others; one of them may have measured the baseline."""
         self.study.refresh()
         for baseline in self.study.trials[:1]:
-            _require_baseline(baseline, self.study.memory_limit)
+            _require_baseline(baseline, self.study.setup.memory_limit)
 
     def _waits_for_others(self, stop: Stop | None) -> bool:
         """Wait a moment where all depends on the running measurements of other tuners; return whether that was so.
@@ -154,16 +151,20 @@ class Search:
         Probes have a share of the budget, and the rest after the search for a half precision or options not yet tried.
         """
         if self._looks_end is None:  # the baseline has just been measured
-            share = PROBE_SHARE + (OPTIONS_SHARE if self.space.options else 0.0)
+            share = PROBE_SHARE + (OPTIONS_SHARE if self.study.setup.space.options else 0.0)
             self._looks_end = self.budget.spent + share * self.budget.left
         is_over = self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost
-        if stop is not None and stop.ending is Ending.COMPLETE and (self.untried_precision or self.space.options):
+        if (
+            stop is not None
+            and stop.ending is Ending.COMPLETE
+            and (self.untried_precision or self.study.setup.space.options)
+        ):
             is_over |= not self.has_time
         else:
             is_over |= stop is not None or self.budget.spent > self._looks_end
         if self._done_looking or is_over:
             return False
-        planned = next_probe(self.study.observations, self.space)
+        planned = next_probe(self.study.observations, self.study.setup.space)
         if planned is None:
             self._done_looking = True
             return False
@@ -186,7 +187,7 @@ class Search:
         self.report(Progress(phase="probe", running=config))
         seconds = NUMERICS_SECONDS if part == "numerics" else LOOK_SECONDS
         request = Request(seconds=seconds, time_limit=min(self._patience, self._time_limit), part=part, seed=self.seed)
-        decides = config.options != self.space.base.options  # by this number alone whether options are used
+        decides = config.options != self.study.setup.space.base.options  # by this number alone whether options are used
         attempt = measure_once_more(
             self.runner, config, request, lambda seen: decides and self.has_time, if_disturbed=True
         )
@@ -230,7 +231,7 @@ class Search:
             return
         trial = self.study.tell(attempt, config, kind)
         if first:
-            _require_baseline(trial, self.study.memory_limit)
+            _require_baseline(trial, self.study.setup.memory_limit)
         self.report(Progress(phase="search", finished=trial))
 
     def _request(self, config: Config) -> tuple[Request, float]:
@@ -261,7 +262,7 @@ class Search:
     @property
     def untried_precision(self) -> str | None:
         """An untried half precision that is allowed and may be faster."""
-        return untried_precision(self.study.observations, self.space)
+        return untried_precision(self.study.observations, self.study.setup.space)
 
     @property
     def _has_all_trials(self) -> bool:

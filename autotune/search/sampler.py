@@ -18,7 +18,7 @@ from autotune.encoding import from_json, to_json
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.host import Host, inspect_host
-from autotune.limits import MemoryLimit
+from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.search import rates
 from autotune.search.forecast import Forecast, feasible, forecast_of
@@ -44,14 +44,14 @@ SETUP = "autotune:setup"
 class Setup:
     """The subject of a study."""
 
+    space: Space
+    """The values that may vary."""
     facts: WorkloadFacts
     """The workload."""
     host: Host
     """The machine."""
-    memory_limit: MemoryLimit
+    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT
     """How much of the memory may be used."""
-    space: Space
-    """The values that may vary."""
 
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the parameters of a configuration; torch's own number of threads as the number that it is."""
@@ -228,7 +228,7 @@ class PredictiveSampler(BaseSampler):
     def _setup_of(self, trials: Sequence[FrozenTrial]) -> Setup:
         """Return the setup of a study whose trials hold parameters and rates alone."""
         host, space = inspect_host(), rates.space_of(trials)
-        return Setup(facts=rates.facts_of(host, space), host=host, memory_limit=MemoryLimit(), space=space)
+        return Setup(space=space, facts=rates.facts_of(host, space), host=host)
 
 
 def make_sampler(given: str | BaseSampler, seed: int) -> BaseSampler:

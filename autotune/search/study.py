@@ -18,16 +18,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import WORKER_OPTIONS, Config
 from autotune.errors import StorageError
-from autotune.host import Host
-from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.messages import Messages
-from autotune.records import Attempt, Kind, Part, Probe, Trial, WorkloadFacts
+from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.result import Landscape, Result
 from autotune.search.feasibility import reason_against
 from autotune.search.forecast import Forecast, cost, landscape
 from autotune.search.observations import GAIN, Observations
 from autotune.search.sampler import PredictiveSampler, Setup, add_look, rivals, running
-from autotune.search.space import Space
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
 from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_result, write_trial
@@ -49,9 +46,8 @@ class TuningStudy:
 
     def __init__(self, storage: StudyStorage, setup: Setup, sampler: BaseSampler) -> None:
         self._storage = storage
-        self._setup = setup
-        self._space = setup.space
-        self.memory_limit = setup.memory_limit
+        self.setup = setup
+        """The subject of the study."""
         self._sampler = sampler
         self._predictive = sampler if isinstance(sampler, PredictiveSampler) else PredictiveSampler()
         self._study: Study | None = None
@@ -89,7 +85,7 @@ class TuningStudy:
     def others(self) -> list[tuple[str, Config]]:
         """Others who share the study, and the configuration that each is measuring now."""
         trials, _, own = self._seen
-        return running(self._setup, trials, own)
+        return running(self.setup, trials, own)
 
     @property
     def forecast(self) -> Forecast:
@@ -127,7 +123,7 @@ class TuningStudy:
     def cost(self, trial: Trial) -> tuple[Any, ...]:
         """Order trials of equal speed: by the cost of the configuration, then by memory."""
         peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
-        return (*cost(trial.config, self._space.base), peak)
+        return (*cost(trial.config, self.setup.space.base), peak)
 
     def refresh(self) -> None:
         """Take in the trials of other tuners of a shared study."""
@@ -155,7 +151,7 @@ class TuningStudy:
     def _begin(self, study: Study) -> Config:
         """Ask the sampler for a configuration, and show the others that it is being measured."""
         if not self.trials and self._sampler is not self._predictive:
-            study.enqueue_trial(self._setup.settings(self._space.base))
+            study.enqueue_trial(self.setup.settings(self.setup.space.base))
         self._study, self._asked = study, study.ask()
         config = self._suggested(self._asked)
         self._storage.beat(self._asked)
@@ -163,14 +159,14 @@ class TuningStudy:
 
     def _suggested(self, trial: optuna.Trial) -> Config:
         settings: dict[str, Any] = {}
-        for knob, known in self._setup.distributions.items():
+        for knob, known in self.setup.distributions.items():
             if knob in WORKER_OPTIONS and not settings["num_workers"]:
                 continue
             if isinstance(known, IntDistribution):
                 settings[knob] = trial.suggest_int(knob, known.low, known.high, step=known.step)
             else:
                 settings[knob] = trial.suggest_categorical(knob, known.choices)
-        return self._setup.config(settings)
+        return self.setup.config(settings)
 
     def _is_taken(self, config: Config, most: int | None) -> bool:
         """Return whether an earlier trial of another tuner measures the same, or was the last of ``most``."""
@@ -181,7 +177,7 @@ class TuningStudy:
             time.sleep(AGAIN)
             self.refresh()
         earlier = [each for each in self._storage.trials if each.number < number]
-        taken = {other for _, other in running(self._setup, earlier)}
+        taken = {other for _, other in running(self.setup, earlier)}
         return config in taken or (most is not None and len(begun | taken) >= most)
 
     def _is_refused(self, config: Config) -> bool:
@@ -244,8 +240,8 @@ class TuningStudy:
 
     def _frozen(self, record: Trial) -> FrozenTrial:
         """Return a trial as it is kept."""
-        settings = self._setup.settings(record.config)
-        known = {knob: found for knob, found in self._setup.distributions.items() if knob in settings}
+        settings = self.setup.settings(record.config)
+        known = {knob: found for knob, found in self.setup.distributions.items() if knob in settings}
         return frozen_trial(record, settings, known, self._violation(record))
 
     def _violation(self, record: Trial) -> float:
@@ -253,11 +249,11 @@ class TuningStudy:
         measured = record.measurement
         if measured is None:
             return 1.0
-        return measured.epoch_peak_bytes / self.memory_limit.of(measured.memory_limit_bytes) - 1
+        return measured.epoch_peak_bytes / self.setup.memory_limit.of(measured.memory_limit_bytes) - 1
 
     def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
         """Record a probe beside the study's trials."""
-        further = ", ".join(option for option in self._space.options if option in config.options)
+        further = ", ".join(option for option in self.setup.space.options if option in config.options)
         message = _reason_against(attempt, config.amp, further) if part == "numerics" else attempt.message
         probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
         self._storage.do(lambda study: add_look(study, probe))
@@ -287,7 +283,9 @@ class TuningStudy:
         """Return the space as it looks now, the loader's settings with the step of ``answer``."""
         measured = self.trials[0].measurement
         assert measured is not None
-        return landscape(self.forecast, self._space, answer, int(self.memory_limit.of(measured.memory_limit_bytes)))
+        return landscape(
+            self.forecast, self.setup.space, answer, int(self.setup.memory_limit.of(measured.memory_limit_bytes))
+        )
 
     @property
     def _next(self) -> Config | None:
@@ -318,13 +316,10 @@ def is_unclear(trial: FrozenTrial, number: int) -> bool:
 
 
 def open_study(
-    space: Space,
-    facts: WorkloadFacts,
-    host: Host,
+    setup: Setup,
     *,
     storage: StudyStorage | None = None,
     sampler: BaseSampler | None = None,
-    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT,
     messages: Messages | None = None,
 ) -> TuningStudy:
     """Open a study, continued from the storage's for the same workload, machine, versions and settings.
@@ -332,13 +327,12 @@ def open_study(
     Raises ``StorageError`` when the kept study cannot be used.
     """
     storage, sampler = storage or StudyStorage(), sampler or PredictiveSampler()
-    setup = Setup(facts=facts, host=host, memory_limit=memory_limit, space=space)
     if not isinstance(sampler, PredictiveSampler):
         with quiet_optuna():
             sampler = setup.fixed(sampler)
-    storage.open(identify(facts, host, space.fingerprint), sampler, messages)
+    storage.open(identify(setup.facts, setup.host, setup.space.fingerprint), sampler, messages)
     study = TuningStudy(storage, setup, sampler)
-    if study.trials and study.trials[0].config != space.base:
+    if study.trials and study.trials[0].config != setup.space.base:
         storage.close()
         raise StorageError(f"{storage.location}: is damaged: its first trial is not the baseline; name another file")
     return study

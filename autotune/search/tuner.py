@@ -12,10 +12,9 @@ from optuna.samplers import BaseSampler
 from autotune.config import Config
 from autotune.diagnosis.findings import workers_text
 from autotune.errors import InterruptedRunError
-from autotune.host import Host
-from autotune.limits import DEFAULT_MEMORY_LIMIT, GRACE, Budget, MemoryLimit, format_duration, longer_budget
+from autotune.limits import GRACE, Budget, format_duration, longer_budget
 from autotune.messages import Messages, Progress
-from autotune.records import Attempt, Measurement, Request, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Measurement, Request, Runner, Trial
 from autotune.result import Result, TriedOption
 from autotune.search.conclude import Course, conclude
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
@@ -23,7 +22,7 @@ from autotune.search.feasibility import Fitting, exceeds
 from autotune.search.loop import PAIR, Search
 from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
-from autotune.search.space import Space
+from autotune.search.sampler import Setup
 from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.stats import MAX_ROUNDS
@@ -44,14 +43,8 @@ LEAST_LIMIT = 10.0
 class TunePlan:
     """The plan of a run."""
 
-    space: Space
-    """The values that may vary."""
-    facts: WorkloadFacts
-    """The facts about the workload."""
-    host: Host
-    """The machine."""
-    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT
-    """How much of the memory may be used."""
+    setup: Setup
+    """Workload, machine, memory, and the values that may vary."""
     max_trials: int | None = None
     """Most trials of the search, where the user gave a number."""
     sampler: BaseSampler | None = None
@@ -84,10 +77,10 @@ class Tuner:
         search = self._open_search(storage)
         study = search.study
         stop, confirmation = self._find(search)
-        distrusted = [study.observations.distrust(amp) for amp in self.plan.space.allowed["amp"]]
+        distrusted = [study.observations.distrust(amp) for amp in self.plan.setup.space.allowed["amp"]]
         course = Course(
-            facts=self.plan.facts,
-            host=self.plan.host,
+            facts=self.plan.setup.facts,
+            host=self.plan.setup.host,
             history=study.history,
             confirmations=self.confirmations,
             stop_reason=self._in_words(stop, search),
@@ -110,19 +103,10 @@ class Tuner:
     def _open_search(self, storage: StudyStorage) -> Search:
         """Open the study and return the search that fills it."""
         plan = self.plan
-        study = open_study(
-            plan.space,
-            plan.facts,
-            plan.host,
-            storage=storage,
-            sampler=plan.sampler,
-            memory_limit=plan.memory_limit,
-            messages=self.messages,
-        )
+        study = open_study(plan.setup, storage=storage, sampler=plan.sampler, messages=self.messages)
         return Search(
             runner=self.runner,
             study=study,
-            space=plan.space,
             budget=self.budget,
             messages=self.messages,
             max_trials=plan.max_trials,
@@ -164,7 +148,7 @@ class Tuner:
 
     def _tried(self, study: TuningStudy) -> tuple[TriedOption, ...]:
         """Return the outcome of each further option; of those looked at, where the user has cut that short."""
-        found = tried_options(study.observations, self.plan.space)
+        found = tried_options(study.observations, self.plan.setup.space)
         return tuple(tried for tried in found if tried.seconds or not self._is_interrupted)
 
     def _confirm_what_runs(self, search: Search) -> Confirmation | None:
@@ -214,7 +198,7 @@ class Tuner:
 
     def _finalists(self, search: Search, seconds: float) -> tuple[list[Config], list[Config]]:
         """Return the finalists, cheapest first; the same in order of entry."""
-        study, failed, with_persistence = search.study, self._failed(search), self.plan.space.with_persistence
+        study, failed, with_persistence = search.study, self._failed(search), self.plan.setup.space.with_persistence
         likely = study.finalists(
             finalists_for(seconds / search.fresh_cost)[0],
             lambda trial: not {trial.config, with_persistence(trial)} & failed,
@@ -226,22 +210,22 @@ class Tuner:
 
     def _untried(self, search: Search) -> list[Config]:
         """Return the next configuration, untried yet: whether its workers should live on is not known."""
-        candidate, space = search.study.candidate, self.plan.space
+        candidate, space = search.study.candidate, self.plan.setup.space
         if candidate is None or not space.decides_persistence or not candidate.num_workers:
             return [candidate] if candidate else []
         return [replace(candidate, persistent_workers=space.base.persistent_workers)]
 
     def _compared(self, trials: Sequence[Trial]) -> list[Config]:
         """Return the configurations that trials would give as the answer."""
-        configs = [self.plan.space.with_persistence(trial) for trial in trials]
-        return list(dict.fromkeys(config for config in configs if config != self.plan.space.base))
+        configs = [self.plan.setup.space.with_persistence(trial) for trial in trials]
+        return list(dict.fromkeys(config for config in configs if config != self.plan.setup.space.base))
 
     def _failed(self, search: Search) -> set[Config]:
         """Return the configurations that failed in a confirmation, of earlier runs too."""
         return {trial.config for trial in search.study.history if has_failed(trial, self._fits)}
 
     def _fits(self, measured: Measurement) -> bool:
-        return not exceeds(measured, self.plan.memory_limit)
+        return not exceeds(measured, self.plan.setup.memory_limit)
 
     def _in_words(self, stop: Stop, search: Search) -> str:
         """Return why the run ended; where the budget is not spent, why the rest of it was no use."""

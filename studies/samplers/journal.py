@@ -16,6 +16,7 @@ from statistics import median
 
 from autotune.config import Config
 from autotune.records import Request
+from autotune.search.sampler import Setup
 from autotune.search.study import open_study
 from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, space_of
@@ -39,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "autotune.study"
         storage = StudyStorage(path)
-        study = open_study(space_of(facts), facts, host(), storage=storage)
+        study = open_study(Setup(space=space_of(facts), facts=facts, host=host()), storage=storage)
         forecasts, costs = list[float](), list[float]()
         for _ in range(TRIALS):
             begin = time.perf_counter()

@@ -47,10 +47,11 @@ def searched() -> Iterator[dict[str, object]]:
         machine = Machine(world=draw_world(family, seed), noise=NOISE, seed=seed)
         limit = MemoryLimit(headroom=HEADROOM)
         study = open_study(
-            machine.space, machine.facts, machine.host, sampler=make_sampler(name, seed), memory_limit=limit
+            Setup(space=machine.space, facts=machine.facts, host=machine.host, memory_limit=limit),
+            sampler=make_sampler(name, seed),
         )
         time = Budget(budget, machine.now)
-        Search(runner=machine, study=study, space=machine.space, budget=time, messages=Messages(time)).run()
+        Search(runner=machine, study=study, budget=time, messages=Messages(time)).run()
         assert study.best is not None
         yield {
             "family": family,

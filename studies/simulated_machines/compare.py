@@ -29,6 +29,7 @@ from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Request
 from autotune.search.loop import Search
+from autotune.search.sampler import Setup
 from autotune.search.study import open_study
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
@@ -58,7 +59,9 @@ FAILED = (Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM)
 def ours(machine: Machine) -> Iterator[dict[str, object]]:
     """The search of autotune itself, as it runs on real machines."""
     rows: list[dict[str, object]] = []
-    study = open_study(machine.space, machine.facts, machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
+    study = open_study(
+        Setup(space=machine.space, facts=machine.facts, host=machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
+    )
 
     def tell(progress: Progress) -> None:
         if progress.finished is None:
@@ -72,7 +75,6 @@ def ours(machine: Machine) -> Iterator[dict[str, object]]:
     search = Search(
         runner=machine,
         study=study,
-        space=machine.space,
         budget=time,
         messages=Messages(time, tell),
         max_trials=TRIALS,
@@ -150,11 +152,11 @@ def predicted_start(machine: Machine) -> list[Config]:
 
     That measurement of the baseline is not counted as a trial.
     """
-    study = open_study(machine.space, machine.facts, machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
-    time = Budget(3600.0, machine.now)
-    search = Search(
-        runner=machine, study=study, space=machine.space, budget=time, messages=Messages(time), max_trials=1
+    study = open_study(
+        Setup(space=machine.space, facts=machine.facts, host=machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
     )
+    time = Budget(3600.0, machine.now)
+    search = Search(runner=machine, study=study, budget=time, messages=Messages(time), max_trials=1)
     search.run()
     forecast = study.forecast
     order = sorted(forecast.configs, key=lambda config: -forecast.prediction.rates[forecast.position[config]])

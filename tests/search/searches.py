@@ -19,6 +19,7 @@ from autotune.messages import Messages, Progress
 from autotune.records import WorkloadFacts
 from autotune.report.text import config_text
 from autotune.search.loop import Search
+from autotune.search.sampler import Setup
 from autotune.search.space import build_space
 from autotune.search.study import TuningStudy, open_study
 from studies.simulated_machines.machines import FAMILIES, GIB, Machine, draw_world
@@ -62,10 +63,10 @@ def searched(
     machine = Machine(world=world if shm is None else replace(world, shm=shm), noise=0.03, seed=seed)
     known: WorkloadFacts = replace(machine.facts, **facts)
     space = build_space(known, world.cpus, baseline or Config(batch_size=32), BOUNDS, whole)
-    study = open_study(space, known, machine.host, memory_limit=memory_limit or MemoryLimit())
+    study = open_study(Setup(space=space, facts=known, host=machine.host, memory_limit=memory_limit or MemoryLimit()))
     told: list[Progress] = []
     time = Budget(budget, machine.now)
-    stop = Search(runner=machine, study=study, space=space, budget=time, messages=Messages(time, told.append)).run()
+    stop = Search(runner=machine, study=study, budget=time, messages=Messages(time, told.append)).run()
     return {
         "asked": [
             f"{request.part}: {config_text(config)}: {outcome}" for config, request, outcome, _ in machine.attempts

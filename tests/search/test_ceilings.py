@@ -20,6 +20,7 @@ from autotune.records import Attempt, Measurement, Request
 from autotune.search.forecast import forecast_of
 from autotune.search.loop import Search
 from autotune.search.observations import GAIN, Observations
+from autotune.search.sampler import Setup
 from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
@@ -84,10 +85,10 @@ class PaddedText(SimulatedMachine):
 def searched(seed: int, batches: str, workers: str, **options: int) -> tuple[PaddedText, TuningStudy, Stop]:
     machine = PaddedText(cost=cost, seed=seed, **options)
     space = space_of(FACTS, batch_size=batches, num_workers=workers, prefetch_factor=2, pin_memory="off")
-    study = open_study(space, FACTS, host())
+    study = open_study(Setup(space=space, facts=FACTS, host=host()))
     time = Budget(120.0, machine.now)
     messages = Messages(time, lambda progress: None)
-    return machine, study, Search(runner=machine, study=study, space=space, budget=time, messages=messages).run()
+    return machine, study, Search(runner=machine, study=study, budget=time, messages=messages).run()
 
 
 def broken_claims(machine: PaddedText, study: TuningStudy, stop: Stop) -> Iterator[str]:

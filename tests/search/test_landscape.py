@@ -11,6 +11,7 @@ import pytest
 from autotune.config import Config
 from autotune.result import Landscape
 from autotune.search.forecast import forecast_of
+from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
 from tests.search.test_study import run
@@ -28,7 +29,7 @@ from tests.simulated import (
 
 
 def explored(cost: Callable[[Config], StepCost], trials: int = 12, **bounds: Any) -> TuningStudy:
-    study = open_study(space_of(gpu_facts(), **bounds), gpu_facts(), host())
+    study = open_study(Setup(space=space_of(gpu_facts(), **bounds), facts=gpu_facts(), host=host()))
     run(study, SimulatedMachine(cost=cost), trials)
     return study
 
@@ -75,7 +76,7 @@ def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:
     small = Config(batch_size=32, num_workers=1, prefetch_factor=2)
     larger = next(c for c in study.forecast.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
     assert study.forecast.refusal(larger) is None
-    most = study.memory_limit.of(examples.measurement().memory_limit_bytes)
+    most = study.setup.memory_limit.of(examples.measurement().memory_limit_bytes)
     measured = examples.measurement(peak_memory_bytes=int(most) + 1)
     ran = examples.trial(number=9, kind="search", config=small, measurement=measured)
     observations = replace(study.observations, trials=(*study.observations.trials, ran))

@@ -13,6 +13,7 @@ from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.search.loop import CONFIRM_SHARE, PROBE_SHARE, PROOF_SHARE, Search
+from autotune.search.sampler import Setup
 from autotune.search.stopping import Ending
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
@@ -47,10 +48,10 @@ class Run:
         self.machine, self.told = machine, list[Progress]()
         self.space, self.clock = few_of(facts, **bounds), Budget(budget, machine.now)
         with closing(StudyStorage(storage)) as kept:
-            self.study: TuningStudy = open_study(self.space, facts, host(), storage=kept)
+            self.study: TuningStudy = open_study(Setup(space=self.space, facts=facts, host=host()), storage=kept)
             messages = Messages(self.clock, self.told.append)
             given = {"budget": self.clock, "messages": messages, "max_trials": max_trials}
-            self.search = Search(runner=machine, study=self.study, space=self.space, **given)
+            self.search = Search(runner=machine, study=self.study, **given)
             stop = self.search.run()
         self.reason, self.ending = stop.text, stop.ending
 

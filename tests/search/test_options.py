@@ -21,6 +21,7 @@ from autotune.search.forecast import forecast_of
 from autotune.search.observations import Observations
 from autotune.search.option_looks import tried_options, usable_step
 from autotune.search.probe_plan import next_probe
+from autotune.search.sampler import Setup
 from autotune.search.space import Space
 from autotune.search.study import open_study
 from autotune.step_options import OPTIONS
@@ -249,7 +250,7 @@ EFFECTS = st.fixed_dictionaries(
 
 def planned(machine: Optioned, space: Space) -> tuple[list[tuple[Part, Config]], Observations]:
     """All looks of a plan from the baseline on, and what is known then."""
-    study = open_study(space, GPU, host(8))
+    study = open_study(Setup(space=space, facts=GPU, host=host(8)))
     config, kind = there(study.ask())
     study.tell(machine.measure(config, Request(seconds=1.0, time_limit=60.0)), config, kind)
     looks: list[tuple[Part, Config]] = []

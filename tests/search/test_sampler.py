@@ -32,9 +32,9 @@ SPACE = few_of(FACTS, amp="off", batch_size="16..256", num_workers="0..8")
 
 
 def searched(sampler: BaseSampler, machine: SimulatedMachine, storage: StudyStorage | None = None) -> TuningStudy:
-    study = open_study(SPACE, FACTS, host(), storage=storage, sampler=sampler)
+    study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), storage=storage, sampler=sampler)
     time = Budget(120.0, machine.now)
-    Search(runner=machine, study=study, space=SPACE, budget=time, messages=Messages(time), max_trials=12).run()
+    Search(runner=machine, study=study, budget=time, messages=Messages(time), max_trials=12).run()
     return study
 
 
@@ -80,9 +80,9 @@ class Stubborn(BaseSampler):
 
 def test_a_sampler_with_nothing_new_ends_the_search_and_says_so() -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    study = open_study(SPACE, FACTS, host(), sampler=Stubborn())
+    study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), sampler=Stubborn())
     time = Budget(600.0, machine.now)
-    stop = Search(runner=machine, study=study, space=SPACE, budget=time, messages=Messages(time)).run()
+    stop = Search(runner=machine, study=study, budget=time, messages=Messages(time)).run()
     assert stop.text == "the sampler has nothing new to propose"
     assert 1 <= len(study.trials) <= 2
 
@@ -198,7 +198,7 @@ def test_a_look_at_a_step_tells_its_ceiling_in_a_study_of_the_readers_own() -> N
 
 def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: Path) -> None:
     machine = SimulatedMachine(cost=larger_batches_pay)
-    study = open_study(SPACE, FACTS, host())
+    study = open_study(Setup(space=SPACE, facts=FACTS, host=host()))
     for _ in range(3):
         config, kind = study.ask() or (SPACE.base, "search")
         study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
@@ -210,15 +210,13 @@ def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: P
     copy.add_trials(study._storage.trials)
     study.refresh()
     asked, _ = study.ask() or (None, None)
-    setup = Setup(facts=FACTS, host=host(), memory_limit=study.memory_limit, space=SPACE)
+    setup = Setup(facts=FACTS, host=host(), memory_limit=study.setup.memory_limit, space=SPACE)
     assert setup.config(copy.ask(dict(setup.distributions)).params) == asked
     assert len(copy.sampler.observations(copy.get_trials(), study._storage.attributes).probes) == 3  # type: ignore[attr-defined]
 
 
 def test_the_setup_comes_back_from_a_study_as_it_was() -> None:
-    setup = Setup(
-        facts=FACTS, host=examples.host(), memory_limit=open_study(SPACE, FACTS, host()).memory_limit, space=SPACE
-    )
+    setup = Setup(space=SPACE, facts=FACTS, host=examples.host())
     study = optuna.create_study()
     setup.write(study)
     (document,) = study._storage.get_study_system_attrs(study._study_id).values()

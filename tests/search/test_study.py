@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.records import Attempt, Outcome, Part, Request, Trial
+from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 from tests import examples
@@ -35,11 +36,11 @@ def opened(storage: Path | None = None, **bounds: Any) -> TuningStudy:
     """Open a study, as a new process would: what an earlier one held is free."""
     space = few_of(gpu_facts(), **bounds)
     if storage is None:
-        return open_study(space, gpu_facts(), host())
+        return open_study(Setup(space=space, facts=gpu_facts(), host=host()))
     if storage in _OPEN:
         _OPEN[storage].close()
     _OPEN[storage] = StudyStorage(storage)
-    return open_study(space, gpu_facts(), host(), storage=_OPEN[storage])
+    return open_study(Setup(space=space, facts=gpu_facts(), host=host()), storage=_OPEN[storage])
 
 
 def run(study: TuningStudy, machine: SimulatedMachine, trials: int) -> list[Trial]:

@@ -14,6 +14,7 @@ from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request
 from autotune.search.loop import Search
+from autotune.search.sampler import Setup
 from autotune.search.study import open_study
 from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host
@@ -34,7 +35,7 @@ class Slow(SimulatedMachine):
 
 def main(path: Path, trials: int = 60) -> None:
     machine, storage = Slow(cost=rough), StudyStorage(path)
-    study = open_study(SPACE, FACTS, host(), storage=storage)
+    study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), storage=storage)
     budget = Budget(100_000.0, machine.now)
 
     def tell(progress: Progress) -> None:
@@ -43,7 +44,7 @@ def main(path: Path, trials: int = 60) -> None:
             sys.stdout.flush()
 
     messages = Messages(budget, tell)
-    Search(runner=machine, study=study, space=SPACE, budget=budget, messages=messages, max_trials=trials).run()
+    Search(runner=machine, study=study, budget=budget, messages=messages, max_trials=trials).run()
     storage.close()
 
 

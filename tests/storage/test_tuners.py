@@ -29,6 +29,7 @@ from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.records import Kind, Request
 from autotune.search.loop import Search
+from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.identity import Identity
 from autotune.storage.open import StudyStorage
@@ -63,10 +64,12 @@ class Tuner:
         self.told: list[Progress] = []
         self.budget = Budget(10_000.0, self.machine.now)
         self.messages = Messages(self.budget, self.told.append)
-        self.study: TuningStudy = open_study(SPACE, FACTS, host(), storage=self.storage, messages=self.messages)
+        self.study: TuningStudy = open_study(
+            Setup(space=SPACE, facts=FACTS, host=host()), storage=self.storage, messages=self.messages
+        )
 
     def search(self, trials: int, **options: Any) -> str:
-        run: dict[str, Any] = {"runner": self.machine, "study": self.study, "space": SPACE, "budget": self.budget}
+        run: dict[str, Any] = {"runner": self.machine, "study": self.study, "budget": self.budget}
         return Search(**run, messages=self.messages, max_trials=trials, **options).run().text
 
     def ask(self) -> tuple[Config, Kind]:
