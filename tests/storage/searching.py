@@ -33,7 +33,7 @@ class Slow(SimulatedMachine):
         return super().measure(config, request)
 
 
-def main(path: Path, trials: int = 60) -> None:
+def main(path: Path, trials: int = 1000) -> None:
     machine, storage = Slow(cost=rough), StudyStorage(path)
     study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), storage=storage)
     budget = Budget(100_000.0, machine.now)
