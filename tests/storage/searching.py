@@ -33,7 +33,7 @@ class Slow(SimulatedMachine):
         return super().measure(config, request)
 
 
-def main(path: Path, trials: int = 1000) -> None:
+def main(path: Path) -> None:
     machine, storage = Slow(cost=rough), StudyStorage(path)
     study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), storage=storage)
     budget = Budget(100_000.0, machine.now)
@@ -44,7 +44,7 @@ def main(path: Path, trials: int = 1000) -> None:
             sys.stdout.flush()
 
     messages = Messages(budget, tell)
-    Search(runner=machine, study=study, budget=budget, messages=messages, max_trials=trials).run()
+    Search(runner=machine, study=study, budget=budget, messages=messages).run()
     storage.close()
 
 
