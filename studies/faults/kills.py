@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from autotune import load_config
+from autotune import load_config, read_study
 from autotune.errors import AutotuneError
 
 COMMAND = [
@@ -30,11 +30,12 @@ LONGEST_WAIT = 4.0
 
 
 def kept(folder: Path) -> list[str]:
-    """The configurations of the whole lines in the study's file."""
-    path = folder / "autotune.study"
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    records = [json.loads(line).get("system_attrs", {}).get("autotune:record") for line in lines]
-    return [json.dumps(record["config"]) for record in records if record]
+    """The configurations of the search's trials that have ended in the study's file."""
+    try:
+        history = read_study(folder / "autotune.study").history
+    except AutotuneError:  # it is not there yet, or nothing was measured
+        return []
+    return [repr(trial.config) for trial in history if trial.kind != "confirm"]
 
 
 def is_valid(path: Path) -> bool:
