@@ -121,9 +121,6 @@ class Conditions:
     """The other processes that used the most CPUs, each with its number and the CPUs it used."""
     named_cpus: float = 0.0
     """CPUs that these used together."""
-    foreign_demand: float | None = None
-    """Average number of CPUs that other processes wanted: those they used and those they waited for. The measurement
-    changes their use of CPUs, but not their demand. ``None`` where unknown."""
 
     @property
     def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:
@@ -444,7 +441,7 @@ class Trial:
     entry: int | None = None
     """Its number among all configurations compared with the baseline, from 0; ``None`` for any other trial."""
     planned: int | None = None
-    """Rounds over which most of its chance of a false claim is spent; ``None`` before its third."""
+    """Rounds over which most of the study's chance of a false claim is spent; ``None`` before the third."""
 
     @property
     def outcome(self) -> Outcome:

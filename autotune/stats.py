@@ -15,10 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Interval = tuple[float, float]
-Covariates = tuple[Sequence[float | None], Sequence[float | None]]
-"""The covariate of both values of each pair; ``None`` where unknown."""
-
-
 MANY_DEGREES = 30
 MAX_AUTOCORRELATION = 0.98
 EQUAL = 1e-9
@@ -28,10 +24,6 @@ ALPHA = 0.025
 """Chance that a study claims a gain where there is none."""
 LEAST_ROUNDS = 3
 """Rounds before the first test: the spread of two pairs says nothing."""
-LEAST_ADJUSTED = 5
-"""Pairs before the first test where a line is fitted to the rates."""
-ALIKE = 2.0
-"""Standard errors by which the means of a covariate may differ for it to count as alike."""
 MAX_ROUNDS = 16
 """Most rounds that are ever planned."""
 PLANNED_SHARE, SHORT_SHARE = 0.77, 0.6
@@ -178,66 +170,6 @@ def fieller_interval(numerators: Sequence[float], denominators: Sequence[float],
     return ratio_bounds((over, of_over), (under, of_under), share * sum(a * b for a, b in pairs), quantile)
 
 
-def value_at(values: Sequence[float], covariates: Sequence[float], at: float) -> tuple[float, float]:
-    """Return the expectation of values at a value of a covariate, and its variance.
-
-    By least squares, from three values on; where the covariate does not vary, their mean. Source: Draper and Smith,
-    Applied Regression Analysis, 1.4.
-    """
-    count, centre, same = len(values), fmean(covariates), adjusted(values, covariates, at)
-    squares = _squares(covariates)
-    mean = fmean(same)
-    variance = sum((each - mean) ** 2 for each in same) / (count - 2)
-    return mean, variance * (1 / count + ((at - centre) ** 2 / squares if squares else 0.0))
-
-
-def adjusted(values: Sequence[float], covariates: Sequence[float], at: float) -> list[float]:
-    """Return values as with a constant covariate, by the slope that fits them best."""
-    slope = _slope(values, covariates)
-    return [value + slope * (at - x) for value, x in zip(values, covariates, strict=True)]
-
-
-def adjusted_interval(
-    numerators: Sequence[float],
-    denominators: Sequence[float],
-    of_numerators: Sequence[float],
-    of_denominators: Sequence[float],
-    quantile: float,
-) -> Interval | None:
-    """Return the possible ratios of two expectations, where the values follow a covariate each in its own way.
-
-    They are compared where the covariate has its mean over both; that this is a sample's mean moves both at once.
-    ``None`` where the covariate is not alike for both, so that it may depend on what is compared.
-    """
-    both = [*of_numerators, *of_denominators]
-    at, apart = fmean(both), abs(fmean(of_numerators) - fmean(of_denominators))
-    moved = variance(both) / len(both)
-    if apart > ALIKE * math.sqrt((variance(of_numerators) + variance(of_denominators)) / len(of_numerators)):
-        return None
-    one, other = _slope(numerators, of_numerators), _slope(denominators, of_denominators)
-    over, of_over = value_at(numerators, of_numerators, at)
-    under, of_under = value_at(denominators, of_denominators, at)
-    if over <= 0 or under <= 0:
-        return None
-    return ratio_bounds(
-        (over, of_over + moved * one**2), (under, of_under + moved * other**2), moved * one * other, quantile
-    )
-
-
-def _squares(values: Sequence[float]) -> float:
-    """Return the sum of the squared deviations from the mean; 0 where rounding makes them."""
-    mean = fmean(values)
-    squares = sum((value - mean) ** 2 for value in values)
-    return squares if squares > len(values) * (EQUAL * mean) ** 2 else 0.0
-
-
-def _slope(values: Sequence[float], covariates: Sequence[float]) -> float:
-    """Return the slope of the line of least squares; 0 where the covariate does not vary."""
-    mean, centre, squares = fmean(values), fmean(covariates), _squares(covariates)
-    products = sum((x - centre) * (y - mean) for x, y in zip(covariates, values, strict=True))
-    return products / squares if squares else 0.0
-
-
 def ratio_bounds(
     numerator: tuple[float, float], denominator: tuple[float, float], covariance: float, quantile: float
 ) -> Interval | None:
@@ -301,11 +233,7 @@ def alpha_of(number: int) -> float:
 
 
 def sequential_interval(
-    rates: Sequence[float],
-    others: Sequence[float],
-    alpha: float,
-    planned: int = MAX_ROUNDS,
-    covariates: Covariates | None = None,
+    rates: Sequence[float], others: Sequence[float], alpha: float, planned: int = MAX_ROUNDS
 ) -> Interval | None:
     """Return the interval of the ratio of two means, from pairs, that may be looked at after every pair.
 
@@ -313,31 +241,16 @@ def sequential_interval(
     before the first test. ``None`` below ``LEAST_ROUNDS`` pairs. On a machine that slows down the mean of ``others`` is
     hardly known, but each pair may still tell. Then the interval is of the geometric mean of the pairs' ratios, wide
     enough to hold the ratio of the means.
-
-    ``covariates`` are what both rates follow; pairs for which they are not known are left out, and it is ``None`` below
-    ``LEAST_ADJUSTED`` of the others. It is wide enough to hold the ratio of the means as they are.
     """
     if len(rates) < LEAST_ROUNDS:
         return None
-    ratio = fmean(rates) / fmean(others)
-    if covariates is None:
-        limit = bound(len(rates), alpha, planned)
-        if interval := fieller_interval(rates, others, limit):
-            return interval
-        logarithms = [math.log(rate / other) for rate, other in zip(rates, others, strict=True)]
-        width = limit * math.sqrt(variance(logarithms) / len(rates))
-        low, high = math.exp(fmean(logarithms) - width), math.exp(min(HUGE, fmean(logarithms) + width))
-        return min(low, ratio), max(high, ratio)
-    known = [
-        (rate, other, one, two)
-        for rate, other, one, two in zip(rates, others, *covariates, strict=True)
-        if one is not None and two is not None
-    ]
-    if len(known) < LEAST_ADJUSTED:
-        return None
-    one, two, of_one, of_two = ([pair[place] for pair in known] for place in range(4))
-    found = adjusted_interval(one, two, of_one, of_two, bound(len(known), alpha, planned, fitted=2))
-    return found and (min(found[0], ratio), max(found[1], ratio))
+    limit = bound(len(rates), alpha, planned)
+    if interval := fieller_interval(rates, others, limit):
+        return interval
+    ratio, logarithms = fmean(rates) / fmean(others), [math.log(a / b) for a, b in zip(rates, others, strict=True)]
+    width = limit * math.sqrt(variance(logarithms) / len(rates))
+    low, high = math.exp(fmean(logarithms) - width), math.exp(min(HUGE, fmean(logarithms) + width))
+    return min(low, ratio), max(high, ratio)
 
 
 def chance_of_gain(
@@ -363,17 +276,15 @@ def chance_of_gain(
 
 
 @lru_cache(maxsize=1024)
-def bound(rounds: int, alpha: float, planned: int = MAX_ROUNDS, fitted: int = 1) -> float:
+def bound(rounds: int, alpha: float, planned: int = MAX_ROUNDS) -> float:
     """Return the value that Student's t must exceed after so many rounds for a gain to be proven.
-
-    ``fitted`` are the parameters that were fitted to the rates: a mean, or a line.
 
     The bounds of a normal random walk, as probabilities that a single test would have, carried over to Student's t
     (Jennison and Turnbull, Group Sequential Methods, 4.4).
     """
     computed = MAX_ROUNDS * math.ceil(rounds / MAX_ROUNDS)  # all at once, as they follow from one another
     score = _normal_bounds(computed, alpha, planned)[rounds - LEAST_ROUNDS]
-    return student_quantile(NormalDist().cdf(score), rounds - fitted)
+    return student_quantile(NormalDist().cdf(score), rounds - 1)
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from autotune.stats import (
-    adjusted,
     around,
     autocorrelated_half_width,
     half_width,
@@ -19,7 +18,6 @@ from autotune.stats import (
     mser_truncation,
     ratio_interval,
     student_quantile,
-    value_at,
 )
 
 
@@ -170,34 +168,3 @@ def test_three_values_are_always_kept(values: list[float]) -> None:
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(-6, 6))
 def test_the_unit_does_not_matter(values: list[int], power: int) -> None:
     assert mser_truncation([value * 2.0**power for value in values]) == mser_truncation([float(v) for v in values])
-
-
-# --- rates that follow a covariate ---
-
-
-@given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-3, 3), st.integers(3, 20))
-def test_a_line_is_found_and_nothing_is_left_of_its_spread(start: float, slope: float, at: float, count: int) -> None:
-    covariates = [index / 3 for index in range(count)]
-    values = [start + slope * x for x in covariates]
-    mean, variance = value_at(values, covariates, at)
-    assert mean == pytest.approx(start + slope * at, abs=1e-9)
-    assert variance == pytest.approx(0.0, abs=1e-12)
-    assert adjusted(values, covariates, at) == pytest.approx([mean] * count, abs=1e-9)
-
-
-@given(st.lists(st.floats(1, 100), min_size=3, max_size=20), st.floats(0, 2))
-def test_where_the_covariate_is_always_the_same_it_says_nothing(values: list[float], always: float) -> None:
-    covariates = [always] * len(values)
-    assert adjusted(values, covariates, 7.0) == values
-    mean, variance = value_at(values, covariates, 7.0)
-    assert mean == pytest.approx(fmean(values))
-    assert variance == pytest.approx(sum((v - mean) ** 2 for v in values) / (len(values) - 2) / len(values), abs=1e-9)
-
-
-def test_the_variance_at_a_value_is_that_of_many_fits() -> None:
-    chance = np.random.default_rng(0)
-    covariates = [0.0, 0.0, 0.1, 0.9, 1.0, 1.0, 0.5]
-    drawn = (5 - 3 * np.array(covariates) + chance.normal(0, 1, 7) for _ in range(4000))
-    fits = [value_at(values.tolist(), covariates, 0.8) for values in drawn]
-    assert np.mean([mean for mean, _ in fits]) == pytest.approx(5 - 3 * 0.8, abs=0.05)
-    assert np.mean([variance for _, variance in fits]) == pytest.approx(np.var([mean for mean, _ in fits]), rel=0.1)

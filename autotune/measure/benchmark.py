@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from autotune.config import Config
 from autotune.host import inspect_host
-from autotune.measure.conditions import conditions_between, foreign_demand, snapshot
+from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, begin_anywhere, open_stream
 from autotune.measure.process_memory import (
@@ -48,15 +48,12 @@ def measure(
     try:
         run.advance(1)
         memory, retries = sample_memory(stream.produced, known), device.allocator_retries
-        wanted = foreign_demand(job=group.job)
         before = snapshot(job=group.job)
         run.settle()
         window = run.fill()
         gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
         ended = snapshot(job=group.job)
-        wanted_by_now = foreign_demand(job=group.job) if wanted else None
-        demand = wanted_by_now.cpus_since(wanted) if wanted and wanted_by_now else None
-        conditions = conditions_between(before, ended, gpu, demand)
+        conditions = conditions_between(before, ended, gpu)
         conditions = replace(conditions, allocator_retries=device.allocator_retries - retries)
         after = sample_memory(stream.produced, known, stream.workers)
         everybody = group.gather(stream.digests)

@@ -28,13 +28,8 @@ SENDERS = ("QueueFeederThread", "(_serve)")
 """Ends of the names of threads in which multiprocessing sends objects and files."""
 SENDER = "sender"
 """The name that these get in the system."""
-MOST_THREADS = 5000
-"""Threads of others above which their demand is not read."""
 LEAST_READ = 2**20
 """Bytes below which next to nothing was read: then it does not matter where from."""
-SEEN, NOISE = 1.2, 0.1
-"""Factor, and CPUs, by which the use of others may exceed the demand that was seen. Beyond that some are hidden: in
-another container, on another machine, or gone within the window."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 T = TypeVar("T")
@@ -90,10 +85,8 @@ def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
     )
 
 
-def conditions_between(
-    begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None, demand: float | None = None
-) -> Conditions:
-    """Return the conditions between two moments; ``demand`` are the CPUs that others wanted."""
+def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None) -> Conditions:
+    """Return the conditions between two moments."""
     seconds = end.clock - begin.clock
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
@@ -114,45 +107,7 @@ def conditions_between(
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
         gpu_slowdowns=gpu.slowdowns if gpu else (),
         allocator_retries=0,
-        foreign_demand=demand if demand is not None and foreign <= SEEN * demand + NOISE else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The demand of other processes by one moment: CPU seconds that they used or waited for."""
-
-    clock: float
-    """Seconds."""
-    wanted: dict[str, float]
-    """Of each of their threads."""
-
-    def cpus_since(self, begin: Demand) -> float:
-        """Return the average CPUs wanted by others, without threads that have ended."""
-        wanted = (max(0.0, seconds - begin.wanted.get(thread, 0.0)) for thread, seconds in self.wanted.items())
-        return sum(wanted) / (self.clock - begin.clock)
-
-
-def foreign_demand(root: Path = Path("/"), job: int | None = None) -> Demand | None:
-    """Read the others' demand for CPUs; ``None`` where the system does not say, or has too many threads.
-
-    Takes some milliseconds, so outside of a window. On a part of the CPUs nobody knows which ones they wanted.
-    """
-    if len(_cpus()) < (os.cpu_count() or 1):
-        return None
-    own = {process.pid for process in process_tree(job)}
-    begin, wanted = time.perf_counter(), dict[str, float]()
-    for process in os.listdir(root / "proc"):
-        if not process.isdigit() or int(process) in own:
-            continue
-        with contextlib.suppress(OSError):  # it has ended
-            for thread in os.listdir(root / "proc" / process / "task"):
-                fields = text_of(root / "proc" / process / "task" / thread / "schedstat").split()
-                if len(fields) >= 2:
-                    wanted[thread] = (int(fields[0]) + int(fields[1])) / 1e9
-        if len(wanted) > MOST_THREADS:
-            return None
-    return Demand(begin, wanted) if wanted else None
 
 
 def _share(begin: float | None, end: float | None, seconds: float) -> float | None:

@@ -88,7 +88,6 @@ COLUMNS = {
     "loss": Column("", "the last loss of the window"),
     "own_cpus": Column("CPUs", "used by training process and workers"),
     "foreign_cpus": Column("CPUs", "used by everything else"),
-    "foreign_demand": Column("CPUs", "wanted by everything else: used and waited for"),
     "cpus": Column("CPUs", "that the process may be scheduled on"),
     "is_crowded": Column("", "whether others took CPUs that the measurement could have used"),
     "run_queue_share": Column("", "share of the window in which the main thread was ready and had no CPU"),

@@ -248,11 +248,9 @@ def _disturbances(confirmation: Confirmation | None, course: Course) -> Iterator
     """Yield what others did to the confirming measurements, and why some gave no rate."""
     trials, best = course.confirmations, confirmation.answer if confirmation else None
     if crowded := _crowded(course):
-        is_adjusted = confirmation and best is not None and confirmation.demands(best)
         yield (
             f"other processes disturbed {len(crowded)} of {len(trials)} confirming measurements "
-            f"({crowded[-1].crowd_text}), which "
-            + ("are compared at equal load" if is_adjusted else "makes the interval wider")
+            f"({crowded[-1].crowd_text}), which makes the interval wider"
         )
     failed = [trial for trial in trials if trial.measurement is None]
     without = [trial.attempt.message for trial in failed if trial.outcome is Outcome.SUSPECT]

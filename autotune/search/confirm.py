@@ -6,7 +6,7 @@ import math
 import random
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from statistics import fmean
@@ -16,10 +16,8 @@ from autotune.config import Config
 from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
 from autotune.result import Finalist
 from autotune.stats import (
-    LEAST_ADJUSTED,
     LEAST_ROUNDS,
     MAX_ROUNDS,
-    Covariates,
     Interval,
     alpha_of,
     around,
@@ -40,8 +38,7 @@ UNLIKELY = 0.1
 ROUNDS_TO_DROP = 2
 """After each so many rounds the finalist that is least likely to be the answer is measured no more."""
 LEAST_CROWDED = 0.25
-"""Share of the first rounds' measurements during which others took the CPUs, from which rates are compared for the same
-demand of others."""
+"""Share of the first rounds' measurements during which others took the CPUs, from which rates are compared as such."""
 LEAST_MEASUREMENTS = {3: 48, 2: 32}
 """Measurements that there must be time for, for so many finalists. In simulations of thirty configurations five
 finalists were no better than three."""
@@ -55,6 +52,8 @@ LEAST_FOR_TWO = 36
 better; with less, more rounds are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
+BASELINE = -1
+"""The baseline's place among the finalists."""
 HasTime = Callable[[float, int], bool]
 """Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
@@ -68,7 +67,7 @@ class Place(NamedTuple):
     """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
     ``None`` for the baseline."""
     planned: int | None = None
-    """Rounds over which most of its chance of a false claim is spent; ``None`` until known."""
+    """Rounds over which most of the chance of a false claim is spent; ``None`` until known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +93,6 @@ class Entry:
     """Its configuration."""
     number: int
     """Its number among all that were ever compared with the baseline: it decides the chance of a false claim."""
-    planned: int | None = None
-    """Rounds over which most of that chance is spent; ``None``, which counts as ``MAX_ROUNDS``, until known."""
     is_running: bool = True
     """Whether it is measured in the next round: it was not dropped and has not failed."""
     has_failed: bool = False
@@ -141,7 +138,9 @@ class Confirmation:
     finalists: tuple[Entry, ...]
     """The finalists of this run, the cheapest first, then those of earlier rounds alone."""
     rounds: tuple[Round, ...]
-    """The complete rounds, whatever others did meanwhile; at least one."""
+    """The complete rounds, whatever others did meanwhile."""
+    planned: int | None = None
+    """Rounds over which most of the chance of a false claim is spent; ``None``, as ``MAX_ROUNDS``, until known."""
 
     @property
     def answer(self) -> int | None:
@@ -226,9 +225,8 @@ class Confirmation:
 
         ``None`` below three rounds.
         """
-        entry = self.finalists[index]
-        planned = entry.planned or MAX_ROUNDS
-        return sequential_interval(*self._pairs(index), alpha_of(entry.number), planned, self.demands(index))
+        alpha = alpha_of(self.finalists[index].number)
+        return sequential_interval(*self._pairs(index), alpha, self.planned or MAX_ROUNDS)
 
     def chance(self, index: int) -> float:
         """Return the probability that a finalist is faster than the baseline."""
@@ -239,17 +237,6 @@ class Confirmation:
         """Whether others took the CPUs in the first rounds; decided there, before the first test."""
         first = [each for one in self.rounds[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists.values())]
         return sum(each.conditions.is_crowded for each in first) >= LEAST_CROWDED * len(first)
-
-    def demands(self, index: int) -> Covariates | None:
-        """Return the CPUs that others wanted beside a finalist and the baseline; ``None`` where they do not matter.
-
-        They do where others took CPUs, and their demand is known from the first rounds on.
-        """
-        measured = self._measured(index)
-        ours, others = [_demand(each) for each, _ in measured], [_demand(*one.baselines) for _, one in measured]
-        is_known = None not in (*ours[:LEAST_ROUNDS], *others[:LEAST_ROUNDS])
-        is_planned = (self.finalists[index].planned or MAX_ROUNDS) >= LEAST_ADJUSTED
-        return (ours, others) if self.is_crowded and is_known and is_planned else None
 
     @property
     def found(self) -> tuple[Finalist, ...]:
@@ -344,18 +331,25 @@ def confirm(
     ``on_interrupt`` is given.
     """
     compared = [trial for trial in history if trial.kind == "confirm" and trial.round]
-    kept = list(_kept_rounds(compared, baseline, fits))
-    entries = _entries(compared, finalists, entering, {trial.config for trial in compared if has_failed(trial, fits)})
-    entries = [entry for entry in entries if entry.config in finalists or may_answer(entry.config)]
-    given = len(finalists)
-    rounds = _Rounds(runner, baseline, entries, given, kept, next_request, has_time, baselines, seed, fits, on_attempt)
+    known = [
+        entry
+        for entry in _entries(compared, finalists, entering, fits)
+        if entry.config in finalists or may_answer(entry.config)
+    ]
+    found = Confirmation(
+        baseline_config=baseline,
+        finalists=tuple(known),
+        rounds=tuple(_kept_rounds(compared, baseline, fits)),
+        planned=next((trial.planned for trial in compared if trial.planned), None),  # the first, whoever fixed it
+    )
+    rounds = _Rounds(runner, found, len(finalists), next_request, has_time, baselines, seed, fits, on_attempt)
     try:
         rounds.run()
     except KeyboardInterrupt:
         if on_interrupt is None:
             raise
         on_interrupt()
-    return rounds.confirmation
+    return rounds.found if rounds.found.rounds else None
 
 
 def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
@@ -366,26 +360,24 @@ def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
 
 
 def _entries(
-    compared: Sequence[Trial], finalists: Sequence[Config], entering: Sequence[Config], failed: Set[Config]
-) -> list[Entry]:
-    """Return the entries of this run's finalists, in their order, then those of earlier rounds alone."""
+    compared: Sequence[Trial],
+    finalists: Sequence[Config],
+    entering: Sequence[Config],
+    fits: Callable[[Measurement], bool],
+) -> Iterator[Entry]:
+    """Yield the entries of this run's finalists, in their order, then those of earlier rounds alone."""
+    failed = {trial.config for trial in compared if has_failed(trial, fits)}
     numbers = {trial.config: trial.entry for trial in compared if trial.entry is not None}
     for config in (*entering, *finalists):
         numbers.setdefault(config, max(numbers.values(), default=-1) + 1)
-    planned: dict[Config, int] = {}
-    for trial in compared:
-        if trial.planned is not None:
-            planned.setdefault(trial.config, trial.planned)  # what was fixed first, whoever did
-    return [
-        Entry(
+    for config in dict.fromkeys((*finalists, *numbers)):
+        is_out = config in failed
+        yield Entry(
             config=config,
             number=numbers[config],
-            planned=planned.get(config),
-            is_running=config in finalists and config not in failed,
-            has_failed=config in failed,
+            is_running=config in finalists and not is_out,
+            has_failed=is_out,
         )
-        for config in dict.fromkeys((*finalists, *numbers))
-    ]
 
 
 def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Measurement], bool]) -> Iterator[Round]:
@@ -395,10 +387,11 @@ def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Me
         if trial.config == baseline or not has_failed(trial, fits):
             members[trial.round].append(trial)
     for trials in members.values():
-        again = [trial.measurement for trial in trials if trial.config == baseline and trial.measurement]
-        of = {trial.config: trial.measurement for trial in trials if trial.config != baseline and trial.measurement}
-        if again and of and all(trial.measurement for trial in trials):
-            yield Round(baselines=tuple(again), finalists=of)
+        measured = [(trial.config, trial.measurement) for trial in trials if trial.measurement]
+        again = tuple(each for config, each in measured if config == baseline)
+        of = {config: each for config, each in measured if config != baseline}
+        if again and of and len(measured) == len(trials):
+            yield Round(baselines=again, finalists=of)
 
 
 @dataclass(slots=True)
@@ -406,12 +399,10 @@ class _Rounds:
     """The rounds as they go on."""
 
     runner: Runner
-    baseline: Config
-    finalists: list[Entry]
+    found: Confirmation
+    """The results so far, first those on record."""
     given: int
-    """How many of them are this run's."""
-    complete: list[Round]
-    """The complete rounds, those on record first."""
+    """How many of its finalists are this run's."""
     next_request: Callable[[], Request]
     has_time: HasTime
     baselines: int
@@ -420,110 +411,92 @@ class _Rounds:
     on_attempt: Callable[[Config, Attempt, Place], None]
     _name: str = field(default_factory=lambda: secrets.token_hex(4))
     _tried: int = 0
-    _added: int = 0
     _longest: float = 0.0
 
-    BASELINE = -1
-
-    @property
-    def confirmation(self) -> Confirmation | None:
-        """The results of the rounds so far."""
-        if not self.complete:
-            return None
-        return Confirmation(baseline_config=self.baseline, finalists=tuple(self.finalists), rounds=tuple(self.complete))
-
-    @property
-    def _running(self) -> list[int]:
-        return [index for index, entry in enumerate(self.finalists) if entry.is_running]
-
     def run(self) -> None:
+        """Measure rounds; in each second one the order is reversed."""
         generator, order = random.Random(self.seed), list[int]()
-        while self._running and self._goes_on():
-            parts = [self.BASELINE] * self.baselines + self._running
+        known = len(self.found.rounds)
+        while self._goes_on(known + MAX_ROUNDS):
+            self._plan()
+            parts = [BASELINE] * self.baselines + self._running
             is_drawn = self._tried % 2 == 0
             order = generator.sample(parts, len(parts)) if is_drawn else [p for p in order[::-1] if p in parts]
             if not self._measure(order):
                 return
             self._tried += 1
-            if self._added and self._tried % ROUNDS_TO_DROP == 0 and (found := self.confirmation):
-                self._change([found.drop] if found.drop is not None else [], is_running=False)
+            slowest = self.found.drop if len(self.found.rounds) > known else None
+            if slowest is not None and self._tried % ROUNDS_TO_DROP == 0:
+                self._change([slowest], is_running=False)
 
-    def _goes_on(self) -> bool:
-        found = self.confirmation
-        is_clear = found is not None and found.is_clear
-        needed = len(self._running) + self.baselines
-        return self._added < MAX_ROUNDS and not is_clear and self.has_time(needed, self._tried)
+    @property
+    def _running(self) -> list[int]:
+        return [index for index, entry in enumerate(self.found.finalists) if entry.is_running]
 
-    def _change(self, indices: Iterable[int], **changes: Any) -> None:
-        for index in indices:
-            self.finalists[index] = replace(self.finalists[index], **changes)
+    def _goes_on(self, most: int) -> bool:
+        running = self._running
+        is_open = running and len(self.found.rounds) < most and not self.found.is_clear
+        return bool(is_open) and self.has_time(len(running) + self.baselines, self._tried)
 
     def _plan(self) -> None:
-        """Fix, before the first test of each, over how many rounds its chance is spent: as many as fit the time."""
-        parts, tried = 1 + self.baselines, max(1, self._tried)
-        for index in self._running:
-            entry = self.finalists[index]
-            done = sum(entry.config in one.finalists for one in self.complete)
-            if entry.planned is None and done >= LEAST_ROUNDS - 1:
-                possible = next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
-                most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible
-                self._change([index], planned=min(MAX_ROUNDS, max(LEAST_ROUNDS, most)))
+        """Fix, before the first test in the study, over how many rounds chances are spent: as many as fit the time."""
+        done = max((self.found.rounds_of(index) for index in self._running), default=0)
+        if self.found.planned is None and done >= LEAST_ROUNDS - 1:
+            parts, tried = 1 + self.baselines, max(1, self._tried)
+            possible = next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
+            most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible
+            self.found = replace(self.found, planned=min(MAX_ROUNDS, max(LEAST_ROUNDS, most)))
+
+    def _change(self, indices: Sequence[int], **changes: Any) -> None:
+        entries = self.found.finalists
+        changed = (replace(each, **changes) if i in indices else each for i, each in enumerate(entries))
+        self.found = replace(self.found, finalists=tuple(changed))
 
     def _measure(self, order: Sequence[int]) -> bool:
         """Measure one round; return whether there may be another."""
-        self._plan()
         again, of = list[Measurement](), dict[Config, Measurement]()
         for part in order:
-            attempt = self._attempt(part)
+            config, attempt = self._attempt(part)
             found = attempt.measurement
-            if found is not None and part < 0:
+            if found is not None and part == BASELINE:
                 again.append(found)
             elif found is not None and self.fits(found):
-                of[self.finalists[part].config] = found
+                of[config] = found
             elif found is None and attempt.outcome is Outcome.SUSPECT:
                 return True  # for a reason outside of it: this round does not count
-            elif part < 0 or (attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest):
+            elif part == BASELINE or (
+                attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest
+            ):
                 return False  # it was not stuck: the time was over
             else:
                 self._strike(part, attempt.outcome)
-                if not self._running:
-                    return self._revive()
+                if not self._running:  # those that were dropped go on
+                    sound = [i for i in range(self.given) if not self.found.finalists[i].has_failed]
+                    self._change(sound, is_running=True)
+                    return True
         if of:
-            self.complete.append(Round(baselines=tuple(again), finalists=of))
-            self._added += 1
+            complete = Round(baselines=tuple(again), finalists=of)
+            self.found = replace(self.found, rounds=(*self.found.rounds, complete))
         return True
 
-    def _attempt(self, part: int) -> Attempt:
+    def _attempt(self, part: int) -> tuple[Config, Attempt]:
         """Measure a finalist or the baseline, and tell of it."""
-        name = f"{self._name}-{self._tried}"
-        config, place = self.baseline, Place(name, None)
-        if part >= 0:
-            entry = self.finalists[part]
-            config, place = entry.config, Place(name, entry.number, entry.planned)
+        config, entry = self.found.baseline_config, None
+        if part != BASELINE:
+            config, entry = self.found.finalists[part].config, self.found.finalists[part].number
         attempt = self.runner.measure(config, replace(self.next_request(), seed=self.seed + 1 + self._tried))
-        self.on_attempt(config, attempt, place)
+        self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry, self.found.planned))
         if attempt.measurement is not None:
             self._longest = max(self._longest, attempt.seconds)
-        return attempt
+        return config, attempt
 
     def _strike(self, index: int, outcome: Outcome) -> None:
         """Stop measuring a failed finalist; where its precision failed, all others in the same precision too.
 
         A finalist that fails with options may not fail without them.
         """
-        failed, struck = self.finalists[index].config, [index]
+        failed, struck = self.found.finalists[index].config, [index]
         if outcome is Outcome.NUMERICS and failed.amp != "off":
-            configs = ((i, self.finalists[i].config) for i in self._running)
+            configs = ((i, self.found.finalists[i].config) for i in self._running)
             struck = [i for i, one in configs if one.amp == failed.amp and set(failed.options) <= set(one.options)]
         self._change(struck, is_running=False, has_failed=True)
-
-    def _revive(self) -> bool:
-        """Go on with the dropped finalists, where all others have failed; return whether there are some."""
-        self._change((i for i in range(self.given) if not self.finalists[i].has_failed), is_running=True)
-        return bool(self._running)
-
-
-def _demand(*measurements: Measurement) -> float | None:
-    """Return the CPUs that others wanted on average meanwhile; ``None`` where unknown."""
-    known = [each.conditions.foreign_demand for each in measurements if each.conditions.foreign_demand is not None]
-    return fmean(known) if len(known) == len(measurements) else None

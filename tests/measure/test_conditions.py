@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +9,7 @@ import pytest
 from torch import nn
 
 from autotune.config import Config
-from autotune.measure.conditions import Demand, GpuReading, Snapshot, conditions_between, foreign_demand, snapshot
+from autotune.measure.conditions import GpuReading, Snapshot, conditions_between, snapshot
 from autotune.measure.loader import open_stream
 from autotune.workload import Workload
 from tests.datasets import Squares
@@ -119,51 +116,6 @@ def test_counters_are_read_from_the_kernels_files_and_damaged_ones_count_nothing
     assert (now.waiting, now.pressure) == expected
     assert now.own > 0
     assert now.busy >= 0
-
-
-def test_what_others_want_is_what_they_use_and_wait_for() -> None:
-    begin, end = Demand(10.0, {"8": 1.0, "9": 4.0, "10": 7.0}), Demand(12.0, {"8": 2.5, "9": 4.0, "11": 0.5})
-    assert end.cpus_since(begin) == pytest.approx((1.5 + 0.5) / 2)  # 10 has ended, 11 has begun
-
-
-@pytest.mark.parametrize(("used", "is_known"), [(0.5, True), (1.0, True), (1.29, True), (1.5, False)])
-def test_where_others_use_more_than_they_were_seen_to_want_it_is_not_known(used: float, is_known: bool) -> None:
-    found = conditions_between(START, after(1.0, own=START.own, busy=START.busy + used), demand=1.0)
-    assert found.foreign_demand == (1.0 if is_known else None)
-
-
-def test_it_is_read_of_every_thread_of_others_and_of_none_of_ours_unless_there_are_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for process, thread, used in ((1, 1, 5), (1, 12, 7), (os.getpid(), os.getpid(), 100)):
-        folder = tmp_path / f"proc/{process}/task/{thread}"
-        folder.mkdir(parents=True)
-        (folder / "schedstat").write_text(f"{used}000000000 500000000 3\n")
-    (tmp_path / "proc/7").mkdir()  # it has just ended
-    found = foreign_demand(tmp_path)
-    assert found
-    assert found.wanted == {"1": 5.5, "12": 7.5}
-    monkeypatch.setattr("autotune.measure.conditions.MOST_THREADS", 0)
-    assert foreign_demand(tmp_path) is None
-
-
-def test_on_a_part_of_the_cpus_nobody_knows_which_ones_others_want(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.measure.conditions._cpus", lambda: {0})
-    assert foreign_demand() is None
-
-
-def test_a_thread_that_wants_a_cpu_is_seen() -> None:
-    """A process beside this one that computes all the time, on this very machine."""
-    if not Path("/proc/self/schedstat").exists() or (os.cpu_count() or 1) != 2:
-        pytest.skip("this system does not say what threads wait for")
-    script = "import os, time\nif os.fork() == 0:\n    end = time.time() + 1.5\n    while time.time() < end: pass\n"
-    before = foreign_demand()
-    subprocess.run([sys.executable, "-c", script], check=True)  # its child is not ours any more
-    time.sleep(1.0)
-    end = foreign_demand()
-    assert before
-    assert end
-    assert end.cpus_since(before) > 0.5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no names here")

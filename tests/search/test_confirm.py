@@ -256,7 +256,7 @@ def test_what_earlier_rounds_left_open_is_not_forgotten_where_there_is_no_gain()
 def test_what_is_not_allowed_any_more_or_takes_too_much_memory_is_no_answer_of_a_later_run() -> None:
     options: dict[str, Any] = {"finalists": (MIDDLE,), "history": THREE}
     elsewhere = confirmed(machine({MIDDLE: 0.1}), may_answer=lambda _: False, **options)
-    assert elsewhere.finalists == (Entry(config=MIDDLE, number=1, planned=MAX_ROUNDS),)  # what was spent stays spent
+    assert elsewhere.finalists == (Entry(config=MIDDLE, number=1),)  # what was spent stays spent
     smaller = confirmed(machine({MIDDLE: 0.1}), fits=lambda measured: measured.samples_per_second != 1200.0, **options)
     assert smaller.answer == 0
 
@@ -270,7 +270,7 @@ def test_the_chance_is_spent_over_the_rounds_that_there_is_time_for_at_the_third
         baselines=1,
         on_attempt=lambda config, attempt, place: seen.append(place.planned) if config == CHEAP else None,
     )
-    assert found.finalists[0].planned == planned
+    assert found.planned == planned
     assert seen == [None, None, *[planned] * (planned - 2)]
 
 
@@ -278,7 +278,7 @@ def test_what_was_planned_before_the_first_test_stays_planned() -> None:
     for planned, stays in ((5, 5), (None, MAX_ROUNDS)):  # earlier versions planned nothing
         history = [replace(trial, planned=planned) for trial in THREE]
         found = confirmed(machine({CHEAP: 0.02}, noise=0.2), rounds_only(2), history=history)
-        assert (found.finalists[0].planned or MAX_ROUNDS) == stays
+        assert (found.planned or MAX_ROUNDS) == stays
 
 
 def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dropped_keeps_its_own() -> None:
@@ -406,47 +406,6 @@ def test_what_fails_with_options_may_stand_without_them(failing: tuple[str, ...]
     found = tried(runner, rounds_only(3), [CHEAP, with_options], baselines=1)
     compared = found.rounds[-1].finalists if found else {}
     assert [config in compared for config in (CHEAP, with_options)] == measured
-
-
-# --- beside others that come and go ---
-
-
-@dataclass(kw_only=True)
-class Beside(SimulatedMachine):
-    """Others want a CPU of two while this measures, or none, by turns that are drawn; they cost more than half."""
-
-    wanted: Sequence[float] = ()
-    """The CPUs that they want during each measurement; drawn where there are no more."""
-    is_known: bool = True
-
-    def measure(self, config: Config, request: Request) -> Attempt:
-        number = len(self.calls)
-        found = super().measure(config, request)
-        measured = there(found.measurement)
-        wants = self.wanted[number] if number < len(self.wanted) else float(self._generator.random() < 0.5)
-        conditions = examples.conditions(
-            is_crowded=wants > 0.2, foreign_cpus=0.7 * wants, cpus=2, foreign_demand=wants if self.is_known else None
-        )
-        rate = measured.samples_per_second * (1 - (0.6 if config == BASELINE else 0.5) * wants)
-        return replace(found, payload=replace(measured, samples_per_second=rate, conditions=conditions))
-
-
-def beside(gain: float, **options: Any) -> Beside:
-    plain = machine(gain, noise=0.1)
-    return Beside(cost=plain.cost, noise=plain.noise, **options)
-
-
-def test_what_others_want_is_taken_out_of_the_rates() -> None:
-    def found_with(is_known: bool) -> list[Confirmation]:
-        runners = (beside(0.5, seed=seed, wanted=(1, 0, 1), is_known=is_known) for seed in range(6))
-        return [confirmed(runner, baselines=1) for runner in runners]
-
-    found, without = found_with(True), found_with(False)
-    assert all(map(proves, found))
-    assert sum(len(one.rounds) for one in found) < 0.8 * sum(len(one.rounds) for one in without)
-    for one in found:
-        low, high = there(one.interval(0))
-        assert low < one.speedup(0) < high
 
 
 # --- places of the epoch ---

@@ -130,9 +130,8 @@ def test_a_larger_gain_is_asked_for_as_if_the_others_were_so_much_faster(pairs: 
 # --- beside others that come and go ---
 
 
-def excludes(rates: Floats, others: Floats, demands: Floats) -> bool:
-    covariates = demands[0].tolist(), demands[1].tolist()
-    found = sequential_interval(rates.tolist(), others.tolist(), alpha_of(0), covariates=covariates)
+def excludes(rates: Floats, others: Floats) -> bool:
+    found = sequential_interval(rates.tolist(), others.tolist(), alpha_of(0))
     return found is not None and found[0] > 1
 
 
@@ -146,5 +145,5 @@ def test_what_others_want_makes_no_gain(slope: float) -> None:
         rates = 800 * (1 - 0.6 * mean) / (1 - slope * mean) * (1 - slope * wanted[0]) * noise[0]
         others = 800 * (1 - 0.6 * wanted[1]) * noise[1]
         rounds = range(LEAST_ROUNDS, MAX_ROUNDS + 1)
-        claims += any(excludes(rates[:count], others[:count], wanted[:, :count]) for count in rounds)
+        claims += any(excludes(rates[:count], others[:count]) for count in rounds)
     assert claims / 600 <= alpha_of(0) + 2 * math.sqrt(alpha_of(0) / 600)
