@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
@@ -104,6 +104,22 @@ def distribution(values: tuple[Any, ...]) -> IntDistribution | CategoricalDistri
     return CategoricalDistribution(values)
 
 
+class Seen(NamedTuple):
+    """The records of a study at one moment."""
+
+    trials: Sequence[FrozenTrial]
+    """All of its trials."""
+    attributes: Mapping[str, Any]
+    """Its system attributes: the setup and the looks."""
+    besides: int | None = None
+    """Number of a running trial that does not count."""
+
+
+def seen_in(study: Study, besides: int | None = None) -> Seen:
+    """Return the records of a study now."""
+    return Seen(study.get_trials(deepcopy=False), system_attributes(study), besides)
+
+
 class PredictiveSampler(BaseSampler):
     """Optuna sampler that predicts samples per second from looks at the parts of training, and from all trials.
 
@@ -125,29 +141,25 @@ class PredictiveSampler(BaseSampler):
 
     def forecast(self, study: Study) -> Forecast:
         """Return the whole space as it looks now. Raises ``ValueError`` where the baseline was not measured."""
-        return self.forecast_from(study.get_trials(deepcopy=False), system_attributes(study))
+        return self.forecast_from(seen_in(study))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the distributions of all knobs. Raises ``ValueError`` where the study minimizes its value."""
         if study.direction is not StudyDirection.MAXIMIZE:
             raise ValueError('the value is samples per second: create the study with direction="maximize"')
-        trials, attributes = study.get_trials(deepcopy=False), system_attributes(study)
-        setup = self.setup(trials, attributes)
-        if setup is None:
-            return {}
-        return dict(setup.distributions) if SETUP in attributes else rates.knobs_of(trials)
+        seen = seen_in(study)
+        if SETUP in seen.attributes:
+            return dict(self.setup(seen).distributions)
+        return rates.knobs_of(seen.trials) if rates.trials_of(seen.trials) else {}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the parameters of the baseline in a new study, then those that are likely to win most."""
-        if not search_space:
-            return {}
-        trials, attributes = study.get_trials(deepcopy=False), system_attributes(study)
-        setup, config = self.setup(trials, attributes), self.proposal(trials, attributes, trial.number)
-        if setup is None or config is None:
-            return {}
-        return {name: value for name, value in setup.settings(config).items() if name in search_space}
+        seen = seen_in(study, trial.number)
+        config = self.proposal(seen) if search_space else None
+        settings = {} if config is None else self.setup(seen).settings(config)
+        return {name: value for name, value in settings.items() if name in search_space}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -155,45 +167,36 @@ class PredictiveSampler(BaseSampler):
         """Return the value of a parameter that is no knob, or of a knob where no configuration could win."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
-    def proposal(
-        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
-    ) -> Config | None:
+    def proposal(self, seen: Seen) -> Config | None:
         """Return the next configuration to measure, or ``None`` when none is left that could win.
 
         Where nothing beside the baseline has given a number, the most promising one even though it may not win.
         """
-        observations = self.observations(trials, attributes, besides)
+        observations = self.observations(seen)
         if not observations.trials:
-            return self._known_setup(trials, attributes).space.base
-        forecast = self.forecast_from(trials, attributes, besides)
+            return self.setup(seen).space.base
+        forecast = self.forecast_from(seen)
         proposal = forecast.proposal()
         return proposal if proposal or rivals(observations, forecast) else forecast.most_promising()
 
-    def forecast_from(
-        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
-    ) -> Forecast:
-        """Return the forecast from a study's trials and system attributes, ``besides`` as in ``observations``."""
-        found = self.observations(trials, attributes, besides)
+    def forecast_from(self, seen: Seen) -> Forecast:
+        """Return the forecast from a study's records."""
+        found = self.observations(seen)
         if self._forecast is None or self._forecast[0] != found:
-            self._forecast = found, forecast_of(found, self._known_setup(trials, attributes).space)
+            self._forecast = found, forecast_of(found, self.setup(seen).space)
         return self._forecast[1]
 
-    def observations(
-        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any], besides: int | None = None
-    ) -> Observations:
-        """Return all measurements in a study; the running trial of number ``besides`` does not count.
-
-        Raises ``ValueError`` where a record is damaged.
-        """
-        setup, looks = self._known_setup(trials, attributes), looks_of(attributes, self._looks)
-        if SETUP in attributes:
-            records = (self._record(each) for each in trials if is_record(each))
+    def observations(self, seen: Seen) -> Observations:
+        """Return all measurements in a study. Raises ``ValueError`` where a record is damaged."""
+        setup, looks = self.setup(seen), looks_of(seen.attributes, self._looks)
+        if SETUP in seen.attributes:
+            records = (self._record(each) for each in seen.trials if is_record(each))
             ended = tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial))
-            claimed = tuple(config for _, config in running(setup, trials, besides))
+            claimed = tuple(config for _, config in running(setup, seen.trials, seen.besides))
         else:
-            ended = rates.trials_of(trials)
+            ended = rates.trials_of(seen.trials)
             looks = rates.looks_at(ended, setup.facts.amp_modes, looks)
-            claimed = rates.configs_of_running(trials, besides)
+            claimed = rates.configs_of_running(seen.trials, seen.besides)
         return Observations(
             facts=setup.facts,
             host=setup.host.for_rank(setup.space.base.ranks),
@@ -210,25 +213,24 @@ class PredictiveSampler(BaseSampler):
             self._trials[frozen.number] = known = frozen.datetime_complete, trial_of(frozen)
         return known[1]
 
-    def setup(self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Setup | None:
-        """Return the setup of a study; of one of the reader's own from the parameters of its trials, if there are."""
-        document = attributes.get(SETUP) or rates.knobs_of(trials)
-        if not attributes.get(SETUP) and not rates.trials_of(trials):
-            return None
+    def setup(self, seen: Seen) -> Setup:
+        """Return the setup of a study; of one of the reader's own from the parameters of its trials.
+
+        Raises ``ValueError`` where none of them has a rate.
+        """
+        document = seen.attributes.get(SETUP) or rates.knobs_of(seen.trials)
         if self._setup is None or self._setup[0] != document:
-            self._setup = document, Setup.of(document) if SETUP in attributes else self._setup_of(trials)
+            is_ours = SETUP in seen.attributes
+            self._setup = document, Setup.of(document) if is_ours else _setup_of_rates(seen.trials)
         return self._setup[1]
 
-    def _known_setup(self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Setup:
-        setup = self.setup(trials, attributes)
-        if setup is None:
-            raise ValueError("the study holds no trial with a rate")
-        return setup
 
-    def _setup_of(self, trials: Sequence[FrozenTrial]) -> Setup:
-        """Return the setup of a study whose trials hold parameters and rates alone."""
-        host, space = inspect_host(), rates.space_of(trials)
-        return Setup(space=space, facts=rates.facts_of(host, space), host=host)
+def _setup_of_rates(trials: Sequence[FrozenTrial]) -> Setup:
+    """Return the setup of a study whose trials hold parameters and rates alone."""
+    if not rates.trials_of(trials):
+        raise ValueError("the study holds no trial with a rate")
+    host, space = inspect_host(), rates.space_of(trials)
+    return Setup(space=space, facts=rates.facts_of(host, space), host=host)
 
 
 def make_sampler(given: str | BaseSampler, seed: int) -> BaseSampler:

@@ -24,7 +24,7 @@ from autotune.result import Landscape, Result
 from autotune.search.feasibility import reason_against
 from autotune.search.forecast import Forecast, cost, landscape
 from autotune.search.observations import GAIN, Observations
-from autotune.search.sampler import PredictiveSampler, Setup, add_look, rivals, running
+from autotune.search.sampler import PredictiveSampler, Seen, Setup, add_look, rivals, running
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
 from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_result, write_trial
@@ -74,23 +74,22 @@ class TuningStudy:
     @property
     def observations(self) -> Observations:
         """All measurements so far."""
-        return self._predictive.observations(*self._seen)
+        return self._predictive.observations(self._seen)
 
     @property
-    def _seen(self) -> tuple[tuple[FrozenTrial, ...], Any, int | None]:
+    def _seen(self) -> Seen:
         own = None if self._asked is None else self._asked.number
-        return self._storage.trials, self._storage.attributes, own
+        return Seen(self._storage.trials, self._storage.attributes, own)
 
     @property
     def others(self) -> list[tuple[str, Config]]:
         """Others who share the study, and the configuration that each is measuring now."""
-        trials, _, own = self._seen
-        return running(self.setup, trials, own)
+        return running(self.setup, self._seen.trials, self._seen.besides)
 
     @property
     def forecast(self) -> Forecast:
         """The whole space as it looks now; only after the baseline was measured."""
-        return self._predictive.forecast_from(*self._seen)
+        return self._predictive.forecast_from(self._seen)
 
     @property
     def best(self) -> Trial | None:
@@ -290,7 +289,7 @@ class TuningStudy:
     @property
     def _next(self) -> Config | None:
         """The next point to measure: the baseline, then the point that is likely to win most."""
-        return self._predictive.proposal(*self._seen)
+        return self._predictive.proposal(self._seen)
 
     def may_answer(self, config: Config) -> bool:
         """Return whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""

@@ -21,7 +21,7 @@ from autotune.messages import Messages
 from autotune.records import Outcome, Probe, Request
 from autotune.search.loop import Search
 from autotune.search.rates import space_of
-from autotune.search.sampler import Setup, distribution, make_sampler
+from autotune.search.sampler import Seen, Setup, distribution, make_sampler
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 from tests import examples
@@ -212,7 +212,7 @@ def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: P
     asked, _ = study.ask() or (None, None)
     setup = Setup(facts=FACTS, host=host(), memory_limit=study.setup.memory_limit, space=SPACE)
     assert setup.config(copy.ask(dict(setup.distributions)).params) == asked
-    assert len(copy.sampler.observations(copy.get_trials(), study._storage.attributes).probes) == 3  # type: ignore[attr-defined]
+    assert len(copy.sampler.observations(Seen(copy.get_trials(), study._storage.attributes)).probes) == 3  # type: ignore[attr-defined]
 
 
 def test_the_setup_comes_back_from_a_study_as_it_was() -> None:
