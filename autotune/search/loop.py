@@ -62,13 +62,9 @@ class Search:
     """One search over one space."""
 
     runner: Runner
-    """Measures."""
     study: TuningStudy
-    """Decides the next configuration and records its outcome."""
     budget: Budget
-    """The time that is left."""
     messages: Messages
-    """Hear of every step."""
     max_trials: int | None = None
     """Most trials, where the user gave a number."""
     sleep: Callable[[float], object] = time.sleep
@@ -83,7 +79,6 @@ class Search:
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
-    _was_too_late: bool = field(default=False, init=False)
     _crowded: deque[bool] = field(default_factory=lambda: deque(maxlen=LATEST), init=False)
     """Whether others took the CPUs during the latest measurements of this run, confirming ones included."""
 
@@ -93,7 +88,7 @@ class Search:
         Raises ``UserCodeError`` and ``NothingFeasibleError`` when the baseline cannot be measured, ``UsageError`` when
         it takes more memory than training may.
         """
-        self.open()
+        self._measure_baseline()
         while True:
             self._refresh()
             if self._looks_again():
@@ -106,8 +101,8 @@ class Search:
             elif not (self._doubts() or self._looks_again(stop)):
                 return stop
 
-    def open(self) -> None:
-        """Have the baseline measured, here or by others, unless it is known. Raises as ``run`` does."""
+    def _measure_baseline(self) -> None:
+        """Have the baseline measured, here or by others, unless it is known."""
         self.messages.phase = "search" if self.study.trials else "baseline"
         if self.opening is None:
             self.opening = self.budget.spent  # loading the workload is most of it
@@ -132,13 +127,12 @@ class Search:
         if not others or (done and (stop is None or not self.has_time)):
             self._waits_for = None
             return False
-        what = "a configuration that may be faster" if done else "the baseline"
         who = "; ".join(sorted({by for by, _ in others}))
         if not done and self.budget.left <= 0:
             raise NothingFeasibleError(
                 f"the budget is spent while {who} still measures the baseline; pass a larger --budget"
             )
-        message = f"waiting for {who} to measure {what}"
+        message = f"waiting for {who} to measure {'a configuration that may be faster' if done else 'the baseline'}"
         if message != self._waits_for:
             self.messages.say(message)
         self._waits_for = message
@@ -150,33 +144,27 @@ class Search:
 
         Probes have a share of the budget, and the rest after the search for a half precision or options not yet tried.
         """
+        options = self.study.setup.space.options
         if self._looks_end is None:  # the baseline has just been measured
-            share = PROBE_SHARE + (OPTIONS_SHARE if self.study.setup.space.options else 0.0)
+            share = PROBE_SHARE + (OPTIONS_SHARE if options else 0.0)
             self._looks_end = self.budget.spent + share * self.budget.left
-        is_over = self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost
-        if (
-            stop is not None
-            and stop.ending is Ending.COMPLETE
-            and (self.untried_precision or self.study.setup.space.options)
-        ):
-            is_over |= not self.has_time
+        if stop is None:
+            is_over = self.budget.spent > self._looks_end
         else:
-            is_over |= stop is not None or self.budget.spent > self._looks_end
-        if self._done_looking or is_over:
+            is_over = not (stop.ending is Ending.COMPLETE and (self.untried_precision or options) and self.has_time)
+        if self._done_looking or is_over or self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost:
             return False
         planned = next_probe(self.study.observations, self.study.setup.space)
-        if planned is None:
-            self._done_looking = True
-            return False
-        self._look(*planned)
-        return True
+        self._done_looking = planned is None
+        if planned is not None:
+            self._look(*planned)
+        return planned is not None
 
     def _doubts(self) -> bool:
         """Probe a step whose ceiling was only estimated, before the search ends at the ceiling; return whether."""
         forecast = self.study.forecast
         config = forecast.doubtful_step(self.study.observations) if at_ceiling(forecast) else None
-        is_over = self._has_all_trials or not self.has_time
-        if config is None or is_over or self._doubted >= MAX_DOUBTS:
+        if config is None or self._has_all_trials or not self.has_time or self._doubted >= MAX_DOUBTS:
             return False
         self._look("compute", config)
         self._doubted += 1
@@ -191,18 +179,14 @@ class Search:
         attempt = measure_once_more(
             self.runner, config, request, lambda seen: decides and self.has_time, if_disturbed=True
         )
-        probe = self.study.looked(part, config, attempt)
-        self.report(Progress(phase="probe", looked=probe))
+        self.report(Progress(phase="probe", looked=self.study.looked(part, config, attempt)))
 
     def _stop(self) -> Stop | None:
-        if not self.study.trials:
-            return None
         if self._has_all_trials:
             return Stop(Ending.TRIALS, f"all {self.max_trials} trials that were asked for are done")
         if self.study.is_exhausted:
             return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
-        reason = None if self.study.candidate else reason_to_stop(self.study.forecast)
-        if reason:
+        if reason := None if self.study.candidate else reason_to_stop(self.study.forecast):
             return Stop(Ending.COMPLETE, reason)
         return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")
 
@@ -213,12 +197,10 @@ class Search:
 
     def _run_trial(self) -> None:
         asked = self.study.ask(self.max_trials)
-        if asked is None:
-            if self._was_too_late:  # what is known of the others does not tell why
+        if asked is None:  # another tuner was faster
+            if not self.study.is_exhausted:
                 self.sleep(POLL)
-            self._was_too_late = True
             return
-        self._was_too_late = False
         config, kind = asked
         first = not self.study.trials
         self.report(Progress(phase="baseline" if first else "search", running=config))
@@ -236,22 +218,20 @@ class Search:
 
     def _request(self, config: Config) -> tuple[Request, float]:
         """Return how a trial is to be measured, and the seconds after which it is stuck."""
+        request = Request(seconds=self.longest_window, seed=self.seed)
         if not self.study.trials:
             limit = max(60.0, self.budget.left)
-            return Request(seconds=self.longest_window, time_limit=limit, seed=self.seed), limit
-        best = self.study.best
+            return replace(request, time_limit=limit), limit
+        known, forecast, best = self.study.observations, self.study.forecast, self.study.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
-        took = [trial.attempt.seconds for trial in self.study.trials if trial.measurement is not None]
-        looks = self.study.observations.looks if config.options else ()  # options may take long to begin with
+        took = [trial.attempt.seconds for trial in known.trials if trial.measurement is not None]
+        looks = known.looks if config.options else ()  # options may take long to begin with
         took += [look.first_step_seconds for own, look in looks if own.options == config.options]
-        stuck, forecast = max(LEAST_HANG, HANG_FACTOR * max(took)), self.study.forecast
-        if forecast.is_doubtful[forecast.position[config]]:
-            stuck = self._patience
+        is_doubtful = forecast.is_doubtful[forecast.position[config]]
+        stuck = self._patience if is_doubtful else max(LEAST_HANG, HANG_FACTOR * max(took))
         # training without workers must not find what a trial before it has read
-        fresh = not config.num_workers and any(trace.keeps_samples for trace in self.study.observations.traces)
-        limit = min(stuck, self._time_limit)
-        request = Request(seconds=self.longest_window, time_limit=limit, least_rate=low, seed=self.seed, fresh=fresh)
-        return request, stuck
+        fresh = not config.num_workers and any(trace.keeps_samples for trace in known.traces)
+        return replace(request, time_limit=min(stuck, self._time_limit), least_rate=low, fresh=fresh), stuck
 
     @property
     def _patience(self) -> float:
