@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from autotune.config import Config, load_config
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
-from autotune.limits import GRACE, Budget, parse_duration
+from autotune.limits import GRACE, Budget, Pace, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.runner.local import ProcessRunner
@@ -112,58 +112,52 @@ def compare(
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
-    pace = _Pace(budget, messages)
+    rounds = _Rounds(budget, messages)
     if promise.baseline is None:
-        if rates := _measured_alone(runner, promise.config, pace, seed):
+        if rates := _measured_alone(runner, promise.config, rounds, seed):
             return _check_of_rate(promise, rates, notes)
     else:
         found = confirm(
             runner,
             promise.baseline,
             [promise.config],
-            pace.next_request,
-            has_time=pace.has_time,
+            rounds.next_request,
+            has_time=rounds.pace.allows,
             baselines=finalists_for(budget.left / PROCESS_SECONDS)[1],
             seed=seed,
-            on_attempt=pace.note,
+            on_attempt=rounds.note,
             on_interrupt=runner.close,
         )
         if found is not None and found.answer is not None:
             return _check_of_gain(promise, found, notes)
-    raise NothingFeasibleError(f"nothing could be compared; {pace.last_message or 'there was no time'}")
+    raise NothingFeasibleError(f"nothing could be compared; {rounds.last_message or 'there was no time'}")
 
 
-class _Pace:
-    """The pace of the measurements: their requests, and the time for more of them."""
+class _Rounds:
+    """The measurements of a check, one after another."""
 
     def __init__(self, budget: Budget, messages: Messages) -> None:
-        self.budget, self.messages = budget, messages
-        self.begin, self.measured = budget.spent, 0
-        self.last_message = ""
-
-    def has_time(self, measurements: float, rounds: int) -> bool:
-        """Return whether there is time for so many more measurements; for half of the first round is enough."""
-        cost = (self.budget.spent - self.begin) / self.measured if self.measured else PROCESS_SECONDS
-        return self.budget.left >= measurements * cost / (1 if rounds else 2)
+        self.messages, self.last_message = messages, ""
+        self.pace = Pace(budget, budget.seconds, PROCESS_SECONDS)
 
     def next_request(self) -> Request:
-        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, self.budget.left) + GRACE, fresh=True)
+        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, self.pace.left) + GRACE, fresh=True)
 
     def note(self, config: Config, attempt: Attempt, place: Place | None = None) -> None:
-        trial = Trial(number=self.measured, kind="confirm", config=config, attempt=attempt)
+        trial = Trial(number=self.pace.measured, kind="confirm", config=config, attempt=attempt)
         self.messages.show(Progress(phase="confirm", finished=trial))
-        self.measured += 1
+        self.pace.measured += 1
         if attempt.message:
             self.last_message = f"{attempt.outcome}: {attempt.message}"
 
 
-def _measured_alone(runner: Runner, config: Config, pace: _Pace, seed: int) -> list[float]:
+def _measured_alone(runner: Runner, config: Config, rounds: _Rounds, seed: int) -> list[float]:
     """Return the rates of one configuration in a few fresh processes; none where one of them failed."""
     rates: list[float] = []
     try:
-        while len(rates) < RUNS_ALONE and pace.has_time(1, len(rates)):
-            attempt = runner.measure(config, replace(pace.next_request(), seed=seed + len(rates)))
-            pace.note(config, attempt)
+        while len(rates) < RUNS_ALONE and rounds.pace.allows(1, len(rates)):
+            attempt = runner.measure(config, replace(rounds.next_request(), seed=seed + len(rates)))
+            rounds.note(config, attempt)
             if attempt.measurement is None:
                 return []  # what fails now and then is not to be trusted
             rates.append(attempt.measurement.samples_per_second)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -12,10 +12,10 @@ from optuna.samplers import BaseSampler
 from autotune.config import Config
 from autotune.diagnosis.findings import workers_text
 from autotune.errors import InterruptedRunError
-from autotune.limits import GRACE, Budget, format_duration, longer_budget
+from autotune.limits import GRACE, Budget, Pace, format_duration, longer_budget
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Measurement, Request, Runner, Trial
-from autotune.result import Result, TriedOption
+from autotune.result import Result
 from autotune.search.conclude import Course, conclude
 from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
 from autotune.search.feasibility import Fitting, exceeds
@@ -44,7 +44,6 @@ class TunePlan:
     """The plan of a run."""
 
     setup: Setup
-    """Workload, machine, memory, and the values that may vary."""
     max_trials: int | None = None
     """Most trials of the search, where the user gave a number."""
     sampler: BaseSampler | None = None
@@ -65,6 +64,7 @@ class Tuner:
     messages: Messages
     confirmations: list[Trial] = field(default_factory=list, init=False)
     """The confirming measurements of this run."""
+    _search: Search = field(init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def result(self, storage: StudyStorage | None = None) -> Result:
@@ -73,38 +73,9 @@ class Tuner:
         Raises ``UserCodeError``, ``NothingFeasibleError``, ``UsageError``, ``StorageError``, and
         ``InterruptedRunError`` where the user stops it before the baseline was measured.
         """
-        storage = storage or StudyStorage()
-        search = self._open_search(storage)
-        study = search.study
-        stop, confirmation = self._find(search)
-        distrusted = [study.observations.distrust(amp) for amp in self.plan.setup.space.allowed["amp"]]
-        course = Course(
-            facts=self.plan.setup.facts,
-            host=self.plan.setup.host,
-            history=study.history,
-            confirmations=self.confirmations,
-            stop_reason=self._in_words(stop, search),
-            interrupted=self._is_interrupted,
-            seconds=self.budget.spent,
-            highest_limit=study.forecast.highest_limit,
-            remaining=self._remaining(stop, search),
-            wanted=self._wanted(stop, search),
-            probes=study.probes,
-            tried=self._tried(study),
-            left_out=[*filter(None, distrusted), *study.forecast.doubts, *self._refused(study)],
-            refusal_of_more_workers=study.forecast.refusal_of_more_workers,
-            landscape=study.landscape,
-        )
-        result = conclude(study.trials, confirmation, course)
-        with suppress(KeyboardInterrupt):  # the answer is there
-            study.write_result(result)
-        return replace(result, notes=(*result.notes, *self.messages.notes, *filter(None, [storage.failure])))
-
-    def _open_search(self, storage: StudyStorage) -> Search:
-        """Open the study and return the search that fills it."""
-        plan = self.plan
+        storage, plan = storage or StudyStorage(), self.plan
         study = open_study(plan.setup, storage=storage, sampler=plan.sampler, messages=self.messages)
-        return Search(
+        self._search = Search(
             runner=self.runner,
             study=study,
             budget=self.budget,
@@ -113,29 +84,55 @@ class Tuner:
             opening=plan.opening,
             seed=plan.seed,
         )
+        stop, confirmation = self._find()
+        distrusted = [study.observations.distrust(amp) for amp in plan.setup.space.allowed["amp"]]
+        is_complete = stop.ending is Ending.COMPLETE and not self._search.untried_precision
+        tried = tried_options(study.observations, plan.setup.space)
+        course = Course(
+            facts=plan.setup.facts,
+            host=plan.setup.host,
+            history=study.history,
+            confirmations=self.confirmations,
+            stop_reason=self._in_words(stop),
+            interrupted=self._is_interrupted,
+            seconds=self.budget.spent,
+            highest_limit=study.forecast.highest_limit,
+            remaining=study.forecast.remaining if is_complete else None,
+            wanted=self._wanted(stop),
+            probes=study.probes,
+            tried=tuple(each for each in tried if each.seconds or not self._is_interrupted),
+            left_out=[*filter(None, distrusted), *study.forecast.doubts, *_refused(study)],
+            refusal_of_more_workers=study.forecast.refusal_of_more_workers,
+            landscape=study.landscape,
+        )
+        result = conclude(study.trials, confirmation, course)
+        with suppress(KeyboardInterrupt):  # the answer is there
+            study.write_result(result)
+        return replace(result, notes=(*result.notes, *self.messages.notes, *filter(None, [storage.failure])))
 
-    def _find(self, search: Search) -> tuple[Stop, Confirmation | None]:
+    def _find(self) -> tuple[Stop, Confirmation | None]:
         """Search and confirm; search on in the time that confirmation has left."""
-        confirmation = None
+        search, confirmation = self._search, None
         while True:
             known = len(search.study.trials)
-            stop = self._search(search)
+            stop = self._stop()
             if search.is_confirmed and len(search.study.trials) == known:
                 return stop, confirmation
-            confirmation = self._confirm_what_runs(search)
+            confirmation = self._confirm_what_runs()
             search.is_confirmed = True
             if self._is_interrupted:
                 return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation
             if stop.ending is not Ending.BUDGET or not search.has_time:
                 return stop, confirmation
 
-    def _search(self, search: Search) -> Stop:
+    def _stop(self) -> Stop:
         """Run the search; the user may interrupt it once the baseline was measured."""
+        study = self._search.study
         try:
-            return search.run()
+            return self._search.run()
         except KeyboardInterrupt:
-            search.study.abandon()
-            if not search.study.trials:
+            study.abandon()
+            if not study.trials:
                 raise InterruptedRunError("interrupted before the baseline was measured") from None
             self.messages.say(ENDING)
             self._interrupt()
@@ -146,116 +143,89 @@ class Tuner:
         self._is_interrupted = True
         self.runner.close()
 
-    def _tried(self, study: TuningStudy) -> tuple[TriedOption, ...]:
-        """Return the outcome of each further option; of those looked at, where the user has cut that short."""
-        found = tried_options(study.observations, self.plan.setup.space)
-        return tuple(tried for tried in found if tried.seconds or not self._is_interrupted)
-
-    def _confirm_what_runs(self, search: Search) -> Confirmation | None:
+    def _confirm_what_runs(self) -> Confirmation | None:
         """Confirm, once more where all finalists have failed: others may be left."""
         while True:
-            known = self._failed(search)
-            confirmation = self._confirm(search)
+            known = self._failed
+            confirmation = self._confirm()
             has_answer = confirmation is not None and confirmation.answer is not None
-            if has_answer or self._is_interrupted or self._failed(search) == known:
+            if has_answer or self._is_interrupted or self._failed == known:
                 return confirmation
 
-    def _confirm(self, search: Search) -> Confirmation | None:
+    def _confirm(self) -> Confirmation | None:
         """Return the confirmation; ``None`` without complete rounds."""
+        search, study = self._search, self._search.study
         end = self.budget.spent + INTERRUPTED_SECONDS if self._is_interrupted else self.budget.seconds
-        time = _Allowance(self.budget, end, search.fresh_cost, may_halve=not self._is_interrupted)
-        finalists, entering = self._finalists(search, time.left)
+        pace = Pace(self.budget, end, search.fresh_cost, may_halve=not self._is_interrupted)
+        most, baselines = finalists_for(pace.left / search.fresh_cost)
+        finalists, entering = self._finalists(most)
         if not finalists:
             return None
 
         def next_request() -> Request:
-            limit = max(LEAST_LIMIT, time.left + GRACE)
+            limit = max(LEAST_LIMIT, pace.left + GRACE)
             return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
 
         def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
-            time.measured += 1
-            self.confirmations.append(search.study.confirmed(attempt, config, *place))
+            pace.measured += 1
+            self.confirmations.append(study.confirmed(attempt, config, *place))
             search.report(Progress(phase="confirm", finished=self.confirmations[-1]))
 
         search.report(Progress(phase="confirm", running=finalists[0]))
-        if self._is_interrupted and time.allows(PAIR, 0):
+        if self._is_interrupted and pace.allows(PAIR, 0):
             self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
         return confirm(
             self.runner,
-            search.study.trials[0].config,
+            study.trials[0].config,
             finalists,
             next_request,
-            has_time=time.allows,
-            baselines=finalists_for(time.left / search.fresh_cost)[1],
+            has_time=pace.allows,
+            baselines=baselines,
             seed=self.plan.seed + len({trial.round for trial in self.confirmations}),
-            history=search.study.history,
+            history=study.history,
             entering=entering,
             fits=self._fits,
-            may_answer=search.study.may_answer,
+            may_answer=study.may_answer,
             on_attempt=on_attempt,
             on_interrupt=None if self._is_interrupted else self._interrupt,  # twice means: now
         )
 
-    def _finalists(self, search: Search, seconds: float) -> tuple[list[Config], list[Config]]:
+    def _finalists(self, most: int) -> tuple[list[Config], list[Config]]:
         """Return the finalists, cheapest first; the same in order of entry."""
-        study, failed, with_persistence = search.study, self._failed(search), self.plan.setup.space.with_persistence
-        likely = study.finalists(
-            finalists_for(seconds / search.fresh_cost)[0],
-            lambda trial: not {trial.config, with_persistence(trial)} & failed,
+        study, failed, space = self._search.study, self._failed, self.plan.setup.space
+        likely = study.finalists(most, lambda trial: not {trial.config, space.with_persistence(trial)} & failed)
+        finalists, entering = (
+            list(dict.fromkeys(config for trial in trials if (config := space.with_persistence(trial)) != space.base))
+            for trials in (sorted(likely, key=study.cost), likely)
         )
-        finalists = self._compared(sorted(likely, key=study.cost))
-        if not self._is_interrupted and self.plan.max_trials is None:
-            finalists = self._untried(search) or finalists
-        return finalists, self._compared(likely)
+        untried = study.candidate
+        if untried is None or self._is_interrupted or self.plan.max_trials is not None:
+            return finalists, entering
+        if space.decides_persistence and untried.num_workers:  # whether its workers should live on is not known
+            untried = replace(untried, persistent_workers=space.base.persistent_workers)
+        return [untried], entering
 
-    def _untried(self, search: Search) -> list[Config]:
-        """Return the next configuration, untried yet: whether its workers should live on is not known."""
-        candidate, space = search.study.candidate, self.plan.setup.space
-        if candidate is None or not space.decides_persistence or not candidate.num_workers:
-            return [candidate] if candidate else []
-        return [replace(candidate, persistent_workers=space.base.persistent_workers)]
-
-    def _compared(self, trials: Sequence[Trial]) -> list[Config]:
-        """Return the configurations that trials would give as the answer."""
-        configs = [self.plan.setup.space.with_persistence(trial) for trial in trials]
-        return list(dict.fromkeys(config for config in configs if config != self.plan.setup.space.base))
-
-    def _failed(self, search: Search) -> set[Config]:
-        """Return the configurations that failed in a confirmation, of earlier runs too."""
-        return {trial.config for trial in search.study.history if has_failed(trial, self._fits)}
+    @property
+    def _failed(self) -> set[Config]:
+        """The configurations that failed in a confirmation, of earlier runs too."""
+        return {trial.config for trial in self._search.study.history if has_failed(trial, self._fits)}
 
     def _fits(self, measured: Measurement) -> bool:
         return not exceeds(measured, self.plan.setup.memory_limit)
 
-    def _in_words(self, stop: Stop, search: Search) -> str:
+    def _in_words(self, stop: Stop) -> str:
         """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
         left = self.budget.left
-        if stop.ending is not Ending.BUDGET or left < min(search.trial_cost, LITTLE * self.budget.seconds):
+        if stop.ending is not Ending.BUDGET or left < min(self._search.trial_cost, LITTLE * self.budget.seconds):
             return stop.text
         rest, longer = format_duration(left), longer_budget(self.budget.seconds)
         return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
-    def _refused(self, study: TuningStudy) -> Iterator[str]:
-        """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
-        forecast, found = study.forecast, dict[str, str]()
-        fitting = Fitting(study.observations, loader_model(study.observations))
-        best = forecast.rate_of(forecast.best.config)
-        faster = [config for config in forecast.configs if forecast.bound(config) > best]
-        for config in sorted(faster, key=lambda each: (each.batch_size, each.num_workers)):
-            if (why := fitting.refusal_in_flight(config)) is not None:
-                kind = re.sub(r"[0-9.]+", "", why)
-                found.setdefault(kind, f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}")
-        yield from found.values()
-
-    def _remaining(self, stop: Stop, search: Search) -> float | None:
-        """Return the share that untried configurations may gain; ``None`` where unknown."""
-        is_complete = stop.ending is Ending.COMPLETE and not search.untried_precision
-        return search.study.forecast.remaining if is_complete else None
-
-    def _wanted(self, stop: Stop, search: Search) -> str:
+    def _wanted(self, stop: Stop) -> str:
         """Return the remedy for an undecided run."""
+        search, longer = self._search, longer_budget(self.budget.seconds)
         if amp := search.untried_precision:
-            return f"time to try {amp} (--budget {longer_budget(self.budget.seconds)})"
+            return f"time to try {amp} (--budget {longer})"
         rounds = {trial.round for trial in self.confirmations}
         if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
             return "another configuration (no other is allowed, or none could run)"
@@ -263,34 +233,17 @@ class Tuner:
             return f"more than {search.max_trials} trials (--trials)"
         if len(rounds) >= MAX_ROUNDS:
             return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
-        return f"more time (--budget {longer_budget(self.budget.seconds)})"
+        return f"more time (--budget {longer})"
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """The time that one confirmation may take."""
-
-    budget: Budget
-    end: float
-    """Seconds since the budget's start."""
-    cost: float
-    """Seconds that a measurement takes, until some were measured."""
-    may_halve: bool
-    """Whether a round may begin for which the time is too short by half: without one nothing is compared."""
-    measured: int = 0
-    """Measurements so far."""
-    begin: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.begin = self.budget.spent
-
-    @property
-    def left(self) -> float:
-        """Seconds, below zero where they are over."""
-        return self.end - self.budget.spent
-
-    def allows(self, measurements: float, rounds: int) -> bool:
-        """Return whether there is time for so many more measurements, when so many rounds were tried."""
-        cost = (self.budget.spent - self.begin) / self.measured if self.measured else self.cost
-        share = 0.5 if self.may_halve and not rounds else 1.0
-        return share * measurements * cost <= self.left
+def _refused(study: TuningStudy) -> Iterator[str]:
+    """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
+    forecast, found = study.forecast, dict[str, str]()
+    fitting = Fitting(study.observations, loader_model(study.observations))
+    best = forecast.rate_of(forecast.best.config)
+    faster = [config for config in forecast.configs if forecast.bound(config) > best]
+    for config in sorted(faster, key=lambda each: (each.batch_size, each.num_workers)):
+        if (why := fitting.refusal_in_flight(config)) is not None:
+            kind = re.sub(r"[0-9.]+", "", why)
+            found.setdefault(kind, f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}")
+    yield from found.values()
