@@ -21,6 +21,7 @@ from autotune.errors import StorageError
 from autotune.messages import Messages
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.result import Landscape, Result
+from autotune.search.confirm import Place
 from autotune.search.feasibility import reason_against
 from autotune.search.forecast import Forecast, cost, landscape
 from autotune.search.observations import GAIN, Observations
@@ -50,8 +51,7 @@ class TuningStudy:
         """The subject of the study."""
         self._sampler = sampler
         self._predictive = sampler if isinstance(sampler, PredictiveSampler) else PredictiveSampler()
-        self._study: Study | None = None
-        self._asked: optuna.Trial | None = None
+        self._asked: tuple[Study, optuna.Trial] | None = None
         self.is_exhausted = False
         """Whether the sampler had nothing new to propose."""
         storage.do(setup.write)
@@ -78,8 +78,7 @@ class TuningStudy:
 
     @property
     def _seen(self) -> Seen:
-        own = None if self._asked is None else self._asked.number
-        return Seen(self._storage.trials, self._storage.attributes, own)
+        return Seen(self._storage.trials, self._storage.attributes, self._asked[1].number if self._asked else None)
 
     @property
     def others(self) -> list[tuple[str, Config]]:
@@ -138,8 +137,8 @@ class TuningStudy:
         if kind == "search" and self._next is None:
             raise ValueError("no configuration is left that could win")
         for _ in range(MOST_REPEATS):
-            config = self._storage.do(self._begin)
-            if self._is_taken(config, most):
+            config, number = self._storage.do(self._begin)
+            if self._is_taken(config, number, most):
                 self.abandon()
                 return None
             if kind == "baseline" or not self._is_refused(config):
@@ -147,17 +146,12 @@ class TuningStudy:
         self.is_exhausted = True
         return None
 
-    def _begin(self, study: Study) -> Config:
+    def _begin(self, study: Study) -> tuple[Config, int]:
         """Ask the sampler for a configuration, and show the others that it is being measured."""
         if not self.trials and self._sampler is not self._predictive:
             study.enqueue_trial(self.setup.settings(self.setup.space.base))
-        self._study, self._asked = study, study.ask()
-        config = self._suggested(self._asked)
-        self._storage.beat(self._asked)
-        return config
-
-    def _suggested(self, trial: optuna.Trial) -> Config:
-        settings: dict[str, Any] = {}
+        trial, settings = study.ask(), dict[str, Any]()
+        self._asked = study, trial
         for knob, known in self.setup.distributions.items():
             if knob in WORKER_OPTIONS and not settings["num_workers"]:
                 continue
@@ -165,19 +159,19 @@ class TuningStudy:
                 settings[knob] = trial.suggest_int(knob, known.low, known.high, step=known.step)
             else:
                 settings[knob] = trial.suggest_categorical(knob, known.choices)
-        return self.setup.config(settings)
+        self._storage.beat(trial)
+        return self.setup.config(settings), trial.number
 
-    def _is_taken(self, config: Config, most: int | None) -> bool:
+    def _is_taken(self, config: Config, number: int, most: int | None) -> bool:
         """Return whether an earlier trial of another tuner measures the same, or was the last of ``most``."""
-        assert self._asked is not None
-        number, begun, deadline = self._asked.number, {trial.config for trial in self.trials}, UNCLEAR_SECONDS / AGAIN
-        while deadline > 0 and any(is_unclear(each, number) for each in self._storage.trials):
-            deadline -= 1
-            time.sleep(AGAIN)
+        for _ in range(round(UNCLEAR_SECONDS / AGAIN)):
+            earlier = [each for each in self._storage.trials if each.number < number]
+            if all(each.state is not TrialState.RUNNING or BY in each.user_attrs for each in earlier):
+                break
+            time.sleep(AGAIN)  # one of them does not say yet what it measures
             self.refresh()
-        earlier = [each for each in self._storage.trials if each.number < number]
         taken = {other for _, other in running(self.setup, earlier)}
-        return config in taken or (most is not None and len(begun | taken) >= most)
+        return config in taken or (most is not None and len(taken.union(trial.config for trial in self.trials)) >= most)
 
     def _is_refused(self, config: Config) -> bool:
         """Return whether a proposed configuration is not to be measured, and end its trial then.
@@ -186,55 +180,53 @@ class TuningStudy:
         """
         assert self._asked is not None
         known = next((trial for trial in self.trials if trial.config == config), None)
-        position = self.forecast.position
-        refusal = self.forecast.refusal(config) if config in position else "lies outside of the allowed values"
-        if known is None and refusal is None:
+        is_allowed = config in self.forecast.position and self.forecast.refusal(config) is None
+        if known is None and is_allowed:
             return False
         rate = known.rate if known else None
         if known is None:
-            self._asked.set_constraint(FEASIBLE, 1.0)
-        self._end(TrialState.PRUNED if rate is None else TrialState.COMPLETE, rate)
+            self._asked[1].set_constraint(FEASIBLE, 1.0)
+        state = TrialState.PRUNED if rate is None else TrialState.COMPLETE
+        self._end(lambda study, trial: study.tell(trial, rate, state=state))
         return True
 
-    def _end(self, state: TrialState, value: float | None = None) -> None:
-        """End the trial that was asked for without a record of its own."""
-        asked, self._asked = self._asked, None
-        assert asked is not None
+    def _end(
+        self, write: Callable[[Study, optuna.Trial], object], otherwise: Callable[[Study], object] | None = None
+    ) -> None:
+        """End the trial that was asked for; otherwise where others took this tuner for gone, or its storage failed."""
+        assert self._asked is not None
+        (begun_in, trial), self._asked = self._asked, None
 
         def end(study: Study) -> None:
-            if study is self._study:  # else it began in a storage that has failed
-                with suppress(UpdateFinishedTrialError):  # the others have taken this tuner for gone
-                    study.tell(asked, value, state=state)
+            if study is begun_in:
+                with suppress(UpdateFinishedTrialError):
+                    write(study, trial)
+                    return
+            if otherwise is not None:
+                otherwise(study)
 
         self._storage.do(end)
 
     def abandon(self) -> None:
         """Give up the trial that was asked for, as when the user interrupts it."""
         if self._asked is not None:
-            self._end(TrialState.FAIL)
+            self._end(lambda study, trial: study.tell(trial, state=TrialState.FAIL))
 
     def beating(self) -> AbstractContextManager[None]:
         """Show the others that the trial that was asked for is being measured for as long as this lasts."""
         assert self._asked is not None
-        return self._storage.beating(self._asked)
+        return self._storage.beating(self._asked[1])
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
         """Record the outcome of the configuration that was asked for last."""
-        asked = self._asked
-        assert asked is not None
-        record = Trial(number=asked.number, kind=kind, config=config, attempt=_bounded(attempt))
+        assert self._asked is not None
+        record = Trial(number=self._asked[1].number, kind=kind, config=config, attempt=_bounded(attempt))
         if kind == "search":
             record = replace(record, predicted=self.forecast.rate_of(config), bound=self.forecast.bound(config))
-        self._asked = None
-
-        def write(study: Study) -> None:
-            if study is self._study:
-                with suppress(UpdateFinishedTrialError):  # the others have taken this tuner for gone
-                    write_trial(study, asked, record, self._violation(record))
-                    return
-            study.add_trial(self._frozen(record))
-
-        self._storage.do(write)
+        self._end(
+            lambda study, trial: write_trial(study, trial, record, self._violation(record)),
+            lambda study: study.add_trial(self._frozen(record)),
+        )
         return record
 
     def _frozen(self, record: Trial) -> FrozenTrial:
@@ -258,21 +250,11 @@ class TuningStudy:
         self._storage.do(lambda study: add_look(study, probe))
         return probe
 
-    def confirmed(
-        self, attempt: Attempt, config: Config, round: str, entry: int | None, planned: int | None = None
-    ) -> Trial:
+    def confirmed(self, attempt: Attempt, config: Config, place: Place) -> Trial:
         """Record a measurement of a round of confirmation as a trial that has ended."""
-        record = Trial(
-            number=0,
-            kind="confirm",
-            config=config,
-            attempt=_bounded(attempt),
-            round=round,
-            entry=entry,
-            planned=planned,
-        )
+        record = Trial(number=0, kind="confirm", config=config, attempt=_bounded(attempt), **place._asdict())
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
-        return next(each for each in reversed(self.history) if (each.round, each.config) == (round, config))
+        return next(each for each in reversed(self.history) if (each.round, each.config) == (place.round, config))
 
     def write_result(self, result: Result) -> None:
         """Write the result of the run to the study."""
@@ -307,11 +289,6 @@ class TuningStudy:
     def has_alternative(self) -> bool:
         """Whether a configuration beside the baseline gave a number for a comparison."""
         return bool(self._rivals)
-
-
-def is_unclear(trial: FrozenTrial, number: int) -> bool:
-    """Return whether a trial before the one of a number is running, and does not say yet what it measures."""
-    return trial.number < number and trial.state is TrialState.RUNNING and BY not in trial.user_attrs
 
 
 def open_study(

@@ -168,7 +168,7 @@ class Tuner:
 
         def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
             pace.measured += 1
-            self.confirmations.append(study.confirmed(attempt, config, *place))
+            self.confirmations.append(study.confirmed(attempt, config, place))
             search.report(Progress(phase="confirm", finished=self.confirmations[-1]))
 
         search.report(Progress(phase="confirm", running=finalists[0]))

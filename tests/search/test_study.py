@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.records import Attempt, Outcome, Part, Request, Trial
+from autotune.search.confirm import Place
 from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
@@ -152,7 +153,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
     for _ in range(2):
         study = opened(journal)
         run(study, machine, 3)
-        study.confirmed(machine.measure(Config(), REQUEST), Config(), "a-0", None)
+        study.confirmed(machine.measure(Config(), REQUEST), Config(), Place("a-0", None))
     assert len({trial.number for trial in study.history}) == len(study.history) == 8
 
 
