@@ -182,7 +182,7 @@ class Measurement:
     samples_per_second: float
     """Training rate of all ranks together over whole epochs: samples divided by time, epoch restarts included. Batches
     count that workers built in the window, as far as training used them or waited for data at other times."""
-    ci95: Interval | None
+    ci95: Interval | None = None
     """95 % t-interval of that rate on block means; ``None`` with fewer than two blocks."""
     steady_samples_per_second: float
     """Rate inside an epoch, without restarts."""
@@ -200,19 +200,19 @@ class Measurement:
     """Length of the measured window."""
     step_time: StepTime
     """Average split of one step."""
-    device_idle_share: float | None
+    device_idle_share: float | None = None
     """Share of the window in which the accelerator waited between steps; ``None`` on CPU."""
     first_batch_seconds: float
     """From asking a new loader for an iterator to its first batch."""
-    restart_seconds: float | None
+    restart_seconds: float | None = None
     """Seconds until the first batch of a later epoch, the end of the one before included; ``None`` when no epoch
     ended."""
     order_seconds: float | None = None
     """Seconds that the sampler takes to order an epoch, in the training process; ``None`` for an iterable dataset."""
-    persistence_gain: float | None
+    persistence_gain: float | None = None
     """Gain of persistent workers over new ones for each epoch, as a share of the rate; ``None`` without workers or a
     known length of an epoch."""
-    epoch_samples: int | None
+    epoch_samples: int | None = None
     """Samples in one epoch; ``None`` when the dataset does not say."""
     peak_memory_bytes: int
     """Peak on the memory that limits this run, see ``memory``."""
@@ -220,23 +220,23 @@ class Measurement:
     """Which memory ``peak_memory_bytes`` counts: device (reserved), or host."""
     memory_limit_bytes: int
     """Size of that memory on this machine."""
-    peak_allocated_bytes: int | None
+    peak_allocated_bytes: int | None = None
     """Peak of live tensors on the device; ``None`` on CPU."""
     host_memory_bytes: int
     """Peak host memory of the training process and its loader workers, shared pages counted once."""
     shared_memory_bytes: int
     """The part of it in batches that workers had built and training had not received, at most."""
-    worker_growth_bytes_per_sample: float | None
+    worker_growth_bytes_per_sample: float | None = None
     """Growth of the workers' memory per sample built, by copies of pages shared with the parent and by caches or leaks;
     ``None`` without workers that lived through the measurement."""
-    epoch_host_memory_bytes: int | None
+    epoch_host_memory_bytes: int | None = None
     """Largest ``host_memory_bytes`` at the end of an epoch if the copying goes on. Caches of workers may stop growing
     at any moment, and are left out."""
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions
     """The state of the machine during the measurement."""
-    loss: float | None
+    loss: float | None = None
     """The last loss of the window, for the check that it is finite."""
     beginning_samples: int | None = None
     """Samples at the beginning of an iterable dataset, where the measurement saw no end of an epoch: only their rate is

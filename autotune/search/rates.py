@@ -35,14 +35,10 @@ UNSURE = 0.5
 """Standard deviation of the logarithm of that ratio."""
 MOST_VALUES = 16
 """Values of a range of whole numbers from which only every second, third and so on is considered."""
-
-
 SOUND = NumericsCheck(
     reference_losses=(1.0, 1.0), other_losses=(1.0, 1.0), losses=(1.0, 1.0), overflows=(), settles=True, seconds=0.0
 )
-"""A comparison that found no difference."""
-UNKNOWN = Conditions(own_cpus=0.0, foreign_cpus=0.0, cpus=1, is_crowded=False)
-"""Of the conditions of such a trial nothing is known."""
+"""A comparison that found no difference: the reader vouches for all precisions."""
 
 
 def knobs_of(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
@@ -107,21 +103,18 @@ def trials_of(trials: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
     """Return the trials that have ended; the first one with a rate is the baseline."""
     found: list[Trial] = []
     for each in trials:
+        config = config_of(each.params) if each.state.is_finished() else Config()
         if each.state is TrialState.COMPLETE and each.value and each.value > 0:
-            kind: Kind = "search" if found else "baseline"
-            attempt = Attempt(outcome=Outcome.OK, payload=_measurement(config_of(each.params), each.value))
+            attempt = Attempt(outcome=Outcome.OK, payload=_measurement(config, each.value))
         elif each.state in (TrialState.PRUNED, TrialState.FAIL) and found:
-            most = max(trial.config.batch_size for trial in found if trial.rate)
-            larger = config_of(each.params).batch_size > most  # memory is the usual reason then
-            outcome = Outcome.DEVICE_OOM if larger else Outcome.USER_ERROR
-            kind, attempt = "search", Attempt(outcome=outcome, message="gave no rate")
+            larger = config.batch_size > max(trial.config.batch_size for trial in found if trial.rate)
+            outcome = Outcome.DEVICE_OOM if larger else Outcome.USER_ERROR  # memory is the usual reason then
+            attempt = Attempt(outcome=outcome, message="gave no rate")
         else:
             continue
-        found.append(Trial(number=each.number, kind=kind, config=config_of(each.params), attempt=attempt))
+        kind: Kind = "search" if found else "baseline"
+        found.append(Trial(number=each.number, kind=kind, config=config, attempt=attempt))
     return tuple(found)
-
-
-_Seen = tuple[Part, Config, ComputeProbe | NumericsCheck]
 
 
 def configs_of_running(trials: Iterable[FrozenTrial], besides: int | None) -> tuple[Config, ...]:
@@ -131,13 +124,12 @@ def configs_of_running(trials: Iterable[FrozenTrial], besides: int | None) -> tu
 
 
 def looks_at(trials: Iterable[Trial], modes: Iterable[Any], known: tuple[Probe, ...]) -> tuple[Probe, ...]:
-    """Return the looks of a study, and the steps of its trials as further ones, of which little is known.
-
-    The reader vouches for all precisions.
-    """
+    """Return the looks of a study, and the steps of its trials as further ones, of which little is known."""
     steps = {look.config.step_key for look in known if look.part == "compute"}
     checked = {look.config.amp for look in known if look.part == "numerics"} | {"off"}
-    found: list[_Seen] = [("numerics", Config(amp=amp), SOUND) for amp in modes if amp not in checked]
+    found: list[tuple[Part, Config, ComputeProbe | NumericsCheck]] = [
+        ("numerics", Config(amp=amp), SOUND) for amp in modes if amp not in checked
+    ]
     for trial in trials:
         if trial.rate and trial.config.step_key not in steps:
             found.append(("compute", trial.config, _step(trial.config, trial.rate)))
@@ -162,10 +154,9 @@ def _step(config: Config, rate: float) -> ComputeProbe:
 
 def _measurement(config: Config, rate: float) -> Measurement:
     total = config.samples_per_step / rate
-    waiting = total * (1 - 1 / HOPED)
+    step = total / HOPED
     return Measurement(
         samples_per_second=rate,
-        ci95=None,
         steady_samples_per_second=rate,
         ceiling_samples_per_second=HOPED * rate,
         steps=1,
@@ -173,22 +164,14 @@ def _measurement(config: Config, rate: float) -> Measurement:
         samples=config.samples_per_step,
         seconds=total,
         step_time=StepTime(
-            data_wait=waiting, host_to_device=0.0, forward=total - waiting, backward=0.0, optimizer=0.0, other=0.0
+            data_wait=total - step, host_to_device=0.0, forward=step, backward=0.0, optimizer=0.0, other=0.0
         ),
-        device_idle_share=None,
         first_batch_seconds=0.0,
-        restart_seconds=None,
-        persistence_gain=None,
-        epoch_samples=None,
         peak_memory_bytes=0,
         memory="host",
         memory_limit_bytes=2**60,
-        peak_allocated_bytes=None,
         host_memory_bytes=0,
         shared_memory_bytes=0,
-        worker_growth_bytes_per_sample=None,
-        epoch_host_memory_bytes=None,
         ready_batches=0.0,
-        conditions=UNKNOWN,
-        loss=None,
+        conditions=Conditions(own_cpus=0.0, foreign_cpus=0.0, cpus=1, is_crowded=False),
     )
