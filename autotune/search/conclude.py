@@ -18,6 +18,7 @@ from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
 from autotune.result import Landscape, Result, TriedOption, Verdict, verdict_text
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
 from autotune.search.space import without_loader
+from autotune.stats import Interval
 
 ODDS = 20 / 21
 """Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
@@ -34,17 +35,13 @@ class Course:
     """The course of a run, beside its trials and confirmation."""
 
     facts: WorkloadFacts
-    """The workload."""
     host: Host
-    """The machine."""
     history: tuple[Trial, ...]
     """All trials on record."""
     confirmations: Sequence[Trial]
     """The confirming measurements of this run."""
     stop_reason: str
-    """Why it ended."""
     seconds: float
-    """Seconds that it took."""
     highest_limit: float
     """Highest ceiling of all steps, in samples per second."""
     remaining: float | None
@@ -52,13 +49,11 @@ class Course:
     wanted: str
     """The thing that would decide an undecided verdict."""
     interrupted: bool = False
-    """Whether the user has stopped it."""
     tried: tuple[TriedOption, ...] = ()
     """The further options of the step, whether they were tried or not."""
     left_out: Sequence[str] = ()
     """Why precisions and loader workers were left out."""
     probes: Sequence[Probe] = ()
-    """Probes of step and loader, evidence for the findings."""
     landscape: Callable[[Config], Landscape] | None = None
     """Returns the expected rates of the space around a configuration."""
     refusal_of_more_workers: Callable[[Config], str | None] = lambda config: None
@@ -181,8 +176,8 @@ def _with_evidence(result: Result, given: Config, host: Host) -> Config:
     answer, versions = result.measurement, result.facts.versions
     measured = {
         "samples_per_second": _rounded(result.samples_per_second),
-        "ci95": _rounded_interval(result.ci95),
-        "next_run_95": _rounded_interval(result.next_run_95),
+        "ci95": _ends(result.ci95),
+        "next_run_95": _ends(result.next_run_95),
         "peak_memory_bytes": answer.peak_memory_bytes,
         "memory": answer.memory,
         "memory_limit_bytes": answer.memory_limit_bytes,
@@ -190,7 +185,7 @@ def _with_evidence(result: Result, given: Config, host: Host) -> Config:
         "bottleneck": result.bottleneck,
         "baseline": {**_plain(given), "samples_per_second": _rounded(result.baseline_samples_per_second)},
         "speedup": _rounded(result.speedup),
-        "speedup_ci95": _rounded_interval(result.speedup_ci95),
+        "speedup_ci95": _ends(result.speedup_ci95),
         "verdict": verdict_text(result.verdict, result.most_gain),
     }
     made_on = {
@@ -221,15 +216,14 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _rounded_interval(interval: tuple[float, float] | None) -> list[float] | None:
+def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [max(0.0, _rounded(end)) for end in interval]
 
 
 def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing, course: Course) -> Iterator[str]:
     """Yield the notes for the user: on the rounds, the batch, the samples, the data loader and the model."""
     yield from _disturbances(confirmation, course)
-    if confirmation:
-        yield from _places(confirmation)
+    yield from _places(confirmation)
     yield from _other_batch(answer.config, before.config, course.facts)
     yield from _unseen_samples(answer, course)
     trace = _nearest_loader(answer.config, course.probes)
@@ -261,12 +255,13 @@ def _disturbances(confirmation: Confirmation | None, course: Course) -> Iterator
         yield f"no finalist ran beside your settings in a fresh process ({why})"
 
 
-def _places(confirmation: Confirmation) -> Iterator[str]:
+def _places(confirmation: Confirmation | None) -> Iterator[str]:
     """Yield how much the baseline's rate depends on the place in the epoch."""
-    baselines = [one.baselines[0] for one in confirmation.rounds]
-    rates = [each.samples_per_second for each in baselines]
-    is_placed = not confirmation.is_crowded and all(each.beginning_samples is None for each in baselines)
-    if is_placed and max(rates) >= UNEVEN * min(rates):
+    baselines = (
+        [one.baselines[0] for one in confirmation.rounds] if confirmation and not confirmation.is_crowded else []
+    )
+    rates = [each.samples_per_second for each in baselines if each.beginning_samples is None]
+    if len(rates) == len(baselines) and max(rates, default=0.0) >= UNEVEN * min(rates, default=1.0):
         yield (
             f"the baseline's rate depends on the place in the epoch: {min(rates):,.0f} to {max(rates):,.0f} samples/s; "
             "the rates are means over the places measured"

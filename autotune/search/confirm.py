@@ -62,7 +62,6 @@ class Place(NamedTuple):
     """Where a confirming measurement stands in its study."""
 
     round: str
-    """Which round it belongs to."""
     entry: int | None
     """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
     ``None`` for the baseline."""
@@ -75,9 +74,7 @@ class Round:
     """One measurement of each, in fresh processes, shortly one after another."""
 
     baselines: tuple[Measurement, ...]
-    """The baseline, once or twice."""
     finalists: Mapping[Config, Measurement]
-    """The finalists that were measured in it."""
 
     @property
     def baseline_rate(self) -> float:
@@ -90,7 +87,6 @@ class Entry:
     """The entry of a finalist into the comparison."""
 
     config: Config
-    """Its configuration."""
     number: int
     """Its number among all that were ever compared with the baseline: it decides the chance of a false claim."""
     is_running: bool = True
@@ -104,7 +100,6 @@ class Standing:
     """The rate of one configuration, over processes."""
 
     config: Config
-    """The configuration."""
     rate: float
     """Samples per second over all of its measurements, see ``stats.mean_rate``."""
     rate_ci95: Interval | None
@@ -134,7 +129,6 @@ class Confirmation:
     """The results of complete rounds; a finalist is named by its place in ``finalists``."""
 
     baseline_config: Config
-    """The configuration that they are compared with."""
     finalists: tuple[Entry, ...]
     """The finalists of this run, the cheapest first, then those of earlier rounds alone."""
     rounds: tuple[Round, ...]
@@ -183,12 +177,12 @@ class Confirmation:
     @property
     def baseline(self) -> Standing:
         """The rate of the baseline."""
-        found = [each for one in self.rounds for each in one.baselines]
+        found = (each for one in self.rounds for each in one.baselines)
         return standing_of(self.baseline_config, found, is_crowded=self.is_crowded)
 
     def standing(self, index: int) -> Standing:
         """Return the rate of a finalist."""
-        found = [measured for measured, _ in self._measured(index)]
+        found = (measured for measured, _ in self._measured(index))
         return standing_of(self.finalists[index].config, found, is_crowded=self.is_crowded)
 
     def _measured(self, index: int) -> list[tuple[Measurement, Round]]:

@@ -45,13 +45,9 @@ class Setup:
     """The subject of a study."""
 
     space: Space
-    """The values that may vary."""
     facts: WorkloadFacts
-    """The workload."""
     host: Host
-    """The machine."""
     memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT
-    """How much of the memory may be used."""
 
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the parameters of a configuration; torch's own number of threads as the number that it is."""
@@ -108,7 +104,6 @@ class Seen(NamedTuple):
     """The records of a study at one moment."""
 
     trials: Sequence[FrozenTrial]
-    """All of its trials."""
     attributes: Mapping[str, Any]
     """Its system attributes: the setup and the looks."""
     besides: int | None = None
