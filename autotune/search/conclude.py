@@ -1,24 +1,22 @@
-"""The result of a run: answer, evidence and notes for the user. Pure but for the date."""
+"""The result of a run: answer, evidence and notes for the user. Pure but for the date of its file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any
 
 from autotune.config import Config
 from autotune.diagnosis.findings import Evidence, ms
 from autotune.diagnosis.limits import TAKEN, find
+from autotune.evidence import with_evidence
 from autotune.host import Host
 from autotune.probes import LoaderTrace
 from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
-from autotune.result import Landscape, Result, TriedOption, Verdict, verdict_text
+from autotune.result import Landscape, Result, TriedOption, Verdict
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
 from autotune.search.space import without_loader
-from autotune.stats import Interval
 
 ODDS = 20 / 21
 """Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
@@ -106,7 +104,7 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
         notes=tuple(_notes(confirmation, answer, before, course)),
         findings=find(_evidence(answer, course)),
     )
-    return replace(result, config=_with_evidence(result, before.config, course.host))
+    return replace(result, config=with_evidence(result, before.config))
 
 
 def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple[Verdict, int | None, float | None]:
@@ -169,55 +167,6 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
         intra_op_threads=config.intra_op_threads or facts.intra_op_threads,
         inter_op_threads=config.inter_op_threads or facts.inter_op_threads,
     )
-
-
-def _with_evidence(result: Result, given: Config, host: Host) -> Config:
-    """Attach the file's ``measured`` and ``made_on`` sections to the answer; the baseline as it was given."""
-    answer, versions = result.measurement, result.facts.versions
-    measured = {
-        "samples_per_second": _rounded(result.samples_per_second),
-        "ci95": _ends(result.ci95),
-        "next_run_95": _ends(result.next_run_95),
-        "peak_memory_bytes": answer.peak_memory_bytes,
-        "memory": answer.memory,
-        "memory_limit_bytes": answer.memory_limit_bytes,
-        "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
-        "bottleneck": result.bottleneck,
-        "baseline": {**_plain(given), "samples_per_second": _rounded(result.baseline_samples_per_second)},
-        "speedup": _rounded(result.speedup),
-        "speedup_ci95": _ends(result.speedup_ci95),
-        "verdict": verdict_text(result.verdict, result.most_gain),
-    }
-    made_on = {
-        "device": result.facts.device_name,
-        "cpus": host.cpus,
-        "torch": versions["torch"],
-        "driver": versions.get("driver"),
-        "workload": result.facts.fingerprint,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "autotune": host.versions.get("autotune", "unknown"),
-    }
-    return replace(result.config, measured=measured, made_on=made_on)
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    return {
-        **config.dataloader_kwargs(),
-        "amp": config.amp,
-        "accumulation_steps": config.accumulation_steps,
-        **({"ranks": config.ranks} if config.ranks > 1 else {}),
-        **({"options": list(config.options)} if config.options else {}),
-        "intra_op_threads": config.intra_op_threads,
-        "inter_op_threads": config.inter_op_threads,
-    }
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [max(0.0, _rounded(end)) for end in interval]
 
 
 def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing, course: Course) -> Iterator[str]:
