@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -27,8 +26,6 @@ CONFIRM_SHARE = 0.4
 """Most of the budget that is set aside for confirmation, as a share; it may also take the search's rest."""
 PROOF_SHARE = 0.6
 """Share of the budget that is set aside at most for three rounds, below which nothing is proven."""
-CROWDED_CONFIRM_SHARE = 0.5
-"""That share where others take the CPUs: there a proof takes more rounds, and a search learns less from each trial."""
 PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
 OPTIONS_SHARE = 0.15
@@ -39,11 +36,6 @@ PAIR = 2
 """Measurements of a round of confirmation at least: the baseline and one finalist."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
-CROWDED_CAP = 1.0
-"""Longest window in seconds where others take the CPUs: they come and go in seconds, over which a longer window hardly
-averages."""
-CROWDED_SHARE, LATEST = 0.5, 8
-"""Share of the latest measurements from which a machine counts as crowded, and how many these are."""
 MAX_DOUBTS = 4
 """Most probes of steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
@@ -79,8 +71,6 @@ class Search:
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
-    _crowded: deque[bool] = field(default_factory=lambda: deque(maxlen=LATEST), init=False)
-    """Whether others took the CPUs during the latest measurements of this run, confirming ones included."""
 
     def run(self) -> Stop:
         """Measure until a stopping rule holds, and return which.
@@ -251,15 +241,8 @@ class Search:
 
     @property
     def longest_window(self) -> float:
-        """Seconds that a window may last, by the budget, and by the others' use of the CPUs."""
-        if self._is_crowded:
-            return CROWDED_CAP
+        """Seconds that a window may last, by the budget."""
         return min(LARGEST_CAP, max(LEAST_CAP, self.budget.seconds / 60))
-
-    @property
-    def _is_crowded(self) -> bool:
-        """Whether others took the CPUs during most of the latest measurements."""
-        return bool(self._crowded) and sum(self._crowded) >= CROWDED_SHARE * len(self._crowded)
 
     @property
     def left(self) -> float:
@@ -277,8 +260,7 @@ class Search:
         rounds = LEAST_ROUNDS * (self.fresh_cost + max(self.fresh_cost, trials[fastest].attempt.seconds))
         if self.is_confirmed:
             return rounds
-        share = CROWDED_CONFIRM_SHARE if self._is_crowded else CONFIRM_SHARE
-        usual = min(share * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost)
+        usual = min(CONFIRM_SHARE * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost)
         return max(usual, min(rounds, PROOF_SHARE * self.budget.seconds) if is_gain else PAIR * self.fresh_cost)
 
     @property
@@ -302,8 +284,6 @@ class Search:
 
     def report(self, moment: Progress) -> None:
         """Show the running or finished measurement, with the standing of the run."""
-        if moment.finished is not None and moment.finished.measurement is not None:
-            self._crowded.append(moment.finished.measurement.conditions.is_crowded)
         done, best = self.study.trials, self.study.best
         best_rate, baseline_rate = best.rate if best else None, done[0].rate if done else None
         self.messages.show(replace(moment, best_rate=best_rate, baseline_rate=baseline_rate))

@@ -30,7 +30,6 @@ from autotune.limits import Budget, parse_duration
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.search.confirm import confirm, finalists_for
-from autotune.search.loop import CROWDED_CAP
 from autotune.stats import ratio_interval
 from autotune.workload import describe
 
@@ -178,7 +177,7 @@ def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int
         runner,
         baseline,
         [baseline],
-        lambda: Request(seconds=CROWDED_CAP, time_limit=TIME_LIMIT, fresh=True),
+        lambda: Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT, fresh=True),
         has_time=has_time,
         baselines=finalists_for(seconds / 5)[1],
         seed=seed,
