@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from autotune.config import Config
-from autotune.diagnosis.findings import Evidence, ms
+from autotune.diagnosis.findings import Evidence
 from autotune.diagnosis.limits import TAKEN, find
+from autotune.diagnosis.notes import (
+    crowded_in,
+    on_caches,
+    on_data_parallel,
+    on_disturbances,
+    on_other_batch,
+    on_places,
+    on_unseen_samples,
+)
 from autotune.evidence import with_evidence
 from autotune.host import Host
 from autotune.probes import LoaderTrace
-from autotune.records import Conditions, Outcome, Probe, Trial, WorkloadFacts
+from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.result import Landscape, Result, TriedOption, Verdict
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
 from autotune.search.space import without_loader
@@ -22,8 +30,6 @@ ODDS = 20 / 21
 """Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
-UNEVEN = 1.25
-"""Ratio of the highest rate to the lowest from which it is said that rates depend on the place in the epoch."""
 HEAVY = 0.5
 """Share of the confirming measurements from which a machine counts as disturbed."""
 
@@ -126,15 +132,9 @@ def _missing(confirmation: Confirmation | None, course: Course) -> Iterator[str]
     """Yield the things that would decide an undecided verdict."""
     is_over = confirmation is not None and confirmation.answer is None
     yield "another configuration that runs" if is_over else course.wanted
-    crowded = _crowded(course)
+    crowded = crowded_in(course.confirmations)
     if crowded and len(crowded) >= HEAVY * len(course.confirmations):
         yield f"a quieter machine ({crowded[-1].crowd_text})"
-
-
-def _crowded(course: Course) -> list[Conditions]:
-    """Return the conditions of confirming measurements while others took the CPUs."""
-    measured = [trial.measurement.conditions for trial in course.confirmations if trial.measurement]
-    return [conditions for conditions in measured if conditions.is_crowded]
 
 
 def _evidence(answer: Standing, course: Course) -> Evidence:
@@ -171,95 +171,20 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
 
 def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing, course: Course) -> Iterator[str]:
     """Yield the notes for the user: on the rounds, the batch, the samples, the data loader and the model."""
-    yield from _disturbances(confirmation, course)
-    yield from _places(confirmation)
-    yield from _other_batch(answer.config, before.config, course.facts)
-    yield from _unseen_samples(answer, course)
-    trace = _nearest_loader(answer.config, course.probes)
-    if trace and trace.again_seconds is not None and trace.keeps_samples:
-        yield (
-            f"building a batch took {ms(fmean(trace.build_seconds))}, and the same batch again "
-            f"{ms(trace.again_seconds)}: the rates are those of the first epoch, and later epochs may be faster"
-        )
-    if confirmation:
-        yield from answer.typical.notes
-    yield from _advice_on_data_parallel(answer.config, course.facts, course.host)
-    yield from (f"{why}: left out" for why in course.left_out)
-
-
-def _disturbances(confirmation: Confirmation | None, course: Course) -> Iterator[str]:
-    """Yield what others did to the confirming measurements, and why some gave no rate."""
-    trials, best = course.confirmations, confirmation.answer if confirmation else None
-    if crowded := _crowded(course):
-        yield (
-            f"other processes disturbed {len(crowded)} of {len(trials)} confirming measurements "
-            f"({crowded[-1].crowd_text}), which makes the interval wider"
-        )
-    failed = [trial for trial in trials if trial.measurement is None]
-    without = [trial.attempt.message for trial in failed if trial.outcome is Outcome.SUSPECT]
-    if without:
-        yield f"{len(without)} confirming measurements gave no rate ({without[-1]}): their rounds do not count"
-    if trials and best is None:
-        why = f"{failed[-1].outcome}: {failed[-1].attempt.message}" if failed else "it took too long or too much memory"
-        yield f"no finalist ran beside your settings in a fresh process ({why})"
-
-
-def _places(confirmation: Confirmation | None) -> Iterator[str]:
-    """Yield how much the baseline's rate depends on the place in the epoch."""
-    baselines = (
-        [one.baselines[0] for one in confirmation.rounds] if confirmation and not confirmation.is_crowded else []
+    typical, facts, has_answer = (
+        answer.typical,
+        course.facts,
+        confirmation is not None and confirmation.answer is not None,
     )
-    rates = [each.samples_per_second for each in baselines if each.beginning_samples is None]
-    if len(rates) == len(baselines) and max(rates, default=0.0) >= UNEVEN * min(rates, default=1.0):
-        yield (
-            f"the baseline's rate depends on the place in the epoch: {min(rates):,.0f} to {max(rates):,.0f} samples/s; "
-            "the rates are means over the places measured"
-        )
-
-
-def _other_batch(config: Config, old: Config, facts: WorkloadFacts) -> Iterator[str]:
-    """Yield what a batch of another size changes for training."""
-    whole, old_whole = (each.samples_per_step * each.accumulation_steps for each in (config, old))
-    if whole != old_whole:
-        yield (
-            f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
-            "rule), or keep the batch size with --batch-size or --global-batch-size"
-        )
-    elif config.batch_size != old.batch_size and facts.has_batch_norm:
-        yield (
-            f"an optimizer step keeps its {whole} samples, but batch normalisation now sees {config.batch_size} at a "
-            f"time, not {old.batch_size}"
-        )
-
-
-def _unseen_samples(answer: Standing, course: Course) -> Iterator[str]:
-    """Yield which samples were not seen, and that larger batches may come where sizes may differ."""
-    typical, epoch = answer.typical, answer.typical.epoch_samples
-    if (seen := typical.beginning_samples) is not None:
-        share = f"{min(1.0, seen / epoch):.0%} of an epoch" if epoch else "without an end of an epoch"
-        yield f"the iterable dataset was measured on its first {seen:,} samples only, {share}"
+    yield from on_disturbances(course.confirmations, has_answer=has_answer)
+    if confirmation and not confirmation.is_crowded:
+        yield from on_places([one.baselines[0] for one in confirmation.rounds])
+    yield from on_other_batch(answer.config, before.config, facts)
     trials = {trial.number: trial for trial in (*course.history, *course.confirmations)}.values()
-    found = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
-    counts, epoch = [each.seen_samples or each.samples for each in found], epoch or course.facts.epoch_samples
-    seen = sum(counts)
-    if epoch is not None:  # each measurement sees samples from another part of another order
-        seen = round(epoch * (1 - math.prod(1 - min(1.0, count / epoch) for count in counts)))
-    sizes_may_differ = {"collate_fn", "batch_sampler"} & set(course.facts.loader_arguments)
-    if sizes_may_differ and (epoch is None or seen < epoch):
-        peak = max(each.epoch_peak_bytes for each in (typical, *found))
-        of = "" if epoch is None else f" of an epoch's {epoch:,}"
-        yield (
-            f"the answer was measured on about {seen:,}{of} samples, with up to {peak / 2**30:.2g} GiB of "
-            f"{typical.memory} memory: a batch with a larger sample takes more"
-        )
-
-
-def _advice_on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterator[str]:
-    """Yield advice on a model that copies itself to every device in every step."""
-    if facts.data_parallel_devices is None or config.ranks > 1:
-        return
-    ranks = min(2, host.cpus) if facts.device == "cpu" else facts.data_parallel_devices
-    advice = "with one device it does nothing; take it out"
-    if ranks >= 2:
-        advice = f"take it out, pass --ranks {ranks}, and train with torchrun"
-    yield f"the model is in nn.DataParallel, one process for all devices: {advice}"
+    same = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
+    yield from on_unseen_samples(typical, same, facts)
+    yield from on_caches(_nearest_loader(answer.config, course.probes))
+    if confirmation:
+        yield from typical.notes
+    yield from on_data_parallel(answer.config, facts, course.host)
+    yield from (f"{why}: left out" for why in course.left_out)
