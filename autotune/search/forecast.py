@@ -5,7 +5,6 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -275,10 +274,8 @@ def _importances(forecast: Forecast, space: Space) -> Iterator[Importance]:
     Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
     function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
     """
-    ranges = [space.allowed[knob] for knob in KNOBS]
-    every = [space.at(dict(zip(KNOBS, chosen, strict=True))) for chosen in itertools.product(*ranges)]
-    means = forecast.posterior.means[[forecast.position[config] for config in every]]
-    grid = means.reshape([len(values) for values in ranges])
+    means = forecast.posterior.means[[forecast.position[config] for config in space.grid]]
+    grid = means.reshape([len(space.allowed[knob]) for knob in KNOBS])
     whole = float(grid.var())
     for axis, knob in enumerate(KNOBS):
         if grid.shape[axis] > 1 and whole:
