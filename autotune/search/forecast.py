@@ -138,7 +138,7 @@ class Forecast:
 
     def doubtful_step(self, observations: Observations) -> Config | None:
         """Return the step, never measured, that is likeliest to be faster than the best is with its loader."""
-        probed = [probe.config for probe in observations.probes if probe.part == "compute"]
+        probed = [probe.config for probe in observations.step_probes]
         measured = {observations.step_key(each) for each in (*probed, *(trial.config for trial in observations.trials))}
         is_new = np.array([observations.step_key(config) not in measured for config in self.configs])
         logs = np.log(self.prediction.ceilings) + self.prediction.ceiling_errors
