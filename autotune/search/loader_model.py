@@ -115,13 +115,16 @@ class LoaderModel:
         tensors = _in_flight(config) * self.trace(config.batch_size).batch_tensors
         return OWN_FILES + FILES_PER_WORKER * config.num_workers + tensors
 
-    def start_seconds(self, config: Config) -> float:
+    def start_seconds(self, configs: Sequence[Config]) -> Floats:
         """Return the seconds to start an epoch: its order, the first batch, and workers that are not persistent."""
-        trace = self.trace(config.batch_size)
-        if not config.num_workers:
-            return trace.order_seconds
-        starting = 0.0 if config.persistent_workers else config.num_workers * trace.start_seconds
-        return trace.order_seconds + fmean(trace.build_seconds) + starting
+        batches = {config.batch_size for config in configs}
+        builds = {batch: fmean(self.trace(batch).build_seconds) for batch in batches}
+        found = []
+        for config in configs:
+            trace, starts = self.trace(config.batch_size), 0 if config.persistent_workers else config.num_workers
+            first = builds[config.batch_size] if config.num_workers else 0.0
+            found.append(trace.order_seconds + first + starts * trace.start_seconds)
+        return np.array(found)
 
 
 def _in_flight(config: Config) -> int:
