@@ -49,8 +49,7 @@ class Fitting:
 
     def refusal(self, config: Config) -> str | None:
         """Return the reason why a configuration would not fit, or ``None``."""
-        step = config.batch_size, config.amp, config.options
-        key = (*step, config.num_workers, config.prefetch_factor)  # all that it depends on
+        key = (config.batch_size, config.amp, config.options, config.num_workers, config.prefetch_factor)
         if key not in self._refusals:
             self._refusals[key] = self.refusal_in_flight(config) or self._refusal_of_memory(config)
         return self._refusals[key]
@@ -71,19 +70,19 @@ class Fitting:
         return None
 
     def _refusal_of_memory(self, config: Config) -> str | None:
-        memory_limit = self._observations.memory_limit
+        observations, memory_limit = self._observations, self._observations.memory_limit
         for kind, limit in self._limits.items():
-            model = self._model(kind, config)
-            if model is None:
+            if (model := self._model(kind, config)) is None:
                 continue
             largest = LARGEST_STEP * max(model.peaks)
             if config.batch_size > largest:
                 return f"batches beyond {largest} are too far above the largest measured to predict their memory"
-            bytes_needed = model.at(config.batch_size) + (self._loader.memory(config) if kind == "host" else 0)
-            limiting = "host" if self._observations.on_cpu else "device"
-            may_use = memory_limit.of(limit) if kind == limiting else memory_limit.beside(limit)
+            bytes_needed = model.at(config.batch_size)
+            is_limiting = kind == ("host" if observations.on_cpu else "device")
+            may_use = memory_limit.of(limit) if is_limiting else memory_limit.beside(limit)
             if kind == "host":  # others, this process too, hold some of it while a trial runs
-                may_use = min(may_use, memory_limit.beside(self._observations.facts.obtainable_host_bytes or limit))
+                bytes_needed += self._loader.memory(config)
+                may_use = min(may_use, memory_limit.beside(observations.facts.obtainable_host_bytes or limit))
             if bytes_needed > may_use:
                 needed, most, whole = map(format_size, (bytes_needed, may_use, limit))
                 return f"it would need {needed} of {kind} memory; {most} of {whole} may be used"
@@ -115,13 +114,11 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A configuration that did not work."""
+    """A configuration that did not work, the outcome that it came to or would have, and both in words."""
 
     config: Config
     outcome: Outcome
-    """By what others like it are told; where it ran and took too much memory, the one that it would come to."""
     text: str
-    """What it was and how it ended, in words."""
 
 
 def refusals_of(
@@ -130,11 +127,10 @@ def refusals_of(
     """Yield the reason not to try each configuration: it is ``unfit``, or a similar one has failed."""
     failures, of_workers = tuple(_failures(observations)), observations.worker_failures
     for config, refusal in zip(configs, unfit, strict=True):
-        if refusal is None and config.num_workers and len(of_workers) > 1:
-            yield f"loader workers have failed {len(of_workers)} times: {of_workers[-1]}"
-        else:
-            alike = (failure.text for failure in failures if _also_fails(config, failure))
-            yield refusal or next(alike, None)
+        alike = (failure.text for failure in failures if _also_fails(config, failure))
+        if len(of_workers) > 1 and config.num_workers:
+            refusal = refusal or f"loader workers have failed {len(of_workers)} times: {of_workers[-1]}"
+        yield refusal or next(alike, None)
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:
@@ -199,7 +195,7 @@ def reason_against(check: NumericsCheck, amp: str, option: str | None = None) ->
     Where fp32 itself does not stay finite there is nothing to compare with. This is a smoke test over some twenty
     steps: a rejected precision is broken, an accepted one may still diverge later.
     """
-    reference, steps = check.reference_losses, len(check.losses)
+    reference, others, steps = check.reference_losses, check.other_losses, len(check.losses)
     name, there = (option, f"with {option}") if option else (amp, f"in {amp}")
     if not all(map(math.isfinite, reference)):
         return f"{name} cannot be compared with fp32, whose own loss does not stay finite"
@@ -210,18 +206,11 @@ def reason_against(check: NumericsCheck, amp: str, option: str | None = None) ->
         return f"{there} gradients overflow at every scale of the loss"
     if len(check.overflows) > OVERFLOW_SHARE * steps:
         return f"{there} the gradients of {len(check.overflows)} of {steps} steps are not finite"
-    late = slice(steps // 2, None)
-    expected, found = fmean(reference[late]), fmean(check.losses[late])
-    scale = max(fmean(map(abs, reference[late])), SMALL * abs(reference[0]))
-    if abs(found - expected) > max(DEVIATION * scale, SPREADS * _spread(check)):
+    halves = slice(None, steps // 2), slice(steps // 2, None), slice(None)
+    expected, found = fmean(reference[halves[1]]), fmean(check.losses[halves[1]])
+    scale = max(fmean(map(abs, reference[halves[1]])), SMALL * abs(reference[0]))
+    is_known = all(map(math.isfinite, others))
+    spread = max(abs(fmean(others[part]) - fmean(reference[part])) for part in halves) if is_known else 0.0
+    if abs(found - expected) > max(DEVIATION * scale, SPREADS * spread):
         return f"{there} the loss is {found:.3g} after {steps} steps on the same batches, in fp32 {expected:.3g}"
     return None
-
-
-def _spread(check: NumericsCheck) -> float:
-    """Return how far two runs in fp32 are apart at most, by their means over both halves and over all steps."""
-    if not all(map(math.isfinite, check.other_losses)):
-        return 0.0
-    middle = len(check.reference_losses) // 2
-    parts = (slice(None, middle), slice(middle, None), slice(None))
-    return max(abs(fmean(check.other_losses[part]) - fmean(check.reference_losses[part])) for part in parts)

@@ -5,9 +5,8 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,13 +41,10 @@ class Forecast:
     """
 
     configs: tuple[Config, ...]
-    """The configurations."""
     position: Mapping[Config, int]
-    """Where each of them stands."""
     prediction: Prediction
     """The prediction before any was measured."""
     posterior: Posterior
-    """The expectation now."""
     is_open: NDArray[np.bool_]
     """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
     is_untried: NDArray[np.bool_]
@@ -56,17 +52,15 @@ class Forecast:
     is_doubtful: NDArray[np.bool_]
     """Whether one has loader workers, which have failed so far: it comes last, and is not confirmed untried."""
     base: Config
-    """The user's own configuration."""
     best: Trial
-    """The measured configuration that is expected to be the fastest."""
+    """The trial whose configuration is expected to be the fastest."""
     best_log: float
-    """Logarithm of the rate that is expected of it."""
     last: Config
     """The configuration measured last, whose process may still live."""
     refusals: tuple[str | None, ...]
     """Why not to try one: it would not fit, or a similar one has failed."""
     doubts: tuple[str, ...] = ()
-    """The reasons for leaving out loader workers; empty where they were not left out."""
+    """The reasons for leaving out loader workers."""
     promised: Posterior | None = None
     """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
@@ -111,10 +105,7 @@ class Forecast:
         return float(np.exp(hopes[among].max() - self.best_log) - 1)
 
     def most_promising(self) -> Config | None:
-        """Return the fastest configuration, as expected, of the unmeasured ones that may fit; ``None`` without any.
-
-        It need not be expected to win.
-        """
+        """Return the unmeasured configuration that is expected to be the fastest that fits, even if it may not win."""
         is_left = self.is_untried & ~self.is_doubtful & [refusal is None for refusal in self.refusals]
         return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
 
@@ -143,27 +134,21 @@ class Forecast:
         """Return the reason why no more workers would fit with the same step, or ``None``."""
         more = [o for o in self.configs if o.step_key == config.step_key and o.num_workers > config.num_workers]
         refusals = [self.prediction.refusals[self.position[each]] for each in sorted(more, key=lambda o: o.num_workers)]
-        return None if None in refusals else next(iter(refusals), None)
+        return refusals[0] if refusals and None not in refusals else None
 
     def doubtful_step(self, observations: Observations) -> Config | None:
-        """Return the step, never measured, that is likeliest to be faster than the best is with its loader.
-
-        Only the step of the returned configuration matters.
-        """
-        measured = {observations.step_key(trial.config) for trial in observations.trials}
-        measured |= {observations.step_key(probe.config) for probe in observations.probes if probe.part == "compute"}
+        """Return the step, never measured, that is likeliest to be faster than the best is with its loader."""
+        probed = [probe.config for probe in observations.step_probes]
+        measured = {observations.step_key(each) for each in (*probed, *(trial.config for trial in observations.trials))}
         is_new = np.array([observations.step_key(config) not in measured for config in self.configs])
-        is_doubtful = self.is_open & is_new
-        hopes = np.where(is_doubtful, np.log(self.prediction.ceilings) + self.prediction.ceiling_errors, -np.inf)
+        logs = np.log(self.prediction.ceilings) + self.prediction.ceiling_errors
+        hopes = np.where(self.is_open & is_new, logs, -np.inf)
         top = int(hopes.argmax())
         return without_loader(self.configs[top]) if hopes[top] > self.best_log else None
 
     @property
     def highest_limit(self) -> float:
-        """The samples per second that nothing which fits exceeds if no loader is ever late.
-
-        Infinite where a step of which too little is known would decide it.
-        """
+        """The samples per second of all that fits if no loader is ever late; infinite where too little is known."""
         top = int(np.argmax(np.where(self._fits, self.prediction.limits, -1.0)))
         if self.prediction.most[top] > KNOWN * self.prediction.ceilings[top]:
             return math.inf
@@ -184,16 +169,23 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     """Return the forecast after the measurements so far, the baseline at least."""
     baseline, step = observations.trials[0].config, usable_step(observations, space)
     with_options = (replace(c, options=step.options) for c in space.configs if step and c.amp == step.amp)
-    inside = (*space.configs, *with_options)
-    configs = inside if baseline in inside else (*inside, baseline)
+    configs = tuple(dict.fromkeys((*space.configs, *with_options, baseline)))
     position = {config: index for index, config in enumerate(configs)}
     prediction = predict(configs, observations)
     counted = [trial for trial in feasible(observations) if trial.config in position]
-    after, promised = _posteriors(position, prediction, counted, observations)
-    best = max(counted, key=lambda trial: after.means[position[trial.config]])
-    best_log = float(after.means[position[best.config]])
+    index = [position[trial.config] for trial in counted]
+    rates = np.array([trial.rate for trial in counted], dtype=float)
+    taken = [measured.conditions.taken_share for trial in counted if (measured := trial.measurement)]
+    errors, own_threads = DISTURBANCE * np.array(taken), observations.facts.intra_op_threads
+    after, promised = posterior(configs, prediction, index, rates, own_threads, errors), None
+    if claimed := [position[config] for config in observations.claimed if config in position]:
+        # "kriging believer": others look elsewhere, and nobody counts on it
+        rates, errors = np.append(rates, np.exp(after.means[claimed])), np.append(errors, np.zeros(len(claimed)))
+        promised = posterior(configs, prediction, index + claimed, rates, own_threads, errors)
+    fastest = int(after.means[index].argmax())
     tried = {trial.config for trial in observations.trials} | set(observations.claimed)
-    is_untried = np.array([config not in tried and position[config] < len(inside) for config in configs])
+    is_untried = np.array([config not in tried for config in configs])
+    best_log = float(after.means[index[fastest]])
     doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
     refusals = tuple(refusals_of(configs, prediction.refusals, observations))
     may_run = np.array([refusal is None for refusal in refusals])
@@ -208,42 +200,18 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
         doubts=doubts,
         base=space.base,
-        best=best,
+        best=counted[fastest],
         best_log=best_log,
         last=observations.trials[-1].config,
         refusals=refusals,
     )
 
 
-def _posteriors(
-    position: Mapping[Config, int], prediction: Prediction, counted: Sequence[Trial], observations: Observations
-) -> tuple[Posterior, Posterior | None]:
-    """Return the expectation now, and if the running measurements of others give the expected rates."""
-    configs, index = tuple(position), [position[trial.config] for trial in counted]
-    claimed = [position[config] for config in observations.claimed if config in position]
-    rates = np.array([trial.rate for trial in counted], dtype=float)
-    taken = [measured.conditions.taken_share for trial in counted if (measured := trial.measurement)]
-    errors, own_threads = DISTURBANCE * np.array(taken), observations.facts.intra_op_threads
-    after = posterior(configs, prediction, index, rates, own_threads, errors)
-    if not claimed:
-        return after, None
-    # "kriging believer": others look elsewhere, and nobody counts on it
-    expected = np.append(rates, np.exp(after.means[claimed]))
-    errors = np.append(errors, np.zeros(len(claimed)))
-    return after, posterior(configs, prediction, index + claimed, expected, own_threads, errors)
-
-
 def feasible(observations: Observations) -> list[Trial]:
-    """Return the trials that gave a number and left enough memory free; the baseline always counts.
-
-    Trials measured while others used the machine count too, with a larger error.
-    """
-    return [
-        trial
-        for trial in observations.trials
-        if trial.measurement is not None
-        and (trial.kind == "baseline" or not exceeds(trial.measurement, observations.memory_limit))
-    ]
+    """Return the trials, disturbed ones too, that gave a number and left enough memory free; the baseline always."""
+    trials, limit = observations.trials, observations.memory_limit
+    numbered = [(trial, trial.measurement) for trial in trials if trial.measurement is not None]
+    return [trial for trial, measured in numbered if trial.kind == "baseline" or not exceeds(measured, limit)]
 
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:
@@ -276,33 +244,27 @@ def _steps(forecast: Forecast) -> Iterator[StepForecast]:
     """Yield the best of each batch size and precision."""
     ceilings, rates = forecast.prediction.ceilings, np.exp(forecast.posterior.means)
     alike: dict[tuple[str, int], list[int]] = {}
-    for index, config in enumerate(forecast.configs):
-        alike.setdefault((config.amp, config.batch_size), []).append(index)
+    for index in sorted(range(len(rates)), key=lambda index: forecast.configs[index].num_workers):
+        alike.setdefault((forecast.configs[index].amp, forecast.configs[index].batch_size), []).append(index)
     for (amp, batch_size), indices in sorted(alike.items()):
-        refusals = {index: forecast.refusal(forecast.configs[index]) for index in indices}
-        fitting = [index for index, refusal in refusals.items() if refusal is None]
-        least = min(indices, key=lambda index: forecast.configs[index].num_workers)
+        fitting = [index for index in indices if forecast.refusals[index] is None]
         ceiling, rate = (float(values[fitting or indices].max()) for values in (ceilings, rates))
-        refusal = None if fitting else refusals[least]
+        refusal = None if fitting else forecast.refusals[indices[0]]
         yield StepForecast(batch_size=batch_size, amp=amp, ceiling=ceiling, rate=min(ceiling, rate), refusal=refusal)
 
 
 def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
     """Yield every setting of the loader with the step of the answer; of those alike the fastest."""
-    step, means = without_loader(answer), forecast.posterior.means
+    means, errors = forecast.posterior.means, forecast.posterior.errors
     alike: dict[tuple[int, int], int] = {}
-    for index in sorted(range(len(means)), key=lambda index: -means[index]):
-        if without_loader(config := forecast.configs[index]) == step:
+    for index in np.argsort(-means, kind="stable").tolist():
+        if without_loader(config := forecast.configs[index]) == without_loader(answer):
             alike.setdefault((config.num_workers, config.prefetch_factor or 0), index)
     for (workers, prefetch), index in sorted(alike.items()):
-        error = forecast.posterior.errors[index]
+        low, rate, high = np.exp(means[index] + errors[index] * np.array([-1, 0, 1])).tolist()
+        refusal = forecast.refusals[index]
         yield LoaderForecast(
-            num_workers=workers,
-            prefetch_factor=prefetch or None,
-            rate=float(np.exp(means[index])),
-            low=float(np.exp(means[index] - error)),
-            high=float(np.exp(means[index] + error)),
-            refusal=forecast.refusal(forecast.configs[index]),
+            num_workers=workers, prefetch_factor=prefetch or None, rate=rate, low=low, high=high, refusal=refusal
         )
 
 
@@ -312,10 +274,8 @@ def _importances(forecast: Forecast, space: Space) -> Iterator[Importance]:
     Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
     function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
     """
-    ranges = [space.allowed[knob] for knob in KNOBS]
-    every = [space.at(dict(zip(KNOBS, chosen, strict=True))) for chosen in itertools.product(*ranges)]
-    means = forecast.posterior.means[[forecast.position[config] for config in every]]
-    grid = means.reshape([len(values) for values in ranges])
+    means = forecast.posterior.means[[forecast.position[config] for config in space.grid]]
+    grid = means.reshape([len(space.allowed[knob]) for knob in KNOBS])
     whole = float(grid.var())
     for axis, knob in enumerate(KNOBS):
         if grid.shape[axis] > 1 and whole:

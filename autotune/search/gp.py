@@ -9,10 +9,10 @@ algorithm 2.1.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,21 +43,11 @@ SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """The logarithm of the rate of every configuration, given the measurements."""
+    """The logarithm of the samples per second of every configuration, given the measurements."""
 
     means: Floats
-    """Expected logarithm of the samples per second."""
     errors: Floats
-    """Standard deviation of it."""
-    noise: float
-    """Standard deviation of the logarithm of a measurement."""
-
-
-class _Points(NamedTuple):
-    step: Floats
-    loader: Floats
-    step_errors: Floats
-    loader_errors: Floats
+    """Standard deviations."""
 
 
 def posterior(
@@ -66,34 +56,39 @@ def posterior(
     measured: Sequence[int],
     rates: Floats,
     own_threads: int,
-    disturbances: Floats | None = None,
+    disturbances: Floats | float = 0.0,
 ) -> Posterior:
     """Return the posterior of every configuration after those at the indices ``measured`` gave ``rates``.
 
     ``rates`` are samples per second, one for each index; ``own_threads`` is torch's own choice of threads.
     ``disturbances`` are standard deviations that others add to the logarithm of each rate, beside the noise.
     """
-    prior = np.log(prediction.rates)
-    points = _points(configs, prediction, own_threads)
-    index = np.array(measured, dtype=np.int64)
-    residuals = np.log(rates) - prior[index]
-    seen = _Points(*(part[index] for part in points))
-    same = OWN**2 * (index[:, None] == index[None, :])
-    if disturbances is not None:
-        same = same + np.diag(disturbances**2)
-    scale, noise = max(
-        ((scale, noise) for scale in SCALES for noise in NOISES),
-        key=lambda pair: _log_likelihood(_kernel(seen, seen, pair[0]) + same, residuals, pair[1]),
-    )
-    lower = _cholesky(_kernel(seen, seen, scale) + same, noise)
-    across = _kernel(seen, points, scale)
-    across += OWN**2 * (index[:, None] == np.arange(len(configs))[None, :])
-    weights = np.linalg.solve(lower.T, np.linalg.solve(lower, residuals))
-    explained = np.linalg.solve(lower, across)
-    shared = COMMON**2 + JOINT**2 + points.step_errors**2 + points.loader_errors**2
-    variances = OWN**2 + scale**2 * shared
+    prior, index = np.log(prediction.rates), np.array(measured, dtype=np.int64)
+    residuals, unit = np.log(rates) - prior[index], np.eye(len(index))
+    steps, loaders = (_similarity(part[index], part) for part in _coordinates(configs, own_threads))
+    step_errors, loader_errors = prediction.step_errors, prediction.loader_errors
+    of_steps = np.outer(step_errors[index], step_errors) * steps
+    of_loaders = np.outer(loader_errors[index], loader_errors) * loaders
+    shared = COMMON**2 + JOINT**2 * steps * loaders + of_steps + of_loaders
+    own = OWN**2 * (index[:, None] == np.arange(len(configs)))
+
+    def lower(scale: float, noise: float) -> Floats:
+        among = scale**2 * shared[:, index] + own[:, index] + unit * disturbances**2
+        return np.asarray(np.linalg.cholesky(among + noise**2 * unit), dtype=np.float64)
+
+    def likelihood(pair: tuple[float, float]) -> float:
+        factor = lower(*pair)
+        white = np.linalg.solve(factor, residuals)
+        unusual = math.log(pair[1] / 0.03) ** 2 / 2  # most machines repeat themselves within a few percent
+        return float(-0.5 * white @ white - np.log(np.diag(factor)).sum() - unusual)
+
+    scale, noise = max(itertools.product(SCALES, NOISES), key=likelihood)
+    factor, across = lower(scale, noise), scale**2 * shared + own
+    weights = np.linalg.solve(factor.T, np.linalg.solve(factor, residuals))
+    explained = np.linalg.solve(factor, across)
+    variances = OWN**2 + scale**2 * (COMMON**2 + JOINT**2 + step_errors**2 + loader_errors**2)
     left = np.maximum(variances - (explained**2).sum(axis=0), 1e-12)
-    return Posterior(prior + across.T @ weights, np.sqrt(left), noise)
+    return Posterior(prior + across.T @ weights, np.sqrt(left))
 
 
 def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
@@ -105,39 +100,24 @@ def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
     return gain
 
 
-def _points(configs: Sequence[Config], prediction: Prediction, own_threads: int) -> _Points:
+def _coordinates(configs: Sequence[Config], own_threads: int) -> tuple[Floats, Floats]:
+    """Return the scaled coordinates of steps and of loaders, a row for each configuration."""
     options = sorted({option for config in configs for option in config.options})
-    step = [
-        (
-            math.log2(c.batch_size),
-            math.log2(c.intra_op_threads or own_threads),
-            2.0 * AMP_MODES.index(c.amp),
-            *(2.0 * (option in c.options) for option in options),
-        )
-        for c in configs
+    batches = np.log2([config.batch_size for config in configs])
+    steps = [
+        batches,
+        np.log2([config.intra_op_threads or own_threads for config in configs]),
+        2.0 * np.array([AMP_MODES.index(config.amp) for config in configs]),
+        *(2.0 * np.array([option in config.options for config in configs]) for option in options),
     ]
-    loader = [
-        (
-            math.log2(c.batch_size),
-            math.log2(c.num_workers + 0.5) if c.num_workers else WITHOUT_WORKERS,
-            math.log2(c.prefetch_factor or 1),
-            float(c.pin_memory),
-        )
-        for c in configs
+    loaders = [
+        batches,
+        np.array([math.log2(c.num_workers + 0.5) if c.num_workers else WITHOUT_WORKERS for c in configs]),
+        np.log2([config.prefetch_factor or 1 for config in configs]),
+        np.array([float(config.pin_memory) for config in configs]),
     ]
     scales = (*STEP_SCALES, *STEP_SCALES[2:] * len(options))
-    return _Points(
-        np.array(step) / scales, np.array(loader) / LOADER_SCALES, prediction.step_errors, prediction.loader_errors
-    )
-
-
-def _kernel(one: _Points, other: _Points, scale: float) -> Floats:
-    """Return the covariances of the prediction's errors."""
-    similar_steps, similar_loaders = _similarity(one.step, other.step), _similarity(one.loader, other.loader)
-    step = np.outer(one.step_errors, other.step_errors) * similar_steps
-    loader = np.outer(one.loader_errors, other.loader_errors) * similar_loaders
-    covariances: Floats = scale**2 * (COMMON**2 + JOINT**2 * similar_steps * similar_loaders + step + loader)
-    return covariances
+    return np.transpose(steps) / scales, np.transpose(loaders) / LOADER_SCALES
 
 
 def _similarity(one: Floats, other: Floats) -> Floats:
@@ -145,14 +125,3 @@ def _similarity(one: Floats, other: Floats) -> Floats:
     distance = np.sqrt(((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2))
     similarity: Floats = (1 + math.sqrt(3) * distance) * np.exp(-math.sqrt(3) * distance)
     return similarity
-
-
-def _cholesky(kernel: Floats, noise: float) -> Floats:
-    return np.asarray(np.linalg.cholesky(kernel + noise**2 * np.eye(len(kernel))), dtype=np.float64)
-
-
-def _log_likelihood(kernel: Floats, residuals: Floats, noise: float) -> float:
-    lower = _cholesky(kernel, noise)
-    white = np.linalg.solve(lower, residuals)
-    unusual = math.log(noise / 0.03) ** 2 / 2  # most machines repeat themselves within a few percent
-    return float(-0.5 * white @ white - np.log(np.diag(lower)).sum() - unusual)

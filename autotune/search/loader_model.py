@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,16 +40,6 @@ LEAST_DEVIATION = 0.2
 """A batch is not built faster than this share of the mean, however the spread is scaled."""
 
 
-class _Pipeline(NamedTuple):
-    """The settings that a rate depends on."""
-
-    batch_size: int
-    workers: int
-    prefetch: int
-    pinned: bool
-    step: float
-
-
 class LoaderModel:
     """Build times for every batch size, and the rates that follow."""
 
@@ -73,44 +62,37 @@ class LoaderModel:
         while the host receives or builds and asks for the next step; a copy from memory that is not pinned makes the
         host wait for it.
         """
-        pipelines = [
-            _Pipeline(c.batch_size, c.num_workers, c.prefetch_factor or 0, c.pin_memory, step)
+        rows = [
+            (c.batch_size, c.num_workers, c.prefetch_factor or 0, c.pin_memory, step)
             for c, step in zip(configs, steps.tolist(), strict=True)
         ]
-        found = {each: 1 / max(self._alone(each), NOTHING) for each in {*pipelines} if not each.workers}
-        if fed := [pipeline for pipeline in dict.fromkeys(pipelines) if pipeline.workers]:
-            found.update(zip(fed, self._fed(fed).tolist(), strict=True))
-        return np.array([found[pipeline] for pipeline in pipelines])
-
-    def _alone(self, pipeline: _Pipeline) -> float:
-        """Return the seconds from batch to batch without workers."""
-        trace, step = self.trace(pipeline.batch_size), pipeline.step
-        build = fmean(trace.build_seconds) if trace.inline_seconds is None else trace.inline_seconds
-        if self._host_seconds is None:
-            return build + step
-        if pipeline.pinned:
-            return max(build + trace.pin_seconds + self._host_seconds, step)
-        return max(build + self._host_seconds, step) + trace.transfer_seconds
-
-    def _fed(self, pipelines: Sequence[_Pipeline]) -> Floats:
-        """Return the batches per second of pipelines with workers, by the recursion."""
-        batches = sorted({pipeline.batch_size for pipeline in pipelines})
-        builds = np.array([_sequence(self.trace(batch).build_seconds) for batch in batches])
-        traces = [self.trace(pipeline.batch_size) for pipeline in pipelines]
-        receives = np.array([trace.receive_seconds for trace in traces])
-        steps = np.array([pipeline.step for pipeline in pipelines])
-        if self._host_seconds is not None:
-            copies = [0.0 if p.pinned else trace.transfer_seconds for p, trace in zip(pipelines, traces, strict=True)]
-            steps = np.maximum(steps, self._host_seconds + receives) + copies
-            receives = np.zeros_like(receives)
-        return pipeline_rates(
-            builds,
-            np.array([batches.index(pipeline.batch_size) for pipeline in pipelines]),
-            np.array([pipeline.workers for pipeline in pipelines]),
-            np.array([pipeline.prefetch for pipeline in pipelines]),
-            steps,
-            receives,
-        )
+        settings, position = np.unique(np.array(rows, dtype=np.float64), axis=0, return_inverse=True)
+        batches, row = np.unique(settings[:, 0], return_inverse=True)
+        traces = [self.trace(int(batch)) for batch in batches]
+        workers, prefetch, steps = *settings[:, 1:3].astype(np.int64).T, settings[:, 4]
+        builds, copies, pins, receives = np.array(
+            [
+                (
+                    fmean(t.build_seconds) if t.inline_seconds is None else t.inline_seconds,
+                    t.transfer_seconds,
+                    t.pin_seconds,
+                    t.receive_seconds,
+                )
+                for t in traces
+            ]
+        )[row].T
+        is_fed, is_pinned, host = workers > 0, settings[:, 3] > 0, self._host_seconds
+        if host is None:
+            periods = builds + steps
+        else:
+            copies = np.where(is_pinned, 0.0, copies)
+            periods = np.maximum(builds + np.where(is_pinned, pins, 0.0) + host, steps) + copies
+            steps, receives = np.maximum(steps, host + receives) + copies, np.zeros_like(receives)
+        rates: Floats = 1 / np.maximum(periods, NOTHING)
+        if is_fed.any():
+            sequences, fed = np.array([_sequence(trace.build_seconds) for trace in traces]), np.flatnonzero(is_fed)
+            rates[fed] = pipeline_rates(sequences, row[fed], workers[fed], prefetch[fed], steps[fed], receives[fed])
+        return rates[position.ravel()]
 
     def pin_rate(self, config: Config) -> float:
         """Return the most batches per second that the pinning thread copies."""
@@ -118,9 +100,8 @@ class LoaderModel:
         return 1 / max(seconds, NOTHING)
 
     def shared_memory(self, config: Config) -> int:
-        """Return the most bytes of batches in flight: one batch more than are prefetched."""
-        in_flight = config.num_workers * (config.prefetch_factor or 0)
-        return (in_flight + 1) * self.trace(config.batch_size).batch_bytes if in_flight else 0
+        """Return the most bytes of batches in flight."""
+        return _in_flight(config) * self.trace(config.batch_size).batch_bytes
 
     def memory(self, config: Config) -> int:
         """Return the bytes of host memory that workers and batches in flight take."""
@@ -131,17 +112,24 @@ class LoaderModel:
 
         Every tensor on its way is one where torch shares memory by file descriptor, as it does on Linux.
         """
-        in_flight = config.num_workers * (config.prefetch_factor or 0)
-        tensors = (in_flight + 1) * self.trace(config.batch_size).batch_tensors if in_flight else 0
+        tensors = _in_flight(config) * self.trace(config.batch_size).batch_tensors
         return OWN_FILES + FILES_PER_WORKER * config.num_workers + tensors
 
-    def start_seconds(self, config: Config) -> float:
+    def start_seconds(self, configs: Sequence[Config]) -> Floats:
         """Return the seconds to start an epoch: its order, the first batch, and workers that are not persistent."""
-        trace = self.trace(config.batch_size)
-        if not config.num_workers:
-            return trace.order_seconds
-        starting = 0.0 if config.persistent_workers else config.num_workers * trace.start_seconds
-        return trace.order_seconds + fmean(trace.build_seconds) + starting
+        batches = {config.batch_size for config in configs}
+        builds = {batch: fmean(self.trace(batch).build_seconds) for batch in batches}
+        found = []
+        for config in configs:
+            trace, starts = self.trace(config.batch_size), 0 if config.persistent_workers else config.num_workers
+            first = builds[config.batch_size] if config.num_workers else 0.0
+            found.append(trace.order_seconds + first + starts * trace.start_seconds)
+        return np.array(found)
+
+
+def _in_flight(config: Config) -> int:
+    """Return the most batches in flight: one more than are prefetched."""
+    return config.num_workers * (config.prefetch_factor or 0) + 1 if config.num_workers else 0
 
 
 def trace_from_baseline(config: Config, measured: Measurement) -> LoaderTrace:
@@ -167,8 +155,7 @@ def trace_from_baseline(config: Config, measured: Measurement) -> LoaderTrace:
 def with_inline(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -> tuple[LoaderTrace, ...]:
     """Return traces that know how long training without workers ``waited`` for a batch of one size.
 
-    Where that is much longer than a worker took, the probe has missed the stalls of the loader, or begun with an
-    uncounted stall: then a worker takes as long.
+    Where that is much longer than a worker took, the probe has missed stalls: then a worker takes as long.
     """
     ratio = waited / max(fmean(_trace_at(traces, batch_size).build_seconds), NOTHING)
     missed = ratio if ratio >= MISSED else 1.0
@@ -186,10 +173,8 @@ def with_inline(traces: Sequence[LoaderTrace], batch_size: int, waited: float) -
 def _sequence(builds: tuple[float, ...]) -> Floats:
     """Return the builds of a trace over and over, each time in another order, with the same mean; not to be changed."""
     generator = np.random.default_rng(0)
-    rounds = [generator.permutation(builds) for _ in range(-(-SEQUENCE // len(builds)))]
-    sequence = np.concatenate(rounds)[:SEQUENCE]
-    mean = sequence.mean()
-    return sequence * (fmean(builds) / mean) if mean > 0 else sequence
+    sequence = np.concatenate([generator.permutation(builds) for _ in range(-(-SEQUENCE // len(builds)))])[:SEQUENCE]
+    return np.asarray(sequence * (fmean(builds) / max(sequence.mean(), NOTHING)))
 
 
 def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
@@ -198,9 +183,7 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         return near
     samples = batch_size / near.batch_size
     factor = _build_at(traces, near, batch_size) / max(fmean(near.build_seconds), NOTHING)
-    tensors = near.batch_tensors  # as many in every batch, unless there is one for each sample or more
-    if near.batch_tensors >= near.batch_size > 1:
-        tensors = math.ceil(near.batch_tensors * batch_size / near.batch_size)
+    has_one_each = near.batch_tensors >= near.batch_size > 1  # a tensor for each sample or more, else as many always
     builds = scaled_builds(np.array(near.build_seconds), fmean(near.build_seconds) * factor, samples)
     return replace(
         near,
@@ -211,7 +194,9 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         pin_seconds=near.pin_seconds * samples,
         transfer_seconds=near.transfer_seconds * samples,
         batch_bytes=round(near.batch_bytes * samples),
-        batch_tensors=tensors,
+        batch_tensors=math.ceil(near.batch_tensors * batch_size / near.batch_size)
+        if has_one_each
+        else near.batch_tensors,
     )
 
 
@@ -225,13 +210,12 @@ def _build_at(traces: Sequence[LoaderTrace], near: LoaderTrace, batch_size: int)
     distance = high.batch_size - low.batch_size
     if low.batch_size < batch_size < high.batch_size:
         return at_low + (at_high - at_low) * (batch_size - low.batch_size) / distance
-    fixed = 0.0
+    build, fixed = fmean(near.build_seconds), 0.0
     if distance:
         line = (at_low * high.batch_size - at_high * low.batch_size) / distance
         error = math.hypot(_error(low) * high.batch_size, _error(high) * low.batch_size) / distance
-        fixed = max(0.0, line - error)
-    build = fmean(near.build_seconds)
-    return min(build, fixed) + max(0.0, build - fixed) * batch_size / near.batch_size
+        fixed = min(build, max(0.0, line - error))
+    return fixed + (build - fixed) * batch_size / near.batch_size
 
 
 def _error(trace: LoaderTrace) -> float:
@@ -246,8 +230,7 @@ def pipeline_rates(
     """Return batches per second for many configurations with workers at once.
 
     ``builds`` holds sequences of build times in seconds, one a row; ``row`` says which one each configuration meets,
-    over and over. The other arrays have one entry per configuration. Costs some ten microseconds for each batch of the
-    window, whatever the number of configurations up to a thousand.
+    over and over. The other arrays have one entry per configuration.
     """
     in_flight, columns, wide = workers * prefetch, np.arange(len(workers)), len(workers)
     window = max(LEAST_WINDOW, LEAST_BURSTS * int(workers.max()))

@@ -27,15 +27,11 @@ class Observations:
     """All measurements so far."""
 
     facts: WorkloadFacts
-    """The workload."""
     host: Host
-    """The machine."""
     memory_limit: MemoryLimit
-    """How much of the memory may be used."""
     trials: tuple[Trial, ...]
     """Measured configurations, the baseline first."""
     probes: tuple[Probe, ...] = ()
-    """Probes of steps and of the loader."""
     claimed: tuple[Config, ...] = ()
     """Configurations that other tuners of a shared study are measuring now."""
 
@@ -64,21 +60,20 @@ class Observations:
 
     def looks_within(self, space: Space) -> list[tuple[Config, ComputeProbe]]:
         """Return those within the bounds, without further options: a study that goes on may hold others."""
-        allowed = space.allowed
-        return [
-            (config, look)
-            for config, look in self.looks
-            if config.batch_size in allowed["batch_size"]
-            and config.amp in allowed["amp"]
-            and config.intra_op_threads in allowed["threads"]
-            and config.options == space.base.options
-        ]
+        knobs = ("batch_size", "amp", "threads")
+        plain = [(config, look) for config, look in self.looks if config.options == space.base.options]
+        return [each for each in plain if all(space.settings(each[0])[knob] in space.allowed[knob] for knob in knobs)]
 
     def step_probe(self, config: Config) -> Probe | None:
         """Return the last probe of the step of a configuration, failed ones included; ``None`` without any."""
         key = self.step_key(config)
-        alike = (probe for probe in reversed(self.probes) if probe.part == "compute")
-        return next((probe for probe in alike if self.step_key(probe.config) == key), None)
+        probes = (probe for probe in reversed(self.step_probes) if self.step_key(probe.config) == key)
+        return next(probes, None)
+
+    @property
+    def step_probes(self) -> list[Probe]:
+        """The probes of steps, failed ones included."""
+        return [probe for probe in self.probes if probe.part == "compute"]
 
     def distrust(self, amp: str, options: tuple[str, ...] | None = None) -> str | None:
         """Return why a precision, or options in it, must not be used, or ``None``.
@@ -90,10 +85,9 @@ class Observations:
         further = ", ".join(option for option in options if option not in baseline.options)
         if not further and amp in ("off", baseline.amp):
             return None
-        alike = (trial for trial in self.trials if (trial.config.amp, trial.config.options) == (amp, options))
-        failed = next((trial for trial in alike if trial.outcome is Outcome.NUMERICS), None)
-        if failed:
-            return f"{f'with {further}' if further else f'in {amp}'} {failed.attempt.message}"
+        for trial in self.trials:
+            if (trial.config.amp, trial.config.options, trial.outcome) == (amp, options, Outcome.NUMERICS):
+                return f"{f'with {further}' if further else f'in {amp}'} {trial.attempt.message}"
         name, checks = further or amp, self.comparisons(amp, options)
         if not checks:
             return f"there was no time to compare {name} with fp32"
@@ -110,21 +104,17 @@ class Observations:
         """Return whether there was no time for a precision: to compare it with fp32, or to probe its step."""
         if all(probe.attempt.outcome is Outcome.TIMEOUT for probe in self.comparisons(amp)):
             return True
-        looks = [probe.config for probe in self.probes if probe.part == "compute"]
-        tried = {config.amp for config in (*looks, *(trial.config for trial in self.trials))}
+        tried = {probe.config.amp for probe in self.step_probes} | {trial.config.amp for trial in self.trials}
         return self.distrust(amp) is None and amp not in tried
 
     @property
     def worker_failures(self) -> list[str]:
-        """The failures of loader workers, in words, where none has ever worked; each time, the probe of them first.
-
-        Failures for want of memory, or of the right to start workers, are known as those.
-        """
+        """The failures by ``CHANCE`` of loader workers in words, the probe's first; none where any has ever worked."""
         if any(trial.measurement and trial.config.num_workers for trial in self.trials) or self.traces:
             return []
-        looks = [probe.attempt for probe in self.probes if probe.part == "loader"]
-        tried = [trial.attempt for trial in self.trials if trial.config.num_workers]
-        return [f"{each.message or each.outcome}" for each in (*looks, *tried) if each.outcome in CHANCE]
+        tried = [probe.attempt for probe in self.probes if probe.part == "loader"]
+        tried += [trial.attempt for trial in self.trials if trial.config.num_workers]
+        return [f"{each.message or each.outcome}" for each in tried if each.outcome in CHANCE]
 
     def comparisons(self, amp: str, options: tuple[str, ...] | None = None) -> list[Probe]:
         """Return the probes of the losses in a precision with options, by default the baseline's; failed ones too."""
@@ -135,6 +125,5 @@ class Observations:
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:
         """The probes of the loader, by batch size."""
-        return tuple(
-            sorted((p.attempt.loader for p in self.probes if p.attempt.loader), key=lambda trace: trace.batch_size)
-        )
+        traces = (probe.attempt.loader for probe in self.probes if probe.attempt.loader)
+        return tuple(sorted(traces, key=lambda trace: trace.batch_size))

@@ -33,7 +33,7 @@ def option_looks(observations: Observations, space: Space) -> Iterator[tuple[Par
 def usable_step(observations: Observations, space: Space) -> Config | None:
     """Return the fastest step with further options that pay, fit and train like fp32; ``None`` without any."""
     usable = [each for each, beside in _pairs(observations, space) if not _reason(observations, each, beside)]
-    return max(usable, key=lambda config: _rate(observations, config), default=None)
+    return max(usable, key=lambda config: _look(observations, config).samples_per_second, default=None)
 
 
 def tried_options(observations: Observations, space: Space) -> tuple[TriedOption, ...]:
@@ -54,22 +54,24 @@ def _pairs(observations: Observations, space: Space) -> Iterator[tuple[Config, C
     paying = [config for config in alone if _reason(observations, config, plain) is None]
     if len(paying) > 1:
         options = tuple(option for config in paying for option in config.options)
-        yield replace(plain, options=options), max(paying, key=lambda each: _rate(observations, each))
+        yield (
+            replace(plain, options=options),
+            max(paying, key=lambda each: _look(observations, each).samples_per_second),
+        )
 
 
 def _plain(observations: Observations, space: Space) -> Config | None:
     """Return the step that options are added to: the first that was, else the fastest that may be used."""
     within, base = observations.looks_within(space), space.base.options
     rates = {step: look.samples_per_second for step, look in within if not observations.distrust(step.amp)}
-    probed = (probe.config for probe in observations.probes if probe.part == "compute" and probe.config.options != base)
+    probed = (probe.config for probe in observations.step_probes if probe.config.options != base)
     begun = (replace(config, options=base) for config in probed)
     return next((step for step in begun if step in rates), max(rates, key=rates.__getitem__, default=None))
 
 
 def _reason(observations: Observations, config: Config, beside: Config) -> str | None:
     """Return why a step with further options must not be used, or ``None``."""
-    against_losses = observations.distrust(config.amp, config.options)
-    return _reason_against_step(observations, config, beside) or against_losses
+    return _reason_against_step(observations, config, beside) or observations.distrust(config.amp, config.options)
 
 
 def _reason_against_step(observations: Observations, config: Config, beside: Config) -> str | None:
@@ -81,7 +83,7 @@ def _reason_against_step(observations: Observations, config: Config, beside: Con
     if look is None:
         more = "; give a larger --budget" if attempt.outcome is Outcome.TIMEOUT else ""
         return f"{attempt.message or attempt.outcome}{more}"
-    if look.samples_per_second < (1 + GAIN) * _rate(observations, beside):
+    if look.samples_per_second < (1 + GAIN) * _look(observations, beside).samples_per_second:
         return f"the step is not {GAIN:.0%} faster with it"
     most = observations.memory_limit.of(look.memory_limit_bytes)
     if look.peak_memory_bytes > most:
@@ -94,10 +96,6 @@ def _look(observations: Observations, config: Config) -> ComputeProbe:
     """Return the last look at the step of a configuration that was timed."""
     key = observations.step_key(config)
     return next(look for own, look in reversed(observations.looks) if observations.step_key(own) == key)
-
-
-def _rate(observations: Observations, config: Config) -> float:
-    return _look(observations, config).samples_per_second
 
 
 def _tried(observations: Observations, option: str, config: Config, beside: Config) -> TriedOption:

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -34,28 +34,27 @@ SHARPNESS = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One entry for each configuration that was asked about."""
+    """One entry for each configuration that was asked about; rates are samples per second."""
 
     rates: Floats
-    """Expected samples per second over whole epochs."""
+    """Expected over whole epochs."""
     ceilings: Floats
-    """Expected samples per second of the step alone."""
+    """Expected of the step alone."""
     ceiling_errors: Floats
     """Standard deviation of their logarithm."""
     most: Floats
-    """Upper bound of the samples per second of the step alone: measured, else with room for the unknown."""
+    """Upper bound of the step alone: measured, else with room for the unknown."""
     limits: Floats
     """The same where the loader is never late: the step alone, or the CPUs that both share. Without workers every batch
     is waited for."""
     bounds: Floats
-    """Upper bound of the samples per second with any loader, with room for a step that is not fully known."""
+    """Upper bound with any loader, with room for a step that is not fully known."""
     step_errors: Floats
     """Standard deviation of the logarithm of the rate because the step is not fully known."""
     loader_errors: Floats
-    """Standard deviation of the logarithm of the rate because the loader is not fully known; it counts where the loader
-    limits the rate."""
+    """The same because the loader is not fully known; it counts where the loader limits the rate."""
     refusals: tuple[str | None, ...]
-    """Why a configuration would not fit the machine; ``None`` where it does."""
+    """Why a configuration would not fit the machine."""
 
 
 def predict(configs: Sequence[Config], observations: Observations) -> Prediction:
@@ -63,23 +62,18 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
 
     Raises ``ValueError`` when not even the baseline was measured.
     """
-    if not observations.trials or observations.trials[0].measurement is None:
+    baseline = observations.trials[0].measurement if observations.trials else None
+    if baseline is None:
         raise ValueError("the baseline was not measured")
     steps, loader = _Steps(observations), loader_model(observations)
-    estimates = [steps.at(config) for config in configs]
+    seconds, errors = np.array([steps.at(config) for config in configs]).T
     batch = np.array([config.samples_per_step for config in configs], dtype=float)
-    seconds = np.array([estimate.seconds for estimate in estimates])
-    errors = np.array([estimate.error for estimate in estimates])
-    capacity = _for_each(
-        configs,
-        lambda config: (observations.step_key(config), config.num_workers > 0, config.pin_memory),
-        lambda config: _capacity(config, steps, loader, observations),
-    )
+    capacity = np.array([_capacity(config, steps, loader, observations) for config in configs])
     meet = np.minimum if observations.on_cpu else _crowded
-    baseline = observations.trials[0].measurement
-    samples = baseline.epoch_samples if baseline else None
     fed, unhindered = np.split(loader.rates([*configs, *configs], np.append(seconds, np.zeros_like(seconds))), 2)
     alone = batch * fed  # what the CPUs can bring holds at the start of an epoch too
+    samples = baseline.epoch_samples
+    over_epochs = samples / (samples / alone + loader.start_seconds(configs)) if samples else alone
     has_workers = np.array([config.num_workers > 0 for config in configs])
     ready = meet(unhindered, capacity)
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
@@ -87,7 +81,7 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
     room = np.exp(BOUND_ERRORS * np.sqrt(np.maximum(errors**2 - MEASURED**2, 0.0)))  # 1 where it was measured
     distrust = {amp: observations.distrust(amp) for amp in {config.amp for config in configs}}
     return Prediction(
-        rates=meet(_over_epochs(configs, alone, loader, samples), batch * capacity),
+        rates=meet(over_epochs, batch * capacity),
         ceilings=batch / seconds,
         ceiling_errors=errors,
         most=batch / seconds * room,
@@ -136,25 +130,17 @@ def _step_points(observations: Observations) -> list[StepPoint]:
         fastest[key(config)] = max(fastest[key(config)], measurement.steady_samples_per_second)
     spreads = {key(config): look.spread for config, look in observations.looks}
     usual = max(spreads.values(), default=0.0)
-    found = [
-        (probe.config, step.samples_per_second, probe.attempt.outcome)
-        for probe in observations.probes
-        if (step := probe.attempt.compute)
-    ]
+    probed = [(probe.config, probe.attempt.compute, probe.attempt.outcome) for probe in observations.step_probes]
+    found = [(config, look.samples_per_second, outcome) for config, look, outcome in probed if look]
     found += [(config, measurement.ceiling_samples_per_second, outcome) for config, measurement, outcome in measured]
     sound = {key(config) for config, _, outcome in found if outcome is Outcome.OK}
-    return [
-        StepPoint(
-            config.batch_size,
-            config.amp,
-            observations.threads(config),
-            config.samples_per_step / max(rate, fastest[key(config)]),
-            spreads.get(key(config), usual),
-            config.options,
-        )
-        for config, rate, outcome in found
-        if outcome is Outcome.OK or key(config) not in sound
-    ]
+    points = []
+    for config, rate, outcome in found:
+        if outcome is Outcome.OK or key(config) not in sound:
+            step, seconds = key(config), config.samples_per_step / max(rate, fastest[key(config)])
+            spread = spreads.get(step, usual)
+            points.append(StepPoint(step.batch_size, step.amp, step.threads or 0, seconds, spread, step.options))
+    return points
 
 
 def loader_model(observations: Observations) -> LoaderModel:
@@ -162,15 +148,13 @@ def loader_model(observations: Observations) -> LoaderModel:
     baseline = observations.trials[0]
     assert baseline.measurement is not None
     own = [look for config, look in observations.looks if config.options == baseline.config.options]
-    asking = min((look.host_seconds for look in own), default=0.0)
-    host_seconds = None if observations.on_cpu else asking
+    host_seconds = None if observations.on_cpu else min((look.host_seconds for look in own), default=0.0)
     traces = observations.traces or (trace_from_baseline(baseline.config, baseline.measurement),)
-    alone = [(each.config, each.measurement) for each in observations.trials if not each.config.num_workers]
-    for config, measured in alone:
-        if measured is not None:  # an accelerator waits for a batch and for being asked
-            waited = measured.step_time.data_wait - (host_seconds or 0.0)
-            traces = with_inline(traces, config.batch_size, max(waited, NOTHING))
-            break
+    without = (trial for trial in observations.trials if trial.measurement and not trial.config.num_workers)
+    if (alone := next(without, None)) and alone.measurement:
+        # an accelerator waits for a batch and for being asked
+        waited = alone.measurement.step_time.data_wait - (host_seconds or 0.0)
+        traces = with_inline(traces, alone.config.batch_size, max(waited, NOTHING))
     return LoaderModel(traces, host_seconds)
 
 
@@ -182,29 +166,8 @@ def _capacity(config: Config, steps: _Steps, loader: LoaderModel, observations: 
     return min(observations.cpus / max(work, NOTHING), loader.pin_rate(config))
 
 
-def _for_each(configs: Sequence[Config], key: Callable[[Config], Hashable], value: Callable[[Config], float]) -> Floats:
-    """Return a value for each configuration, worked out once for each key, the settings that it depends on."""
-    known: dict[Hashable, float] = {}
-    keys = [key(config) for config in configs]
-    for part, config in zip(keys, configs, strict=True):
-        if part not in known:
-            known[part] = value(config)
-    return np.array([known[part] for part in keys])
-
-
 def _crowded(rates: Floats, capacity: Floats) -> Floats:
     """Return rates that approach the limit of the CPUs beside an accelerator gradually."""
     smaller, larger = np.minimum(rates, capacity), np.maximum(rates, capacity)
     crowded: Floats = smaller * (1 + (smaller / larger) ** CROWDING) ** (-1 / CROWDING)
     return crowded
-
-
-def _over_epochs(configs: Sequence[Config], rates: Floats, loader: LoaderModel, samples: int | None) -> Floats:
-    """Return rates over whole epochs, the start of each included."""
-    if not samples:
-        return rates
-    starts = _for_each(
-        configs, lambda config: (config.batch_size, config.num_workers, config.persistent_workers), loader.start_seconds
-    )
-    over: Floats = samples / (samples / rates + starts)
-    return over

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from functools import cached_property
@@ -18,9 +18,6 @@ from autotune.errors import UsageError
 from autotune.knobs import KNOBS, parse_knob
 from autotune.records import Trial, WorkloadFacts
 from autotune.step_options import OPTIONS
-
-Point = tuple[int, ...]
-"""One index into the values of each knob, in the order of ``KNOBS``."""
 
 _WORKER_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MAX_BATCH_SIZE = 1024
@@ -60,19 +57,14 @@ class Space:
         """Further options of the step, which the user allows to be tried."""
         return tuple(option for option in OPTIONS if option in self.values)
 
-    def config(self, point: Point) -> Config:
-        """Return the configuration at a point, without further options; without workers their knobs are dropped."""
-        return self.at({name: self.values[name][index] for name, index in zip(KNOBS, point, strict=True)})
-
     def at(self, settings: Mapping[str, Any]) -> Config:
-        """Return the configuration with a value for each knob; those of workers may be missing where there are none."""
+        """Return the configuration with a value for each knob; those of workers are dropped where there are none."""
         chosen = dict(settings)
         further = [option for option in self.options if chosen.pop(option, False)]
         if not chosen["num_workers"]:
             chosen |= {"prefetch_factor": None, "persistent_workers": False}
-        steps = self._accumulation(chosen["batch_size"], self.base)
         chosen |= {"intra_op_threads": chosen.pop("threads"), "options": (*self.base.options, *further)}
-        return replace(self.base, accumulation_steps=steps, **chosen)
+        return self.with_batch_size(replace(self.base, **chosen), chosen["batch_size"])
 
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the value of each knob that a configuration has, and whether it has each further option."""
@@ -82,23 +74,13 @@ class Space:
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
-        return replace(config, batch_size=batch_size, accumulation_steps=self._accumulation(batch_size, config))
-
-    def _accumulation(self, batch_size: int, config: Config) -> int:
-        whole = self.global_batch_size
-        return whole // (batch_size * self.base.ranks) if whole else config.accumulation_steps
-
-    def point(self, config: Config) -> Point:
-        """Return the point of a configuration; knobs that it drops stand at their first value."""
-        wanted = {name: self.values[name][0] for name in WORKER_OPTIONS} | self.settings(config)
-        return tuple(self.values[name].index(wanted[name]) for name in KNOBS)
+        steps, whole = config.accumulation_steps, self.global_batch_size
+        if whole:
+            steps = whole // (batch_size * self.base.ranks)
+        return replace(config, batch_size=batch_size, accumulation_steps=steps)
 
     def with_persistence(self, trial: Trial) -> Config:
-        """Return a trial's configuration, with persistent workers only where they pay by its measurement.
-
-        Persistent workers hold memory for their copy of the dataset, so they have to earn it; where the baseline has
-        them, they stay.
-        """
+        """Return a trial's configuration, with persistent workers where the baseline has them or their memory pays."""
         config, measured = trial.config, trial.measurement
         if not self.decides_persistence or not config.num_workers or measured is None:
             return config
@@ -108,8 +90,13 @@ class Space:
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Every different configuration within the bounds, without further options."""
-        ranges = [[self.values[knob].index(value) for value in self.allowed[knob]] for knob in KNOBS]
-        return tuple(dict.fromkeys(self.config(point) for point in itertools.product(*ranges)))
+        return tuple(dict.fromkeys(self.grid))
+
+    @property
+    def grid(self) -> Iterator[Config]:
+        """The configurations of all combinations of allowed values, the last knob varying first."""
+        for chosen in itertools.product(*(self.allowed[knob] for knob in KNOBS)):
+            yield self.at(dict(zip(KNOBS, chosen, strict=True)))
 
     @property
     def fingerprint(self) -> str:
@@ -135,27 +122,21 @@ def build_space(
     ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
     ``global_batch_size``. ``options`` of the step may be used too. Raises ``UsageError`` naming the flag.
     """
-    defaults = _defaults(facts, cpus, baseline)
+    threads, bound = facts.intra_op_threads, global_batch_size and global_batch_size // baseline.ranks
     share = replace(facts, epoch_samples=facts.epoch_samples and facts.epoch_samples // baseline.ranks)
+    defaults = _defaults(share, cpus, baseline)
     allowed = {knob: parse_knob(knob, given.get(knob), share) or defaults[knob] for knob in KNOBS}
-    if global_batch_size:
-        whole = global_batch_size // baseline.ranks
-        allowed["batch_size"] = _divisors(whole, allowed["batch_size"], given.get("batch_size"))
-    threads = facts.intra_op_threads
+    if bound:
+        allowed["batch_size"] = _divisors(bound, allowed["batch_size"], given.get("batch_size"))
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
+    allowed = {knob: ordered(values, threads) for knob, values in allowed.items()}
     dropped = () if baseline.num_workers else WORKER_OPTIONS
     present = {name: {getattr(baseline, knob.field)} for name, knob in KNOBS.items() if name not in dropped}
     values = {name: ordered({*allowed[name], *present.get(name, ())}, threads) for name in KNOBS}
-    decides = given.get("persistent_workers") is None and not facts.sets_epoch
     further = {option: (False, True) for option in options if option not in baseline.options}
-    return Space(
-        values | further,
-        {knob: ordered(allowed[knob], threads) for knob in KNOBS},
-        baseline,
-        global_batch_size=global_batch_size,
-        decides_persistence=decides,
-    )
+    decides = given.get("persistent_workers") is None and not facts.sets_epoch
+    return Space(values | further, allowed, baseline, global_batch_size, decides)
 
 
 def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:
@@ -170,15 +151,13 @@ def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]
 
 def ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
     """Return the values of a knob in order; ``None`` stands for torch's own number of ``threads``."""
-    return tuple(
-        sorted(values, key=lambda v: AMP_MODES.index(v) if isinstance(v, str) else threads if v is None else v)
-    )
+    ranks: dict[Any, int] = {None: threads, **{mode: place for place, mode in enumerate(AMP_MODES)}}
+    return tuple(sorted(values, key=lambda value: ranks.get(value, value)))
 
 
 def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tuple[Any, ...]]:
     on_cpu = facts.device == "cpu"
-    samples = facts.epoch_samples and facts.epoch_samples // baseline.ranks
-    most = min(MAX_BATCH_SIZE, samples // 2 if samples else MAX_BATCH_SIZE)
+    most = min(MAX_BATCH_SIZE, facts.epoch_samples // 2 if facts.epoch_samples else MAX_BATCH_SIZE)
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
     threads = {2**k for k in range(8) if 2**k <= cpus} | {cpus} if on_cpu else {1}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -52,11 +52,10 @@ class StepPoint(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An expected time, and how sure it is."""
+    """An expected time, and the standard deviation of its logarithm."""
 
     seconds: float
     error: float
-    """Standard deviation of its logarithm."""
 
 
 class ComputeModel:
@@ -77,9 +76,7 @@ class ComputeModel:
         """Return the expected seconds of a step."""
         group = (amp, threads, options)
         own = self._curves.get(group, {})
-        if batch_size in own:
-            return own[batch_size]
-        if len(own) >= 2:
+        if batch_size in own or len(own) >= 2:
             return _along(own, batch_size)
         shape = _along(self._curves[self._reference], batch_size)
         if own:
@@ -113,16 +110,12 @@ def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, Estimate]]:
     found: dict[Group, dict[int, list[StepPoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         found[point.amp, point.threads, point.options][point.batch_size].append(point)
-    return {
-        group: {
-            batch: Estimate(
-                math.exp(fmean(math.log(point.seconds) for point in alike)),
-                math.hypot(MEASURED, max(point.spread for point in alike)),
-            )
-            for batch, alike in sorted(curve.items())
-        }
-        for group, curve in found.items()
-    }
+    return {group: {batch: _mean(alike) for batch, alike in sorted(curve.items())} for group, curve in found.items()}
+
+
+def _mean(alike: Sequence[StepPoint]) -> Estimate:
+    seconds = math.exp(fmean(math.log(point.seconds) for point in alike))
+    return Estimate(seconds, math.hypot(MEASURED, max(point.spread for point in alike)))
 
 
 def _along(curve: Mapping[int, Estimate], batch_size: int) -> Estimate:
@@ -131,22 +124,18 @@ def _along(curve: Mapping[int, Estimate], batch_size: int) -> Estimate:
         return curve[batch_size]
     batches = list(curve)
     if len(batches) == 1:
-        only = batches[0]
-        doubling = LARGER if batch_size > only else 2 * BEYOND
-        error = doubling * abs(math.log2(batch_size / only))
-        return Estimate(curve[only].seconds * batch_size / only, curve[only].error + error)
+        ratio, only = batch_size / batches[0], curve[batches[0]]
+        doubling = LARGER if ratio > 1 else 2 * BEYOND
+        return Estimate(only.seconds * ratio, only.error + doubling * abs(math.log2(ratio)))
     index = min(max(bisect_left(batches, batch_size), 1), len(batches) - 1)
     low, high = batches[index - 1], batches[index]
     fast, slow = curve[low].seconds, curve[high].seconds
     slope = max(0.0, (slow - fast) / (high - low))
     nearest = min((low, high), key=lambda batch: abs(math.log(batch / batch_size)))
     error = (BETWEEN if low < batch_size < high else BEYOND) * abs(math.log2(batch_size / nearest))
-    if batch_size > high:  # no better per sample than the last one measured, unless it was still falling
-        seconds = slow + slope * (batch_size - high)
-    elif batch_size < low:  # never below a step in proportion to the samples
-        seconds = max(fast - slope * (low - batch_size), fast * batch_size / low)
-    else:
-        seconds = fast + slope * (batch_size - low)
+    seconds = slow + slope * (batch_size - high) if batch_size > high else fast + slope * (batch_size - low)
+    if batch_size < low:  # never below a step in proportion to the samples
+        seconds = max(seconds, fast * batch_size / low)
     return Estimate(seconds, curve[nearest].error + error)
 
 
@@ -170,14 +159,10 @@ class MemoryModel:
         """Return the expected peak in bytes; beyond a single measurement the most it can be, in proportion."""
         known = list(self.peaks)
         last, slope = known[-1], self.slope
-        if batch_size <= known[0]:
-            return float(self.peaks[known[0]])
-        if slope is None:
+        if slope is None and batch_size > last:
             return self.peaks[last] * batch_size / last
-        if batch_size >= last:
-            return self.peaks[last] + slope * (batch_size - last)
-        low, high = next((low, high) for low, high in pairwise(known) if batch_size <= high)
-        return self.peaks[low] + (self.peaks[high] - self.peaks[low]) / (high - low) * (batch_size - low)
+        beyond = (slope or 0.0) * max(0, batch_size - last)
+        return float(np.interp(batch_size, known, list(self.peaks.values()))) + beyond
 
     def moved(self, plain: MemoryModel) -> MemoryModel:
         """Return the model of a step with options from that of the step without, moved to its own peaks.

@@ -291,7 +291,7 @@ def forecast_with(
             loader_errors=zeros,
             refusals=(None,) * count,
         ),
-        posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,)), 0.02),
+        posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,))),
         is_open=np.array([True] * count if is_open is None else is_open),
         is_untried=np.full(count, fill_value=True),
         is_doubtful=np.full(count, fill_value=False),

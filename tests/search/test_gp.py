@@ -55,7 +55,6 @@ def test_everything_known_is_finite_and_nothing_is_certain(measured: set[int], s
     assert found.means.shape == found.errors.shape == (len(CONFIGS),)
     assert np.isfinite(found.means).all()
     assert (found.errors > 0).all()
-    assert 0.005 < found.noise < 0.5
 
 
 @pytest.mark.parametrize("count", [1, 3, 10, 25])
@@ -64,7 +63,7 @@ def test_a_measurement_without_noise_is_nearly_interpolated(count: int) -> None:
     truth = PRIOR[index] + 0.4 * np.sin([math.log2(CONFIGS[i].batch_size) for i in index])
     found = after(index, np.exp(truth))
     assert found.means[index] == pytest.approx(truth, abs=0.05)
-    assert (found.errors[index] <= found.noise).all()
+    assert (found.errors[index] <= (0.04 if count < 10 else 0.02)).all()
 
 
 def test_measurements_that_agree_with_the_prediction_leave_it_and_what_is_measured_is_known_better() -> None:

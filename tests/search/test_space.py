@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.knobs import KNOBS
 from autotune.records import Trial
-from autotune.search.space import Point, Space, build_space
+from autotune.search.space import Space, build_space
 from tests import examples
 from tests.simulated import gpu_facts, space_of
 
@@ -25,10 +25,14 @@ BOUNDED = space_of(gpu_facts(), batch_size="64..256", num_workers="0..2", amp="o
 SPACES = {"cpu": CPU, "gpu": GPU, "narrow": NARROW, "bounded": BOUNDED}
 
 
+Settings = dict[str, Any]
+"""A value of each knob."""
+
+
 @st.composite
-def points(draw: st.DrawFn) -> tuple[Space, Point]:
+def chosen(draw: st.DrawFn) -> tuple[Space, Settings]:
     space = draw(st.sampled_from(list(SPACES.values())))
-    return space, tuple(draw(st.integers(0, len(space.values[knob]) - 1)) for knob in KNOBS)
+    return space, {knob: draw(st.sampled_from(space.values[knob])) for knob in KNOBS}
 
 
 @pytest.mark.parametrize(
@@ -53,33 +57,33 @@ def test_nothing_is_tried_by_itself_that_cannot_be_done_and_all_is_taken_where_i
     assert (able["amp"], able["pin_memory"], able["batch_size"][-1]) == (("fp16",), (True,), 4097)
 
 
-@given(points())
-def test_point_and_configuration_stand_for_each_other(drawn: tuple[Space, Point]) -> None:
-    space, point = drawn
-    config = space.config(point)
-    canonical = space.point(config)
-    assert space.config(canonical) == config
-    assert space.point(space.config(canonical)) == canonical
-    assert admits(space, point) == admits(space, canonical)
+@given(chosen())
+def test_settings_and_configuration_stand_for_each_other(drawn: tuple[Space, Settings]) -> None:
+    space, settings = drawn
+    config = space.at(settings)
+    canonical = space.settings(config)
+    assert space.at(canonical) == config
+    assert space.settings(space.at(canonical)) == canonical
+    assert canonical.items() <= settings.items()
+    assert admits(space, settings) == admits(space, canonical)
     if not config.num_workers:
         assert (config.prefetch_factor, config.persistent_workers) == (None, False)
 
 
-def admits(space: Space, point: Point) -> bool:
-    """Tell whether every value at the point is within the bounds."""
-    chosen = {knob: space.values[knob][index] for knob, index in zip(KNOBS, point, strict=True)}
-    idle = () if chosen["num_workers"] else ("prefetch_factor", "persistent_workers")
-    return all(value in space.allowed[knob] for knob, value in chosen.items() if knob not in idle)
+def admits(space: Space, settings: Settings) -> bool:
+    """Tell whether every value is within the bounds."""
+    idle = () if settings["num_workers"] else ("prefetch_factor", "persistent_workers")
+    return all(value in space.allowed[knob] for knob, value in settings.items() if knob not in idle)
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_admitted_configuration_is_there_exactly_once_and_from_the_point_it_leads_to(space: Space) -> None:
-    every = itertools.product(*(range(len(space.values[knob])) for knob in KNOBS))
-    assert set(space.configs) == {space.config(point) for point in every if admits(space, point)}
+def test_every_admitted_configuration_is_there_exactly_once_and_from_the_settings_it_leads_to(space: Space) -> None:
+    every = (dict(zip(KNOBS, each, strict=True)) for each in itertools.product(*(space.values[knob] for knob in KNOBS)))
+    assert set(space.configs) == {space.at(settings) for settings in every if admits(space, settings)}
     assert len(space.configs) == len(set(space.configs))
-    points = [space.point(config) for config in space.configs]
-    assert [space.config(point) for point in points] == list(space.configs)
-    assert all(admits(space, point) for point in points)
+    settings = [space.settings(config) for config in space.configs]
+    assert [space.at(each) for each in settings] == list(space.configs)
+    assert all(admits(space, each) for each in settings)
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
@@ -159,7 +163,7 @@ def test_every_configuration_keeps_the_samples_of_a_step(whole: int, batch_size:
     assert baseline.batch_size in (sizes := space.allowed["batch_size"])
     assert all(whole % size == 0 for size in sizes)
     assert max(sizes) == whole
-    assert [space.config(space.point(config)) for config in space.configs] == list(space.configs)
+    assert [space.at(space.settings(config)) for config in space.configs] == list(space.configs)
 
 
 def test_of_the_batch_sizes_that_were_asked_for_those_count_that_divide_the_whole() -> None:
