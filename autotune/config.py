@@ -157,6 +157,11 @@ class Config:
         return self.batch_size * self.ranks
 
     @property
+    def without_loader(self) -> Config:
+        """The configuration with only the settings that its step depends on."""
+        return replace(self, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
+
+    @property
     def step_key(self) -> StepKey:
         """The settings that the time of its step depends on."""
         return StepKey(self.batch_size, self.amp, self.intra_op_threads, self.accumulation_steps, self.options)

@@ -5,6 +5,7 @@ All are frozen and made of plain values, so that they travel as JSON.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -12,6 +13,15 @@ from typing import Literal
 KEPT, SLOW_BUILD = 0.5, 0.001
 """Share of the time of building a batch that building it again may take where nothing is kept, and seconds from which
 a batch is slow enough to tell."""
+DEVIATION = 0.05
+"""Share of the loss by which a precision may always deviate from fp32."""
+SPREADS = 3.0
+"""The allowed deviation, in units of the effect of another order of the batches and other random numbers on the
+loss in fp32."""
+SMALL = 0.01
+"""Share of the first loss below which a loss is as good as zero: it does not shrink the deviation that is allowed."""
+OVERFLOW_SHARE = 0.1
+"""Share of the steps whose gradients may be not finite where no scaler takes care of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +108,34 @@ class NumericsCheck:
     """Whether the gradient scaler of fp16 found a scale with which no step is skipped; true in other precisions."""
     seconds: float
     """Seconds of all runs together."""
+
+
+def reason_against(check: NumericsCheck, amp: str, option: str | None = None) -> str | None:
+    """Return the reason not to trust a precision with this model, or ``None``.
+
+    With an ``option``, added to a trusted configuration, the words are about the option.
+    Where fp32 itself does not stay finite there is nothing to compare with. This is a smoke test over some twenty
+    steps: a rejected precision is broken, an accepted one may still diverge later.
+    """
+    reference, others, steps = check.reference_losses, check.other_losses, len(check.losses)
+    name, there = (option, f"with {option}") if option else (amp, f"in {amp}")
+    if not all(map(math.isfinite, reference)):
+        return f"{name} cannot be compared with fp32, whose own loss does not stay finite"
+    bad = next((number for number, loss in enumerate(check.losses, 1) if not math.isfinite(loss)), None)
+    if bad is not None:
+        return f"{there} the loss becomes {check.losses[bad - 1]} at step {bad} of {steps}, in fp32 it stays finite"
+    if not check.settles:
+        return f"{there} gradients overflow at every scale of the loss"
+    if len(check.overflows) > OVERFLOW_SHARE * steps:
+        return f"{there} the gradients of {len(check.overflows)} of {steps} steps are not finite"
+    halves = slice(None, steps // 2), slice(steps // 2, None), slice(None)
+    expected, found = fmean(reference[halves[1]]), fmean(check.losses[halves[1]])
+    scale = max(fmean(map(abs, reference[halves[1]])), SMALL * abs(reference[0]))
+    is_known = all(map(math.isfinite, others))
+    spread = max(abs(fmean(others[part]) - fmean(reference[part])) for part in halves) if is_known else 0.0
+    if abs(found - expected) > max(DEVIATION * scale, SPREADS * spread):
+        return f"{there} the loss is {found:.3g} after {steps} steps on the same batches, in fp32 {expected:.3g}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

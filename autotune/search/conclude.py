@@ -24,7 +24,6 @@ from autotune.probes import LoaderTrace
 from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.result import Landscape, Result, TriedOption, Verdict
 from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
-from autotune.search.space import without_loader
 
 ODDS = 20 / 21
 """Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
@@ -139,8 +138,8 @@ def _missing(confirmation: Confirmation | None, course: Course) -> Iterator[str]
 
 def _evidence(answer: Standing, course: Course) -> Evidence:
     """Return the evidence for the limits of the answer: its measurement, the nearest probes and the other trials."""
-    config, probes, step = answer.config, course.probes, without_loader(answer.config)
-    looks = [each.attempt.compute for each in probes if each.attempt.compute and without_loader(each.config) == step]
+    config, probes, step = answer.config, course.probes, answer.config.without_loader
+    looks = [each.attempt.compute for each in probes if each.attempt.compute and each.config.without_loader == step]
     return Evidence(
         config=config,
         facts=course.facts,

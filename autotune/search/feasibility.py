@@ -5,15 +5,12 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit, format_size
-from autotune.probes import NumericsCheck
 from autotune.records import Measurement, Outcome
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import CHANCE, Observations
@@ -21,15 +18,6 @@ from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
 LEAST_OWN = 0.5
 """Least share of a measured peak that is the training process's own, however much its workers are said to take."""
-DEVIATION = 0.05
-"""Share of the loss by which a precision may always deviate from fp32."""
-SPREADS = 3.0
-"""The allowed deviation, in units of the effect of another order of the batches and other random numbers on the
-loss in fp32."""
-SMALL = 0.01
-"""Share of the first loss below which a loss is as good as zero: it does not shrink the deviation that is allowed."""
-OVERFLOW_SHARE = 0.1
-"""Share of the steps whose gradients may be not finite where no scaler takes care of them."""
 
 
 class Fitting:
@@ -186,31 +174,3 @@ def _in_flight(config: Config) -> int:
 def exceeds(measured: Measurement, memory_limit: MemoryLimit) -> bool:
     """Return whether a measured configuration used more memory than it may, or will by the end of an epoch."""
     return measured.epoch_peak_bytes > memory_limit.of(measured.memory_limit_bytes)
-
-
-def reason_against(check: NumericsCheck, amp: str, option: str | None = None) -> str | None:
-    """Return the reason not to trust a precision with this model, or ``None``.
-
-    With an ``option``, added to a trusted configuration, the words are about the option.
-    Where fp32 itself does not stay finite there is nothing to compare with. This is a smoke test over some twenty
-    steps: a rejected precision is broken, an accepted one may still diverge later.
-    """
-    reference, others, steps = check.reference_losses, check.other_losses, len(check.losses)
-    name, there = (option, f"with {option}") if option else (amp, f"in {amp}")
-    if not all(map(math.isfinite, reference)):
-        return f"{name} cannot be compared with fp32, whose own loss does not stay finite"
-    bad = next((number for number, loss in enumerate(check.losses, 1) if not math.isfinite(loss)), None)
-    if bad is not None:
-        return f"{there} the loss becomes {check.losses[bad - 1]} at step {bad} of {steps}, in fp32 it stays finite"
-    if not check.settles:
-        return f"{there} gradients overflow at every scale of the loss"
-    if len(check.overflows) > OVERFLOW_SHARE * steps:
-        return f"{there} the gradients of {len(check.overflows)} of {steps} steps are not finite"
-    halves = slice(None, steps // 2), slice(steps // 2, None), slice(None)
-    expected, found = fmean(reference[halves[1]]), fmean(check.losses[halves[1]])
-    scale = max(fmean(map(abs, reference[halves[1]])), SMALL * abs(reference[0]))
-    is_known = all(map(math.isfinite, others))
-    spread = max(abs(fmean(others[part]) - fmean(reference[part])) for part in halves) if is_known else 0.0
-    if abs(found - expected) > max(DEVIATION * scale, SPREADS * spread):
-        return f"{there} the loss is {found:.3g} after {steps} steps on the same batches, in fp32 {expected:.3g}"
-    return None

@@ -6,22 +6,20 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.config import Config
-from autotune.knobs import KNOBS
 from autotune.records import Trial
-from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.feasibility import exceeds, refusals_of
 from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
-from autotune.search.space import Space, without_loader
+from autotune.search.space import Space
 
 HOPE = 0.7
 """Standard deviations by which an expectation may be exceeded for the search to go on."""
@@ -144,7 +142,7 @@ class Forecast:
         logs = np.log(self.prediction.ceilings) + self.prediction.ceiling_errors
         hopes = np.where(self.is_open & is_new, logs, -np.inf)
         top = int(hopes.argmax())
-        return without_loader(self.configs[top]) if hopes[top] > self.best_log else None
+        return self.configs[top].without_loader if hopes[top] > self.best_log else None
 
     @property
     def highest_limit(self) -> float:
@@ -225,59 +223,3 @@ def cost(config: Config, base: Config) -> tuple[float, ...]:
         config.amp != "off",
         config.intra_op_threads != base.intra_op_threads,
     )
-
-
-def landscape(forecast: Forecast, space: Space, answer: Config, memory_bytes: int) -> Landscape:
-    """Return the landscape of the space; the loader's settings at the step of ``answer``.
-
-    ``memory_bytes`` is how much of the memory that limits the run may be used.
-    """
-    return Landscape(
-        steps=tuple(_steps(forecast)),
-        loaders=tuple(_loaders(forecast, answer)),
-        importances=tuple(sorted(_importances(forecast, space), key=lambda each: -each.share)),
-        memory_bytes=memory_bytes,
-    )
-
-
-def _steps(forecast: Forecast) -> Iterator[StepForecast]:
-    """Yield the best of each batch size and precision."""
-    ceilings, rates = forecast.prediction.ceilings, np.exp(forecast.posterior.means)
-    alike: dict[tuple[str, int], list[int]] = {}
-    for index in sorted(range(len(rates)), key=lambda index: forecast.configs[index].num_workers):
-        alike.setdefault((forecast.configs[index].amp, forecast.configs[index].batch_size), []).append(index)
-    for (amp, batch_size), indices in sorted(alike.items()):
-        fitting = [index for index in indices if forecast.refusals[index] is None]
-        ceiling, rate = (float(values[fitting or indices].max()) for values in (ceilings, rates))
-        refusal = None if fitting else forecast.refusals[indices[0]]
-        yield StepForecast(batch_size=batch_size, amp=amp, ceiling=ceiling, rate=min(ceiling, rate), refusal=refusal)
-
-
-def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
-    """Yield every setting of the loader with the step of the answer; of those alike the fastest."""
-    means, errors = forecast.posterior.means, forecast.posterior.errors
-    alike: dict[tuple[int, int], int] = {}
-    for index in np.argsort(-means, kind="stable").tolist():
-        if without_loader(config := forecast.configs[index]) == without_loader(answer):
-            alike.setdefault((config.num_workers, config.prefetch_factor or 0), index)
-    for (workers, prefetch), index in sorted(alike.items()):
-        low, rate, high = np.exp(means[index] + errors[index] * np.array([-1, 0, 1])).tolist()
-        refusal = forecast.refusals[index]
-        yield LoaderForecast(
-            num_workers=workers, prefetch_factor=prefetch or None, rate=rate, low=low, high=high, refusal=refusal
-        )
-
-
-def _importances(forecast: Forecast, space: Space) -> Iterator[Importance]:
-    """Yield the main effects of functional ANOVA over the whole grid.
-
-    Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
-    function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
-    """
-    means = forecast.posterior.means[[forecast.position[config] for config in space.grid]]
-    grid = means.reshape([len(space.allowed[knob]) for knob in KNOBS])
-    whole = float(grid.var())
-    for axis, knob in enumerate(KNOBS):
-        if grid.shape[axis] > 1 and whole:
-            along = grid.mean(axis=tuple(other for other in range(grid.ndim) if other != axis))
-            yield Importance(knob=knob, share=float(along.var()) / whole)

@@ -18,7 +18,7 @@ from autotune.search.feasibility import Fitting
 from autotune.search.observations import Observations
 from autotune.search.option_looks import option_looks
 from autotune.search.predict import loader_model
-from autotune.search.space import Space, without_loader
+from autotune.search.space import Space
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
 LOOK_SECONDS, NUMERICS_SECONDS = 1.5, 4.0
@@ -153,7 +153,7 @@ def _start(observations: Observations, space: Space) -> Config:
     amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or observations.is_unchecked(amp)]
     amp = base.amp if base.amp in allowed["amp"] else next(iter(amps), allowed["amp"][0])
     threads = base.intra_op_threads if base.intra_op_threads in allowed["threads"] else allowed["threads"][-1]
-    return replace(space.with_batch_size(without_loader(base), batch), amp=amp, intra_op_threads=threads)
+    return replace(space.with_batch_size(base.without_loader, batch), amp=amp, intra_op_threads=threads)
 
 
 def _unseen(observations: Observations, config: Config) -> Config | None:

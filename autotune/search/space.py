@@ -104,11 +104,6 @@ class Space:
         return hashlib.sha256(repr((sorted(self.values.items()), self.base)).encode()).hexdigest()[:12]
 
 
-def without_loader(config: Config) -> Config:
-    """Return a configuration with only the settings that its step depends on."""
-    return replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
-
-
 def build_space(
     facts: WorkloadFacts,
     cpus: int,

@@ -17,13 +17,15 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import WORKER_OPTIONS, Config
+from autotune.diagnosis.landscape import Expectation
 from autotune.errors import StorageError
+from autotune.knobs import KNOBS
 from autotune.messages import Messages
+from autotune.probes import reason_against
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.result import Landscape, Result
 from autotune.search.confirm import Place
-from autotune.search.feasibility import reason_against
-from autotune.search.forecast import Forecast, cost, landscape
+from autotune.search.forecast import Forecast, cost
 from autotune.search.observations import GAIN, Observations
 from autotune.search.sampler import PredictiveSampler, Seen, Setup, add_look, rivals, running
 from autotune.storage.identity import identify
@@ -262,10 +264,21 @@ class TuningStudy:
 
     def landscape(self, answer: Config) -> Landscape:
         """Return the space as it looks now, the loader's settings with the step of ``answer``."""
-        measured = self.trials[0].measurement
+        forecast, space, measured = self.forecast, self.setup.space, self.trials[0].measurement
         assert measured is not None
-        return landscape(
-            self.forecast, self.setup.space, answer, int(self.setup.memory_limit.of(measured.memory_limit_bytes))
+        expected = Expectation(
+            configs=forecast.configs,
+            ceilings=forecast.prediction.ceilings,
+            means=forecast.posterior.means,
+            errors=forecast.posterior.errors,
+            refusals=forecast.refusals,
+        )
+        importances = expected.importances(tuple(space.grid), {knob: space.allowed[knob] for knob in KNOBS})
+        return Landscape(
+            steps=tuple(expected.steps()),
+            loaders=tuple(expected.loaders(answer)),
+            importances=tuple(sorted(importances, key=lambda each: -each.share)),
+            memory_bytes=int(self.setup.memory_limit.of(measured.memory_limit_bytes)),
         )
 
     @property

@@ -15,8 +15,7 @@ from torch.utils.data import TensorDataset
 from autotune.config import Amp, Config
 from autotune.measure.device import CpuDevice
 from autotune.measure.numerics_probe import STEPS, check_numerics
-from autotune.probes import NumericsCheck
-from autotune.search.feasibility import reason_against
+from autotune.probes import NumericsCheck, reason_against
 from autotune.workload import Workload
 from tests.datasets import Squares
 

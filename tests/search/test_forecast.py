@@ -15,7 +15,7 @@ from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
 from autotune.search.observations import CHANCE, Observations
 from autotune.search.predict import Prediction
-from autotune.search.space import Space, without_loader
+from autotune.search.space import Space
 from autotune.search.step_model import MEASURED
 from tests import examples
 from tests.simulated import (
@@ -165,7 +165,7 @@ def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> No
     observations = known(SimulatedMachine(cost=equal_everywhere), ("loader", Config()), ("compute", Config()))
     doubted: list[Config] = []
     while (config := forecast_of(observations, SPACE).doubtful_step(observations)) is not None:
-        assert config == without_loader(config)
+        assert config == config.without_loader
         assert config not in doubted
         doubted.append(config)
         compute = examples.compute_probe(samples_per_second=500.0)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.probes import NumericsCheck
-from autotune.search.feasibility import DEVIATION, reason_against
+from autotune.probes import DEVIATION, NumericsCheck, reason_against
 from tests import examples
 
 SOUND = examples.numerics_check()
