@@ -15,7 +15,7 @@ from autotune.limits import GRACE, Budget, Pace, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.runner.local import ProcessRunner
-from autotune.search.confirm import Confirmation, Place, confirm, finalists_for
+from autotune.search.confirm import Confirmation, Place, Rounds, finalists_for
 from autotune.stats import Interval, around, mean_rate
 from autotune.workload import Workload, describe
 
@@ -117,7 +117,7 @@ def compare(
         if rates := _measured_alone(runner, promise.config, rounds, seed):
             return _check_of_rate(promise, rates, notes)
     else:
-        found = confirm(
+        found = Rounds(
             runner,
             promise.baseline,
             [promise.config],
@@ -126,8 +126,7 @@ def compare(
             baselines=finalists_for(budget.left / PROCESS_SECONDS)[1],
             seed=seed,
             on_attempt=rounds.note,
-            on_interrupt=runner.close,
-        )
+        ).run(runner.close)
         if found is not None and found.answer is not None:
             return _check_of_gain(promise, found, notes)
     raise NothingFeasibleError(f"nothing could be compared; {rounds.last_message or 'there was no time'}")

@@ -294,84 +294,11 @@ def finalists_for(measurements: float) -> tuple[int, int]:
     return count, 2 if measurements >= LEAST_FOR_TWO else 1
 
 
-def confirm(
-    runner: Runner,
-    baseline: Config,
-    finalists: Sequence[Config],
-    next_request: Callable[[], Request],
-    *,
-    has_time: HasTime,
-    baselines: int = 2,
-    seed: int = 0,
-    history: Iterable[Trial] = (),
-    entering: Sequence[Config] = (),
-    fits: Callable[[Measurement], bool] = lambda measured: True,
-    may_answer: Callable[[Config], bool] = lambda config: True,
-    on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None,
-    on_interrupt: Callable[[], None] | None = None,
-) -> Confirmation | None:
-    """Measure baseline and finalists in complete rounds until the answer is clear or time is over.
-
-    A round measures the baseline ``baselines`` times. ``finalists`` come cheapest first; those of them that are new
-    share what is left of the chance of a false claim in the order of ``entering``. ``next_request()`` says how to
-    measure next. All measurements of a round begin at one place of the epoch, with its samples in the same order; each
-    round has another place. ``seed`` decides the places and the order within a round; the next round reverses it, so
-    that drift cancels. Rounds count whatever others did meanwhile: their spread is the uncertainty. A measurement
-    without a number for an outside reason is repeated in another round; a finalist that fails by itself or does not fit
-    the memory is out. Complete rounds in ``history`` count too, for configurations that ``may_answer``; ``on_attempt``
-    hears of every attempt and its place in the study.
-
-    Returns ``None`` when no round is complete. A KeyboardInterrupt ends it with the rounds that are complete, where
-    ``on_interrupt`` is given.
-    """
-    compared = [trial for trial in history if trial.kind == "confirm" and trial.round]
-    known = [
-        entry
-        for entry in _entries(compared, finalists, entering, fits)
-        if entry.config in finalists or may_answer(entry.config)
-    ]
-    found = Confirmation(
-        baseline_config=baseline,
-        finalists=tuple(known),
-        rounds=tuple(_kept_rounds(compared, baseline, fits)),
-        planned=next((trial.planned for trial in compared if trial.planned), None),  # the first, whoever fixed it
-    )
-    rounds = _Rounds(runner, found, len(finalists), next_request, has_time, baselines, seed, fits, on_attempt)
-    try:
-        rounds.run()
-    except KeyboardInterrupt:
-        if on_interrupt is None:
-            raise
-        on_interrupt()
-    return rounds.found if rounds.found.rounds else None
-
-
 def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
     """Return whether a confirming measurement shows that its configuration cannot be the answer, later either."""
     if trial.kind != "confirm":
         return False
     return trial.outcome not in FOR_NOW if trial.measurement is None else not fits(trial.measurement)
-
-
-def _entries(
-    compared: Sequence[Trial],
-    finalists: Sequence[Config],
-    entering: Sequence[Config],
-    fits: Callable[[Measurement], bool],
-) -> Iterator[Entry]:
-    """Yield the entries of this run's finalists, in their order, then those of earlier rounds alone."""
-    failed = {trial.config for trial in compared if has_failed(trial, fits)}
-    numbers = {trial.config: trial.entry for trial in compared if trial.entry is not None}
-    for config in (*entering, *finalists):
-        numbers.setdefault(config, max(numbers.values(), default=-1) + 1)
-    for config in dict.fromkeys((*finalists, *numbers)):
-        is_out = config in failed
-        yield Entry(
-            config=config,
-            number=numbers[config],
-            is_running=config in finalists and not is_out,
-            has_failed=is_out,
-        )
 
 
 def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Measurement], bool]) -> Iterator[Round]:
@@ -389,26 +316,77 @@ def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Me
 
 
 @dataclass(slots=True)
-class _Rounds:
-    """The rounds as they go on."""
+class Rounds:
+    """Measurements of baseline and finalists in complete rounds, until the answer is clear or time is over.
+
+    All measurements of a round begin at one place of the epoch, with its samples in the same order; each round has
+    another place. Rounds count whatever others did meanwhile: their spread is the uncertainty. A measurement without a
+    number for an outside reason is repeated in another round; a finalist that fails by itself or does not fit the
+    memory is out.
+    """
 
     runner: Runner
-    found: Confirmation
-    """The results so far, first those on record."""
-    given: int
-    """How many of its finalists are this run's."""
+    baseline: Config
+    finalists: Sequence[Config]
+    """Those of this run, the cheapest first."""
     next_request: Callable[[], Request]
+    """Says how to measure next."""
     has_time: HasTime
-    baselines: int
-    seed: int
-    fits: Callable[[Measurement], bool]
-    on_attempt: Callable[[Config, Attempt, Place], None]
-    _name: str = field(default_factory=lambda: secrets.token_hex(4))
-    _tried: int = 0
-    _longest: float = 0.0
+    baselines: int = 2
+    """Measurements of the baseline in a round."""
+    seed: int = 0
+    """Decides the places and the order within a round; the next round reverses it, so that drift cancels."""
+    history: Iterable[Trial] = ()
+    """Trials on record: complete rounds among them count too, for configurations that ``may_answer``."""
+    entering: Sequence[Config] = ()
+    """The order in which new finalists share what is left of the chance of a false claim."""
+    fits: Callable[[Measurement], bool] = lambda measured: True
+    may_answer: Callable[[Config], bool] = lambda config: True
+    on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None
+    """Hears of every attempt and its place in the study."""
+    found: Confirmation = field(init=False)
+    """The results so far, first those on record."""
+    _name: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
+    _tried: int = field(default=0, init=False)
+    _longest: float = field(default=0.0, init=False)
 
-    def run(self) -> None:
-        """Measure rounds; in each second one the order is reversed."""
+    def __post_init__(self) -> None:
+        compared = [trial for trial in self.history if trial.kind == "confirm" and trial.round]
+        failed = {trial.config for trial in compared if has_failed(trial, self.fits)}
+        numbers = {trial.config: trial.entry for trial in compared if trial.entry is not None}
+        for config in (*self.entering, *self.finalists):
+            numbers.setdefault(config, max(numbers.values(), default=-1) + 1)
+        entries = (
+            Entry(
+                config=config,
+                number=numbers[config],
+                is_running=config in self.finalists and config not in failed,
+                has_failed=config in failed,
+            )
+            for config in dict.fromkeys((*self.finalists, *numbers))
+            if config in self.finalists or self.may_answer(config)
+        )
+        self.found = Confirmation(
+            baseline_config=self.baseline,
+            finalists=tuple(entries),
+            rounds=tuple(_kept_rounds(compared, self.baseline, self.fits)),
+            planned=next((trial.planned for trial in compared if trial.planned), None),  # the first, whoever fixed it
+        )
+
+    def run(self, on_interrupt: Callable[[], object] | None = None) -> Confirmation | None:
+        """Measure, and return the results; ``None`` when no round is complete.
+
+        A KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given.
+        """
+        try:
+            self._measure_rounds()
+        except KeyboardInterrupt:
+            if on_interrupt is None:
+                raise
+            on_interrupt()
+        return self.found if self.found.rounds else None
+
+    def _measure_rounds(self) -> None:
         generator, order = random.Random(self.seed), list[int]()
         known = len(self.found.rounds)
         while self._goes_on(known + MAX_ROUNDS):
@@ -465,7 +443,7 @@ class _Rounds:
             else:
                 self._strike(part, attempt.outcome)
                 if not self._running:  # those that were dropped go on
-                    sound = [i for i in range(self.given) if not self.found.finalists[i].has_failed]
+                    sound = [i for i in range(len(self.finalists)) if not self.found.finalists[i].has_failed]
                     self._change(sound, is_running=True)
                     return True
         if of:

@@ -17,7 +17,7 @@ from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Measurement, Request, Runner, Trial
 from autotune.result import Result
 from autotune.search.conclude import Course, conclude
-from autotune.search.confirm import Confirmation, Place, confirm, finalists_for, has_failed
+from autotune.search.confirm import Confirmation, Place, Rounds, finalists_for, has_failed
 from autotune.search.feasibility import Fitting, exceeds
 from autotune.search.loop import PAIR, Search
 from autotune.search.option_looks import tried_options
@@ -174,7 +174,7 @@ class Tuner:
         search.report(Progress(phase="confirm", running=finalists[0]))
         if self._is_interrupted and pace.allows(PAIR, 0):
             self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
-        return confirm(
+        return Rounds(
             self.runner,
             study.trials[0].config,
             finalists,
@@ -187,8 +187,7 @@ class Tuner:
             fits=self._fits,
             may_answer=study.may_answer,
             on_attempt=on_attempt,
-            on_interrupt=None if self._is_interrupted else self._interrupt,  # twice means: now
-        )
+        ).run(None if self._is_interrupted else self._interrupt)  # twice means: now
 
     def _finalists(self, most: int) -> tuple[list[Config], list[Config]]:
         """Return the finalists, cheapest first; the same in order of entry."""

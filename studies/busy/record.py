@@ -29,7 +29,7 @@ from autotune.host import inspect_host
 from autotune.limits import Budget, parse_duration
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
-from autotune.search.confirm import confirm, finalists_for
+from autotune.search.confirm import Rounds, finalists_for
 from autotune.stats import ratio_interval
 from autotune.workload import describe
 
@@ -173,7 +173,7 @@ def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int
         nonlocal taken
         taken += 1
 
-    found = confirm(
+    found = Rounds(
         runner,
         baseline,
         [baseline],
@@ -182,7 +182,7 @@ def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int
         baselines=finalists_for(seconds / 5)[1],
         seed=seed,
         on_attempt=count,
-    )
+    ).run()
     if found is None:
         return {"rounds": 0, "is_proven": False}
     return {

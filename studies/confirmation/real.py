@@ -23,7 +23,7 @@ from autotune.host import inspect_host
 from autotune.limits import Budget
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
-from autotune.search.confirm import Confirmation, confirm, finalists_for
+from autotune.search.confirm import Confirmation, Rounds, finalists_for
 from autotune.workload import describe
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
@@ -77,7 +77,7 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
         runner.inspect(config)
         first = runner.measure(config, Request(seconds=WINDOW_SECONDS, fresh=True))
         pace = Pace(Budget(budget), first.seconds)
-        found = confirm(
+        found = Rounds(
             runner,
             config,
             [config],
@@ -86,7 +86,7 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
             baselines=finalists_for(budget / first.seconds)[1],
             seed=seed,
             on_attempt=lambda config, attempt, place: pace.count(config, attempt),
-        )
+        ).run()
     return {"seed": seed, "seconds": pace.clock.spent, "measurements": pace.taken} | facts(found)
 
 

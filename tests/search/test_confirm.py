@@ -20,7 +20,7 @@ from autotune.search.confirm import (
     Confirmation,
     Entry,
     Round,
-    confirm,
+    Rounds,
     finalists_for,
 )
 from autotune.stats import MAX_ROUNDS
@@ -53,7 +53,7 @@ def machine(gains: float | Mapping[Config, float], **options: Any) -> SimulatedM
 
 
 def tried(runner: Any, has_time: Any = ALWAYS, finalists: Any = (CHEAP,), **options: Any) -> Confirmation | None:
-    return confirm(runner, BASELINE, finalists, lambda: REQUEST, has_time=has_time, **options)
+    return Rounds(runner, BASELINE, finalists, lambda: REQUEST, has_time=has_time, **options).run()
 
 
 def confirmed(*given: Any, **options: Any) -> Confirmation:
