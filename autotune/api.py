@@ -212,16 +212,11 @@ def tune(
                     f"not {given.batch_size}"
                 )
             space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size, options)
-            from autotune.search.tuner import TunePlan, Tuner
+            from autotune.search.tuner import Tuner
 
-            plan = TunePlan(
-                setup=Setup(space=space, facts=facts, host=host, memory_limit=memory_limit),
-                max_trials=trials,
-                opening=opening,
-                sampler=proposes,
-                seed=seed,
-            )
-            result = _result(Tuner(runner, plan, time, messages), storage)
+            setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
+            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed)
+            result = _result(tuner, storage)
     if shows:
         say(result.sentence)
     return result

@@ -17,7 +17,7 @@ from autotune.probes import NumericsCheck
 from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
 from autotune.search.sampler import Setup
 from autotune.search.space import Space, build_space
-from autotune.search.tuner import TunePlan, Tuner
+from autotune.search.tuner import Tuner
 from tests import examples
 
 
@@ -252,4 +252,4 @@ def tuner_of(
     """A tuner of a simulated machine, by its clock."""
     time = Budget(budget, machine.now)
     setup = Setup(space=space, facts=facts, host=host, memory_limit=plan.pop("memory_limit", DEFAULT_MEMORY_LIMIT))
-    return Tuner(machine, TunePlan(setup=setup, **plan), time, Messages(time, tell))
+    return Tuner(machine, setup, time, Messages(time, tell), **plan)

@@ -39,11 +39,14 @@ LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunePlan:
-    """The plan of a run."""
+@dataclass(slots=True)
+class Tuner:
+    """Searches and confirms with a runner, within a budget."""
 
+    runner: Runner
     setup: Setup
+    budget: Budget
+    messages: Messages
     max_trials: int | None = None
     """Most trials of the search, where the user gave a number."""
     sampler: BaseSampler | None = None
@@ -52,16 +55,6 @@ class TunePlan:
     """Seconds that it took to load the workload; ``None`` for the time until the search begins."""
     seed: int = 0
     """Decides where in an epoch measurements begin."""
-
-
-@dataclass(slots=True)
-class Tuner:
-    """Carries out a plan with a runner, within a budget."""
-
-    runner: Runner
-    plan: TunePlan
-    budget: Budget
-    messages: Messages
     confirmations: list[Trial] = field(default_factory=list, init=False)
     """The confirming measurements of this run."""
     _search: Search = field(init=False)
@@ -73,24 +66,24 @@ class Tuner:
         Raises ``UserCodeError``, ``NothingFeasibleError``, ``UsageError``, ``StorageError``, and
         ``InterruptedRunError`` where the user stops it before the baseline was measured.
         """
-        storage, plan = storage or StudyStorage(), self.plan
-        study = open_study(plan.setup, storage=storage, sampler=plan.sampler, messages=self.messages)
+        storage, setup = storage or StudyStorage(), self.setup
+        study = open_study(setup, storage=storage, sampler=self.sampler, messages=self.messages)
         self._search = Search(
             runner=self.runner,
             study=study,
             budget=self.budget,
             messages=self.messages,
-            max_trials=plan.max_trials,
-            opening=plan.opening,
-            seed=plan.seed,
+            max_trials=self.max_trials,
+            opening=self.opening,
+            seed=self.seed,
         )
         stop, confirmation = self._find()
-        distrusted = [study.observations.distrust(amp) for amp in plan.setup.space.allowed["amp"]]
+        distrusted = [study.observations.distrust(amp) for amp in setup.space.allowed["amp"]]
         is_complete = stop.ending is Ending.COMPLETE and not self._search.untried_precision
-        tried = tried_options(study.observations, plan.setup.space)
+        tried = tried_options(study.observations, setup.space)
         course = Course(
-            facts=plan.setup.facts,
-            host=plan.setup.host,
+            facts=setup.facts,
+            host=setup.host,
             history=study.history,
             confirmations=self.confirmations,
             stop_reason=self._in_words(stop),
@@ -181,7 +174,7 @@ class Tuner:
             next_request,
             has_time=pace.allows,
             baselines=baselines,
-            seed=self.plan.seed + len({trial.round for trial in self.confirmations}),
+            seed=self.seed + len({trial.round for trial in self.confirmations}),
             history=study.history,
             entering=entering,
             fits=self._fits,
@@ -191,14 +184,14 @@ class Tuner:
 
     def _finalists(self, most: int) -> tuple[list[Config], list[Config]]:
         """Return the finalists, cheapest first; the same in order of entry."""
-        study, failed, space = self._search.study, self._failed, self.plan.setup.space
+        study, failed, space = self._search.study, self._failed, self.setup.space
         likely = study.finalists(most, lambda trial: not {trial.config, space.with_persistence(trial)} & failed)
         finalists, entering = (
             list(dict.fromkeys(config for trial in trials if (config := space.with_persistence(trial)) != space.base))
             for trials in (sorted(likely, key=study.cost), likely)
         )
         untried = study.candidate
-        if untried is None or self._is_interrupted or self.plan.max_trials is not None:
+        if untried is None or self._is_interrupted or self.max_trials is not None:
             return finalists, entering
         if space.decides_persistence and untried.num_workers:  # whether its workers should live on is not known
             untried = replace(untried, persistent_workers=space.base.persistent_workers)
@@ -210,7 +203,7 @@ class Tuner:
         return {trial.config for trial in self._search.study.history if has_failed(trial, self._fits)}
 
     def _fits(self, measured: Measurement) -> bool:
-        return not exceeds(measured, self.plan.setup.memory_limit)
+        return not exceeds(measured, self.setup.memory_limit)
 
     def _in_words(self, stop: Stop) -> str:
         """Return why the run ended; where the budget is not spent, why the rest of it was no use."""

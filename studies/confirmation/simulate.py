@@ -31,7 +31,7 @@ from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 from autotune.records import Attempt, Conditions, Measurement, Outcome, Request, StepTime, WorkloadFacts
 from autotune.search.sampler import Setup
 from autotune.search.space import build_space
-from autotune.search.tuner import TunePlan, Tuner
+from autotune.search.tuner import Tuner
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 CELLS = (
@@ -247,7 +247,7 @@ def run(job: tuple[str, float, float, int]) -> dict[str, object]:
     )
     space = build_space(FACTS, HOST.cpus, Config(), BOUNDS)
     time = Budget(budget, machine.now)
-    result = Tuner(machine, TunePlan(setup=Setup(space=space, facts=FACTS, host=HOST)), time, Messages(time)).result()
+    result = Tuner(machine, Setup(space=space, facts=FACTS, host=HOST), time, Messages(time)).result()
     low, high = result.speedup_ci95 or (math.nan, math.nan)
     next_low, next_high = result.next_run_95 or (math.nan, math.nan)
     confirmed = {trial.config for trial in result.history if trial.kind == "confirm"} - {Config()}

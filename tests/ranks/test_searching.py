@@ -38,7 +38,7 @@ def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
     run = run_of(machine := SimulatedMachine(cost=cost), ranks)
     result = run.result()
     assert result.verdict == "faster"
-    assert machine.rate(result.config) >= 0.95 * machine.best(run.plan.setup.space)
+    assert machine.rate(result.config) >= 0.95 * machine.best(run.setup.space)
     assert {config.ranks for config, _ in (*machine.calls, *machine.looks)} == {ranks}
     assert result.config.measured is not None
     assert result.config.measured["baseline"]["ranks"] == ranks
@@ -46,14 +46,14 @@ def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
 
 
 def test_the_cpus_are_divided_among_the_ranks_and_studies_of_other_ranks_are_other_studies() -> None:
-    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).plan.setup.space for ranks in (1, 2, 4)}
+    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).setup.space for ranks in (1, 2, 4)}
     assert [max(spaces[ranks].values["num_workers"]) for ranks in (1, 4)] == [32, 8]
     assert len({identify(FACTS, host(), space.fingerprint).name for space in spaces.values()}) == 3
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([64, 256, 1024]))
 def test_the_samples_of_a_step_are_those_of_all_ranks(ranks: int, whole: int) -> None:
-    space = run_of(SimulatedMachine(cost=loader_bound), ranks, whole).plan.setup.space
+    space = run_of(SimulatedMachine(cost=loader_bound), ranks, whole).setup.space
     assert {config.samples_per_step * config.accumulation_steps for config in space.configs} == {whole}
 
 
