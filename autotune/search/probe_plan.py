@@ -58,18 +58,18 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
     start = _start(observations, space)
     if not any(probe.part == "loader" for probe in observations.probes):
         yield "loader", _with_one_worker(observations, start)
-    groups = [start, *_half_precision(observations, space)]
+    groups = [start, *_half_precision(observations, space, start)]
     for config in groups:
         if observations.is_unchecked(config.amp):
             yield "numerics", config
         if observations.distrust(config.amp):
             return  # the only one that may be used
         yield "compute", None if _looks_of_group(observations, config) else _next_on_ladder(observations, space, config)
-    rates = {
-        group: max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
+    rates = [
+        max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
         for group in groups
-    }
-    for config in sorted(groups, key=lambda group: -rates[group]):
+    ]
+    for _, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
         yield "compute", _next_on_ladder(observations, space, config)
     yield "loader", _second_trace(observations, space, start)
     for config in _other_groups(observations, space, start):
@@ -82,23 +82,20 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
     yield from option_looks(observations, space)
 
 
-def _half_precision(observations: Observations, space: Space) -> list[Config]:
+def _half_precision(observations: Observations, space: Space, start: Config) -> list[Config]:
     """Return the step of the baseline in bf16, or in fp16 without that, where it trains in fp32; else nothing."""
-    start = _start(observations, space)
-    found = [replace(start, amp=amp) for amp in HALF if start.amp == "off" and amp in space.allowed["amp"]]
-    return [each for each in found if not observations.distrust(each.amp) or observations.is_unchecked(each.amp)][:1]
+    allowed = [amp for amp in HALF if start.amp == "off" and amp in space.allowed["amp"]]
+    usable = [amp for amp in allowed if not observations.distrust(amp) or observations.is_unchecked(amp)]
+    return [replace(start, amp=amp) for amp in usable[:1]]
 
 
 def untried_precision(observations: Observations, space: Space) -> str | None:
     """Return the half precision that there was no time to try, where the baseline is fp32; else ``None``."""
-    if _start(observations, space).amp != "off":
-        return None
-    for amp in (each for each in HALF if each in space.allowed["amp"]):
-        if observations.is_untried(amp):
-            return amp
-        if not observations.distrust(amp):
-            return None
-    return None
+    is_single = _start(observations, space).amp == "off"
+    allowed = [amp for amp in HALF if is_single and amp in space.allowed["amp"]]
+    tried = (amp for amp in allowed if observations.is_untried(amp) or not observations.distrust(amp))
+    found = next(tried, None)
+    return found if found and observations.is_untried(found) else None
 
 
 def _with_one_worker(observations: Observations, config: Config) -> Config | None:
@@ -174,11 +171,9 @@ def _looks_of_group(observations: Observations, config: Config) -> dict[int, Com
 
 def _failed_of_group(observations: Observations, config: Config) -> dict[int, Outcome]:
     """Return the outcomes of probes of steps without numbers, by batch size."""
-    return {
-        probe.config.batch_size: probe.attempt.outcome
-        for probe in observations.probes
-        if probe.part == "compute" and not probe.attempt.compute and _is_of_group(observations, probe.config, config)
-    }
+    failed = (probe for probe in observations.step_probes if not probe.attempt.compute)
+    group = (probe for probe in failed if _is_of_group(observations, probe.config, config))
+    return {probe.config.batch_size: probe.attempt.outcome for probe in group}
 
 
 def _next_on_ladder(observations: Observations, space: Space, config: Config) -> Config | None:
@@ -188,38 +183,33 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
         return None  # it fails for another reason than its size
     rates = [look.samples_per_second for look in looks.values()]
     if len(rates) < 2 or rates[-1] > FLAT * rates[-2]:  # the largest batch was faster than the one before
-        limit = _memory_limit(observations, looks)
-        rung = next_rung(_peaks(looks), list(failed), space.allowed["batch_size"], config.batch_size, limit)
+        peaks, limit = _memory(observations, looks)
+        rung = next_rung(peaks, list(failed), space.allowed["batch_size"], config.batch_size, limit)
         return None if rung is None else space.with_batch_size(config, rung)
     smallest = min(space.allowed["batch_size"])
-    if len(looks) == 2 and smallest < min(looks):
-        return space.with_batch_size(config, smallest)
-    return None
+    return space.with_batch_size(config, smallest) if len(looks) == 2 and smallest < min(looks) else None
 
 
-def _peaks(looks: Mapping[int, ComputeProbe]) -> dict[int, int]:
-    return {batch: look.peak_memory_bytes for batch, look in looks.items()}
-
-
-def _memory_limit(observations: Observations, looks: Mapping[int, ComputeProbe]) -> float:
-    return observations.memory_limit.of(min((look.memory_limit_bytes for look in looks.values()), default=0))
+def _memory(observations: Observations, looks: Mapping[int, ComputeProbe]) -> tuple[dict[int, int], float]:
+    """Return peak bytes by batch size, and the usable bytes."""
+    limit = min((look.memory_limit_bytes for look in looks.values()), default=0)
+    return {batch: look.peak_memory_bytes for batch, look in looks.items()}, observations.memory_limit.of(limit)
 
 
 def _second_trace(observations: Observations, space: Space, start: Config) -> Config | None:
     """Return another batch size at which to probe the loader, where loading matters and it was not done."""
-    tried = sum(probe.part == "loader" for probe in observations.probes)
-    if tried != 1 or not observations.traces or not observations.looks or len(space.allowed["batch_size"]) == 1:
+    tried, allowed = sum(probe.part == "loader" for probe in observations.probes), space.allowed["batch_size"]
+    if tried != 1 or not observations.traces or not observations.looks or len(allowed) == 1:
         return None
     trace = observations.traces[0]
     build = fmean(trace.build_seconds) / (trace.batch_size * start.ranks)
     if build * max(look.samples_per_second for _, look in observations.looks) < RELEVANT_BUILD:
         return None
     largest = max(start.batch_size, *(config.batch_size for config, _ in observations.looks))
-    own, others = trace.batch_size, [batch for batch in space.allowed["batch_size"] if batch <= largest]
-    larger = sorted((b for b in others if b > own), key=lambda b: abs(b - OTHER_BATCH * own))
-    smaller = sorted((b for b in others if b < own), key=lambda b: abs(b - own / OTHER_BATCH))
-    configs = (space.with_batch_size(start, batch) for batch in (*larger, *smaller))
-    return next(filter(None, (_with_one_worker(observations, config) for config in configs)), None)
+    own, others = trace.batch_size, [batch for batch in allowed if batch <= largest and batch != trace.batch_size]
+    others.sort(key=lambda b: (b < own, abs(b - OTHER_BATCH * own) if b > own else abs(b - own / OTHER_BATCH)))
+    configs = (_with_one_worker(observations, space.with_batch_size(start, batch)) for batch in others)
+    return next(filter(None, configs), None)
 
 
 def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:
@@ -235,27 +225,23 @@ def _other_groups(observations: Observations, space: Space, start: Config) -> li
     configs += [replace(space.with_batch_size(start, best), intra_op_threads=count) for count in threads]
     if threads and amps:
         beside = [(c, look) for c, look in looks if c.amp == start.amp and c.batch_size == best]
-        count = _fastest(beside).intra_op_threads
-        configs.append(replace(_fastest(looks), intra_op_threads=count))
+        configs.append(replace(_fastest(looks), intra_op_threads=_fastest(beside).intra_op_threads))
     return configs
 
 
 def _beside_the_fastest(observations: Observations, space: Space) -> Config | None:
     """Return an unprobed batch size next to the fastest step's: the highest ceiling is not guessed."""
-    allowed_looks = observations.looks_within(space)
-    if not allowed_looks:
+    within = observations.looks_within(space)
+    if not within:
         return None
-    fastest = _fastest(allowed_looks)
+    fastest = _fastest(within)
     looks = _looks_of_group(observations, fastest)
     if len(looks) + len(_failed_of_group(observations, fastest)) >= MAX_RUNGS:
         return None
-    model, allowed = MemoryModel(_peaks(looks)), space.allowed["batch_size"]
+    (peaks, limit), allowed = _memory(observations, looks), space.allowed["batch_size"]
     here = allowed.index(fastest.batch_size)
-    for batch in allowed[max(0, here - 1) : here] + allowed[here + 1 : here + 2]:
-        found = _unseen(observations, space.with_batch_size(fastest, batch))
-        if found is not None and model.at(batch) <= _memory_limit(observations, looks):
-            return found
-    return None
+    near = [batch for batch in allowed[max(0, here - 1) : here + 2] if MemoryModel(peaks).at(batch) <= limit]
+    return next(filter(None, (_unseen(observations, space.with_batch_size(fastest, b)) for b in near)), None)
 
 
 def _fastest(looks: Sequence[tuple[Config, ComputeProbe]]) -> Config:
