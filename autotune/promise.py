@@ -13,9 +13,9 @@ from autotune.config import Config, load_config
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.limits import GRACE, Budget, Pace, parse_duration
 from autotune.messages import Messages, Progress
+from autotune.proof import Confirmation, Place, Rounds, finalists_for
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.runner.local import ProcessRunner
-from autotune.search.confirm import Confirmation, Place, Rounds, finalists_for
 from autotune.stats import Interval, around, mean_rate
 from autotune.workload import Workload, describe
 

@@ -21,9 +21,9 @@ from autotune.diagnosis.notes import (
 from autotune.evidence import with_evidence
 from autotune.host import Host
 from autotune.probes import LoaderTrace
+from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
 from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.result import Landscape, Result, TriedOption, Verdict
-from autotune.search.confirm import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
 
 ODDS = 20 / 21
 """Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""

@@ -22,9 +22,9 @@ from autotune.errors import StorageError
 from autotune.knobs import KNOBS
 from autotune.messages import Messages
 from autotune.probes import reason_against
+from autotune.proof import Place
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.result import Landscape, Result
-from autotune.search.confirm import Place
 from autotune.search.forecast import Forecast, cost
 from autotune.search.observations import GAIN, Observations
 from autotune.search.sampler import PredictiveSampler, Seen, Setup, add_look, rivals, running

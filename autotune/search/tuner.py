@@ -14,10 +14,10 @@ from autotune.diagnosis.findings import workers_text
 from autotune.errors import InterruptedRunError
 from autotune.limits import GRACE, Budget, Pace, format_duration, longer_budget
 from autotune.messages import Messages, Progress
+from autotune.proof import Confirmation, Place, Rounds, finalists_for, has_failed
 from autotune.records import Attempt, Measurement, Request, Runner, Trial
 from autotune.result import Result
 from autotune.search.conclude import Course, conclude
-from autotune.search.confirm import Confirmation, Place, Rounds, finalists_for, has_failed
 from autotune.search.feasibility import Fitting, exceeds
 from autotune.search.loop import PAIR, Search
 from autotune.search.option_looks import tried_options

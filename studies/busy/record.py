@@ -27,9 +27,9 @@ from typing import Any
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.limits import Budget, parse_duration
+from autotune.proof import Rounds, finalists_for
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
-from autotune.search.confirm import Rounds, finalists_for
 from autotune.stats import ratio_interval
 from autotune.workload import describe
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from autotune.config import Config
 from autotune.host import inspect_host
 from autotune.limits import Budget
+from autotune.proof import Confirmation, Rounds, finalists_for
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
-from autotune.search.confirm import Confirmation, Rounds, finalists_for
 from autotune.workload import describe
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))

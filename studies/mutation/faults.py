@@ -51,10 +51,10 @@ FAULTS = (
         ("tests/search/test_loop.py",),
     ),
     Fault(
-        "autotune/search/confirm.py",
+        "autotune/proof.py",
         "interval is not None and interval[0] > 1 and",
         "interval is not None and interval[1] > 1 and",
-        ("tests/search/test_confirm.py",),
+        ("tests/test_proof.py",),
     ),
     Fault(
         "autotune/search/step_model.py",

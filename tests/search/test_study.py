@@ -12,8 +12,8 @@ from optuna.trial import TrialState
 
 from autotune.config import Config
 from autotune.encoding import to_json
+from autotune.proof import Place
 from autotune.records import Attempt, Outcome, Part, Request, Trial
-from autotune.search.confirm import Place
 from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage

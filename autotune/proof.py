@@ -1,4 +1,4 @@
-"""Measure baseline and finalists side by side in fresh processes, and prove a gain."""
+"""The proof of a gain: baseline and finalists measured side by side in fresh processes."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request, Trial
-from autotune.search.confirm import (
+from autotune.proof import (
     LEAST_MEASUREMENTS,
     ROUNDS_TO_DROP,
     Confirmation,
@@ -23,6 +22,7 @@ from autotune.search.confirm import (
     Rounds,
     finalists_for,
 )
+from autotune.records import Attempt, Outcome, Request, Trial
 from autotune.stats import MAX_ROUNDS
 from tests import examples
 from tests.search.there import there
