@@ -13,7 +13,7 @@ from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
-SCHEMA = 11
+SCHEMA = 12
 """Version of these records: a study stored with another version is not continued."""
 THROTTLED = 0.05
 """Share of the time for which a CPU quota may stop processes before it is reported."""
