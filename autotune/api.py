@@ -19,7 +19,7 @@ from autotune.result import Result
 from autotune.runner.local import ProcessRunner
 from autotune.search.space import build_space
 from autotune.step_options import parse_options
-from autotune.workload import Workload, describe
+from autotune.workload import Script, Workload, describe
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,9 @@ WAIT_SHARE = 0.25
 Integers = int | str | Iterable[int] | None
 Booleans = bool | str | Iterable[bool] | None
 Modes = str | Iterable[str] | None
+
+
+HELD_BACK = "checkpoints, logs and files of the script are held back while it is measured (--allow-writes)"
 
 
 class TuneOptions(TypedDict, total=False):
@@ -117,7 +120,7 @@ def _same_random_state() -> Iterator[None]:
 
 @_same_random_state()
 def tune(
-    workload: str | Workload,
+    workload: str | Workload | Script,
     dataset: str | None = None,
     *,
     device: str = "auto",
@@ -144,8 +147,8 @@ def tune(
 ) -> Result:
     """Search for the fastest configuration and prove it against the baseline.
 
-    ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"`` or a ``Workload``. ``dataset`` is a
-    reference of the same kind, needed where the first names a model alone. ``budget`` is the wall time of the whole
+    ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"``, a ``Workload`` or a ``Script``.
+    ``dataset`` is a reference, needed where the first names a model alone. ``budget`` is the wall time of the whole
     run, in seconds or as text (``"3m"``); ``trials`` is the largest number of trials. ``baseline`` holds the settings
     that you train with today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``).
 
@@ -205,6 +208,10 @@ def tune(
             with messages.waiting("loading your model and dataset"):
                 facts = runner.inspect(given)
             opening, host = time.spent - begin, inspect_host()
+            if runner.script is not None:
+                messages.say(HELD_BACK)
+                given = Config(**runner.script["present"])
+                knobs |= {"batch_size": batch_size or given.batch_size, "amp": given.amp} | runner.script["fixed"]
             base = fitted(given, facts, global_batch_size)
             if base != given:
                 messages.note(

@@ -27,11 +27,13 @@ from autotune.errors import (
 )
 from autotune.flags import (
     KNOB_FLAGS,
+    build_apply_parser,
     build_check_parser,
     build_diagnose_parser,
     build_export_parser,
     build_parser,
     build_report_parser,
+    build_run_parser,
     did_you_mean,
     parse_baseline,
 )
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from autotune.messages import Progress
     from autotune.result import RecordedStudy, Result
     from autotune.storage.open import StudyStorage
+    from autotune.workload import Script
 
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
 """Exit codes of ``check``."""
@@ -79,7 +82,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(flags: argparse.Namespace) -> int:
-    arguments = _tune_arguments(flags)
+    return _tune(flags, _tune_arguments(flags))
+
+
+def _run_script(flags: argparse.Namespace) -> int:
+    from autotune.workload import Script
+
+    knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS if flag != "--amp")
+    arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", *knobs)}
+    script = Script(path=flags.script, arguments=flags.arguments, allow_writes=flags.allow_writes)
+    if flags.dry_run:
+        return _show_script(script)
+    arguments |= {"workload": script, "optuna_sampler": flags.sampler}
+    return _tune(flags, {**arguments, "budget": require_budget(parse_duration(flags.budget))})
+
+
+def _show_script(script: Script) -> int:
+    """Print the training loader of a script."""
+    from autotune.config import Config
+    from autotune.report.terminal import script_text
+    from autotune.runner.local import ProcessRunner
+    from autotune.workload import describe
+
+    with ProcessRunner(describe(script)) as runner:
+        facts = runner.inspect(Config())
+    assert runner.script is not None
+    _print(script_text(facts, Config(**runner.script["present"])) + "\n")
+    return 0
+
+
+def _apply(flags: argparse.Namespace) -> int:
+    from autotune.apply import start
+
+    start(flags.file, flags.script, flags.arguments)
+
+
+def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
     output = _writable_config_path(flags.output, flags.force)
     report = _writable_report_path("--report", flags.report)
     kept = _storage(flags.storage, output)
@@ -301,7 +339,8 @@ def _deliver(result: Result, output: Path, kept: StudyStorage, flags: argparse.N
             if not flags.quiet:
                 with suppress(*CLOSED):
                     seen = () if flags.report else _seen_with(kept, flags)
-                    open_console().print("", ending(result, written, seen), sep="\n")
+                    script = (flags.script, *flags.arguments) if "script" in flags else ()
+                    open_console().print("", ending(result, written, seen, script), sep="\n")
 
 
 def _answer_text(result: Result, output: str, flags: argparse.Namespace) -> str:
@@ -416,6 +455,8 @@ def _require_writable(flag: str, path: Path) -> None:
 
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], Callable[[argparse.Namespace], int]]] = {
     "tune": (build_parser, _run),
+    "run": (build_run_parser, _run_script),
+    "apply": (build_apply_parser, _apply),
     "check": (build_check_parser, _check),
     "diagnose": (build_diagnose_parser, _diagnose),
     "export": (build_export_parser, _export),

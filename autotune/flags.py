@@ -103,6 +103,8 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
 SWITCHES = {
     "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
     "--force": "replace any file, also a proven answer by an undecided one",
+    "--allow-writes": "let the script write checkpoints and logs each time that it is measured",
+    "--dry-run": "start the script once, show which DataLoader trains and what would be varied",
     "--exit-verdict": "exit with 0 for faster, 10 for no gain, 11 for undecided",
     "--snippet": "print Python lines that use the answer, not its settings",
     "--json": "print the result as one JSON object",
@@ -126,6 +128,8 @@ settings that may vary:
   Without a flag, autotune searches the range that suits this machine.
 
 other commands:
+  run SCRIPT ...             tune a training script as it is
+  apply FILE SCRIPT ...      train a script as it is, with the answer
   check FILE --model MODEL   measure a config file's gain again
   diagnose --model MODEL     find out why training is slow, without a search
   export FILE --to TOOL      convert a config file for Lightning, Transformers, Accelerate, DeepSpeed or a shell
@@ -180,16 +184,65 @@ def build_parser() -> argparse.ArgumentParser:
     _add(parser.add_argument_group("the run"), *run)
     knobs = (*KNOB_FLAGS, "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
     _add(parser.add_argument_group("settings that may vary"), *knobs)
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--output",
-        default="autotune.yaml",
-        metavar="FILE",
-        help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
-    )
-    _add(output, "--report", "--force", "--exit-verdict", "--quiet")
-    _add(output.add_mutually_exclusive_group(), "--json", "--snippet")
+    _add_output(parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    return parser
+
+
+class _ScriptParser(_Parser):
+    """A parser of flags up to a script's name: all after it is for the script."""
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse the flags before the script."""
+        place = 0
+        while place < len(args) and args[place].startswith("-"):
+            action = self._option_string_actions.get(args[place])
+            place += 2 if action is not None and action.nargs is None else 1
+        place += len(self._get_positional_actions())
+        parsed = super().parse_args(args[:place], namespace)
+        if place >= len(args):
+            self.error("name the script that you train with, such as train.py")
+        parsed.script, parsed.arguments = args[place], tuple(args[place + 1 :])
+        return parsed
+
+
+def build_run_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``run``."""
+    parser = _ScriptParser(
+        prog="autotune run",
+        usage="python -m autotune run [flags] SCRIPT [arguments of the script]",
+        description="Tune a training script as it is: its own loop is the training step.",
+        epilog="exit codes: as for tuning",
+        allow_abbrev=False,
+    )
+    _add(
+        parser.add_argument_group("the run"),
+        *(
+            "--budget",
+            "--trials",
+            "--headroom",
+            "--max-memory",
+            "--storage",
+            "--sampler",
+            "--allow-writes",
+            "--dry-run",
+        ),
+    )
+    knobs = [flag for flag in KNOB_FLAGS if flag != "--amp"]
+    _add(parser.add_argument_group("settings that may vary; the batch size only where it is given"), *knobs)
+    _add_output(parser)
+    return parser
+
+
+def build_apply_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``apply``."""
+    parser = _ScriptParser(
+        prog="autotune apply",
+        usage="python -m autotune apply FILE SCRIPT [arguments of the script]",
+        description="Train a script as it is, with the settings that run has found for it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="config file that run wrote, such as autotune.yaml")
     return parser
 
 
@@ -272,6 +325,18 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
         "such as mymod:build or path/to/train.py:build",
     )
     _add(group, "--dataset")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output",
+        default="autotune.yaml",
+        metavar="FILE",
+        help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
+    )
+    _add(output, "--report", "--force", "--exit-verdict", "--quiet")
+    _add(output.add_mutually_exclusive_group(), "--json", "--snippet")
 
 
 def _add(group: argparse._ActionsContainer, *names: str) -> None:

@@ -319,6 +319,10 @@ class WorkloadFacts:
     """Seconds after which its DataLoader gives up on its workers; ``None`` where it waits."""
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
+    loader_call: str | None = None
+    """File, line and name of the call that decides the settings of a script's training loader."""
+    loader_site: str | None = None
+    """That place, told from all others of the script."""
     obtainable_host_bytes: int | None = None
     """Host memory that a process with this workload could hold, each of several ranks its share: what it held at first,
     and what was available then."""

@@ -104,14 +104,31 @@ FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_conte
 
 COMPILING = 'explore="compile" finds whether compiling pays'
 
-WorkloadSource = ImportedWorkload | PickledWorkload
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A training script, which is measured as it is: its own loop is the training step."""
+
+    path: str
+    """The file."""
+    arguments: tuple[str, ...] = ()
+    """Its own arguments."""
+    allow_writes: bool = False
+    """Whether it may write checkpoints, logs and files although it is measured many times."""
 
 
-def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSource:
+WorkloadSource = ImportedWorkload | PickledWorkload | Script
+
+
+def describe(workload: str | Workload | Script, dataset: str | None = None) -> WorkloadSource:
     """Describe a workload for the child, without importing any of the user's code.
 
-    Raises ``UsageError`` for a malformed reference or objects that cannot be pickled.
+    Raises ``UsageError`` for a malformed reference, a missing script or objects that cannot be pickled.
     """
+    if isinstance(workload, Script):
+        if not Path(workload.path).is_file():
+            raise UsageError(f"run {workload.path}: no such file; pass the script that you train with")
+        return workload
     path = tuple(entry or str(Path.cwd()) for entry in sys.path)
     if isinstance(workload, str):
         for flag, reference in (("--model", workload), ("--dataset", dataset)):
@@ -133,7 +150,7 @@ def describe(workload: str | Workload, dataset: str | None = None) -> WorkloadSo
         ) from None
 
 
-def load(source: WorkloadSource) -> Workload:
+def load(source: ImportedWorkload | PickledWorkload) -> Workload:
     """Import or unpickle the workload; runs in the child.
 
     Raises ``UsageError`` for a reference that leads nowhere; what the user's code raises passes through.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
@@ -16,6 +16,9 @@ from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
 from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import Workload
+
+if TYPE_CHECKING:
+    from autotune.measure.script import ScriptLoop
 
 UNUSED = (
     "where not every parameter takes part in every step, pass "
@@ -29,9 +32,12 @@ class Session:
     Of several ranks each has one of its own, and all are asked the same.
     """
 
-    def __init__(self, workload: Workload, device: str, group: RankGroup = ALONE) -> None:
+    def __init__(
+        self, workload: Workload, device: str, group: RankGroup = ALONE, script: ScriptLoop | None = None
+    ) -> None:
         from autotune.measure.device import open_device
 
+        self._script = script
         self._whole, self._workload = workload, share_of(workload, group)
         self._group = group
         self._device = open_device(device, group)
@@ -47,7 +53,25 @@ class Session:
 
         facts = inspect(self._whole, self._device, self._group.size)
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
+        if self._script is not None:
+            origin = self._script.origin
+            facts = replace(facts, loader_call=origin.call_to_change(self._script.folder), loader_site=origin.key)
         return asdict(replace(facts, other_devices=others or facts.other_devices))
+
+    def script(self) -> dict[str, Any] | None:
+        """Describe the script that trains: where its loader is made, and its settings; ``None`` without a script."""
+        import torch
+
+        if self._script is None:
+            return None
+        loop, existing = self._script, self._script.existing()
+        amp = {None: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}.get(loop.amp, "off")
+        return {
+            "site": loop.own_site.key,
+            "device": str(self._device.torch_device),
+            "present": {**existing.present, "amp": amp},
+            "fixed": dict(existing.fixed),
+        }
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration, or one part of it; a failure becomes an outcome.
@@ -139,6 +163,7 @@ class Session:
         return Attempt(outcome=outcome, payload=measurement, message="; ".join(notes))
 
     def _open_step(self, config: Config) -> Any:
+        from autotune.measure.script import ScriptStep
         from autotune.measure.step_probe import open_step
 
         if config.step_key != self._key:
@@ -149,7 +174,8 @@ class Session:
                 model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
                 self._workload, self._is_parallel = replace(self._workload, model=model), True
             self._device.forget_peaks()
-            self._warm = open_step(self._workload, config, self._device, self._group)
+            step = ScriptStep(self._script, self._device) if self._script else None
+            self._warm = open_step(self._workload, config, self._device, self._group, step)
             self._key = config.step_key
         return self._warm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -20,6 +20,24 @@ from autotune.workload import Workload
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after this process's own gradients, after those of all ranks
 were synchronised, after the optimizer."""
+
+
+class Step(Protocol):
+    """A training loop's work on one batch."""
+
+    non_blocking: bool
+    """Whether copies to the device need not be waited for: batches are pinned."""
+    loss: torch.Tensor | None
+    """The last loss, on the device; reading it synchronises."""
+
+    def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
+        """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""
+
+    def flush(self) -> None:
+        """Step the optimizer with the gradients of the batches so far."""
+
+    def close(self) -> None:
+        """Leave nothing on the model but its options."""
 
 
 class TrainingStep:
@@ -44,9 +62,7 @@ class TrainingStep:
         self.max_grad_norm = workload.max_grad_norm
         """The norm that gradients are clipped to."""
         self.non_blocking = config.pin_memory
-        """Whether copies to the device need not be waited for: batches are pinned."""
         self.loss: torch.Tensor | None = None
-        """The last loss, on the device; reading it synchronises."""
 
     def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
         """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""
@@ -66,6 +82,10 @@ class TrainingStep:
         self.loss = loss.detach()
         own = watch.at if watch else None
         return there, moved, forwarded, synchronised if own is None else own, synchronised, mark()
+
+    def flush(self) -> None:
+        """Step the optimizer with the gradients of the batches so far."""
+        self.accumulator.flush(self.max_grad_norm)
 
     def close(self) -> None:
         """Leave nothing on the model but its options."""

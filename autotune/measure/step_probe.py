@@ -20,7 +20,7 @@ from autotune.measure.device import Device, Mark
 from autotune.measure.loader import open_reader, take_batch
 from autotune.measure.process_memory import MemorySample, open_segments, peak_host_bytes
 from autotune.measure.rank_group import ALONE, RankGroup
-from autotune.measure.step import TrainingStep, move, tensor_bytes
+from autotune.measure.step import Step, TrainingStep, move, tensor_bytes
 from autotune.probes import ComputeProbe
 from autotune.stats import mser_truncation, student_quantile
 from autotune.workload import Workload
@@ -46,7 +46,7 @@ LEAST_REST = 2
 class WarmStep:
     """A warm training step for one batch size, precision and number of threads; only the loader still varies."""
 
-    step: TrainingStep
+    step: Step
     """The step, compiled, tuned and with optimizer state."""
     compute: ComputeProbe
     """Its cost on batches already on the device."""
@@ -63,9 +63,11 @@ class _Resident(NamedTuple):
     """How many samples it holds."""
 
 
-def open_step(workload: Workload, config: Config, device: Device, group: RankGroup = ALONE) -> WarmStep:
-    """Build the training step, warm it on resident batches, and measure the ceiling there, all ranks together."""
-    step = TrainingStep(workload, config, device, group)
+def open_step(
+    workload: Workload, config: Config, device: Device, group: RankGroup = ALONE, step: Step | None = None
+) -> WarmStep:
+    """Warm a step on resident batches, and measure the ceiling there, all ranks together; by default the workload's."""
+    step = step or TrainingStep(workload, config, device, group)
     found = _resident_batches(workload, config, device)
     first_end, first_step_seconds = _take_first_step(step, *found[0], device)
     count = min(group.gather(len(found)))
@@ -141,12 +143,12 @@ def ceiling(times: Sequence[float], samples: Sequence[int]) -> tuple[float, floa
     return rate, student_quantile(0.975, len(made) - 1) / 2 * math.sqrt(between / len(made)) / mean
 
 
-def _take_first_step(step: TrainingStep, batch: Any, samples: int, device: Device) -> tuple[Mark, float]:
+def _take_first_step(step: Step, batch: Any, samples: int, device: Device) -> tuple[Mark, float]:
     """Make the first step, whatever it compiles and allocates; return the mark at its end and the seconds it took."""
     device.synchronize()
     begin = time.perf_counter()
     end = step(batch, samples)[-1]
-    step.accumulator.flush(step.max_grad_norm)  # the optimizer's state takes memory, however many batches make a step
+    step.flush()  # the optimizer's state takes memory, however many batches make a step
     device.synchronize()
     return end, time.perf_counter() - begin
 
@@ -156,7 +158,7 @@ def _is_warm(steps: int, seconds: float) -> bool:
     return steps >= 3 and seconds >= least
 
 
-def _take_the_last(workload: Workload, config: Config, step: TrainingStep, device: Device) -> None:
+def _take_the_last(workload: Workload, config: Config, step: Step, device: Device) -> None:
     """Train on a batch as short as an epoch's last: a compiled model compiles once more for it, and not in a window."""
     dataset: Any = workload.dataset
     share = workload.sampler if isinstance(workload.sampler, DistributedSampler) else None

@@ -27,7 +27,7 @@ from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, pr
 from autotune.records import Request
 from autotune.runner.descendants import MARK, remove_scratch
 from autotune.runner.protocol import FrameError, encode, frames
-from autotune.workload import ImportedWorkload, PickledWorkload, WorkloadSource, load
+from autotune.workload import ImportedWorkload, PickledWorkload, Workload, load
 
 HIGH = (500, 200, 100)
 """First numbers for the conversation's descriptors, as high as the system allows: code that closes or writes to foreign
@@ -123,7 +123,7 @@ def _serve(channel: _Channel, number: int, group: RankGroup) -> None:
             elif session is None:
                 raise UsageError("load a workload first")
             elif message["op"] == "inspect":
-                reply = {"facts": session.facts()}
+                reply = {"facts": session.facts(), "script": session.script()}
             else:
                 config = Config.from_document(message["config"])
                 reply = to_json(session.measure(config, Request(**message["request"])))
@@ -159,14 +159,29 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _load(message: dict[str, Any], blob: bytes, group: RankGroup) -> Session:
+    if message.get("script"):
+        return _load_script(message, group)
     path = tuple(message["path"])
-    source: WorkloadSource
+    source: ImportedWorkload | PickledWorkload
     if message["model"] is None:
         source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
     else:
         source = ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path)
     Config.from_document(message["config"]).apply_threads()
     return Session(load(source), message["device"], group)
+
+
+def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
+    """Run a script up to its training loop, and take its own loader's data as the workload's."""
+    from autotune.measure.script import ScriptLoop
+
+    given = message["script"]
+    loop = ScriptLoop(given["path"], given["arguments"], given["site"], allow_writes=given["allow_writes"])
+    Config.from_document(message["config"]).apply_threads()
+    loop.start()
+    model = loop.model()
+    device = given["device"] or next((str(each.device) for each in model.parameters()), "cpu")
+    return Session(Workload(model, **loop.existing().data), device, group, loop)
 
 
 def _take_channel() -> _Channel:

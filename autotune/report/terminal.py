@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from autotune.messages import Progress
     from autotune.probes import Trace
     from autotune.promise import Check
-    from autotune.records import Probe, Trial
+    from autotune.records import Probe, Trial, WorkloadFacts
     from autotune.result import Result
 
 BAR_WIDTH = 12
@@ -178,17 +178,51 @@ def result_text(result: Result) -> str:
     return printable(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def ending(result: Result, path: str | None = None, study: Sequence[str] = ()) -> Group:
+def ending(result: Result, path: str | None = None, study: Sequence[str] = (), script: Sequence[str] = ()) -> Group:
     """Return the verdict, the file and the next commands.
 
     ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
+    ``script`` are the script that was tuned and its arguments.
     """
     lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
+    if change := changed_loader(result):
+        lines.append(Text(f"Change:  {change}"))
     if path:
-        lines += [Text(f"Written: {path}"), Text(f"Use it:  {COMMAND} export {shlex.quote(path)} --to python")]
+        use = f"apply {shlex.join([path, *script])}" if script else f"export {shlex.quote(path)} --to python"
+        lines += [Text(f"Written: {path}"), Text(f"Use it:  {COMMAND} {use}")]
     if study:
         lines.append(Text(f"See it:  {COMMAND} report {shlex.join(study)}"))
     return Group(*lines)
+
+
+OF_TRAINER = {
+    "batch_size": "per_device_train_batch_size",
+    **{name: f"dataloader_{name}" for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")},
+}
+"""Names of a loader's settings as arguments of ``transformers.TrainingArguments``."""
+
+
+def changed_loader(result: Result) -> str | None:
+    """Return the line of a script to change, with its new settings; ``None`` where nothing is to change there."""
+    before, after = result.baseline.dataloader_kwargs(), result.config.dataloader_kwargs()
+    changes = {name: value for name, value in after.items() if before.get(name, False) != value}
+    line = result.facts.loader_call
+    if not changes or line is None:
+        return None
+    names = OF_TRAINER if line.endswith("TrainingArguments") else {}
+    return f"{line}(..., {', '.join(f'{names.get(name, name)}={value!r}' for name, value in changes.items())})"
+
+
+def script_text(facts: WorkloadFacts, present: Config) -> str:
+    """Return the training loader that was found in a script, and the settings that would be varied."""
+    samples = "" if facts.dataset_length is None else f", {facts.dataset_length:,} samples"
+    lines = [
+        f"Found: {facts.loader_call}, {facts.dataset_name}{samples}; {facts.model_name} trains on {facts.device}.",
+        f"Today: {config_text(present)}.",
+        "Would vary: workers, prefetch factor, pinning, persistent workers, threads.",
+        f"Would keep: batch size {present.batch_size} (--batch-size varies it), {present.precision}, all else.",
+    ]
+    return printable("\n".join(lines))
 
 
 def check_text(check: Check, path: str) -> str:

@@ -20,7 +20,7 @@ from autotune.host import Host, inspect_host
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
-from autotune.workload import ImportedWorkload, WorkloadSource
+from autotune.workload import ImportedWorkload, Script, WorkloadSource
 
 LOAD_LIMIT = 300.0
 """Seconds in which a workload must have been built for the first time."""
@@ -77,6 +77,8 @@ class ProcessRunner:
         self._key: tuple[Any, ...] | None = None
         self._on_cpu = False
         self._longest_load = 0.0
+        self.script: dict[str, Any] | None = None
+        """The training loader of a script, once it was inspected: its place and its settings."""
 
     def inspect(self, baseline: Config) -> WorkloadFacts:
         """Load the workload in a process that the baseline can be measured in, and describe it.
@@ -88,9 +90,12 @@ class ProcessRunner:
             reply = self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT)
         except ProcessLostError as lost:
             raise UserCodeError(f"loading the workload: {lost}", lost.tail) from None
-        facts = from_json(WorkloadFacts, _unwrap(reply)["facts"])
+        reply = _unwrap(reply)
+        facts, self.script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
         self._on_cpu = facts.device == "cpu"
         self._key = self._session_key(baseline)
+        if self.script is not None:
+            self._end_session()  # the script has read samples itself: no worker may inherit what it has open
         if not self._on_cpu and not self._locks:
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
@@ -190,6 +195,9 @@ class ProcessRunner:
             self._processes.pop(next(iter(self._processes))).stop()
         _unwrap(process.open(config.ranks))
         message, blob = _load_message(self._source, self._device, config)
+        if isinstance(self._source, Script):
+            known = self.script or {"site": None, "device": None}
+            message["script"] |= {name: known[name] for name in ("site", "device")}
         begin, limit = time.monotonic(), LOAD_LIMIT
         if self._longest_load:
             limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
@@ -241,6 +249,9 @@ def _needs_plain_model(config: Config, request: Request | None) -> bool:
 
 
 def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[dict[str, Any], bytes]:
+    if isinstance(source, Script):
+        script = {"path": source.path, "arguments": source.arguments, "allow_writes": source.allow_writes}
+        return {"op": "load", "script": script, "config": config.to_document()}, b""
     blob = b"" if isinstance(source, ImportedWorkload) else source.blob
     message = {
         "op": "load",

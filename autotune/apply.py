@@ -1,0 +1,91 @@
+"""Trains a script as it is, with the answer of a config file: ``python -m autotune.apply FILE SCRIPT ...``."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autotune.config import WORKER_OPTIONS, Config, load_config
+from autotune.errors import ConfigFileError, UsageError
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from autotune.sites import Maker, Site
+
+OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
+"""Arguments of a DataLoader that need workers."""
+
+
+def read_answer(path: str) -> tuple[Config, str]:
+    """Return the answer in a config file, and the place of the DataLoader that it is for.
+
+    Raises ``ConfigFileError`` for a file that ``run`` did not write.
+    """
+    config = load_config(path)
+    site = (config.made_on or {}).get("loader")
+    if not isinstance(site, str):
+        raise ConfigFileError(f"{path}: names no DataLoader of a script: write it with python -m autotune run SCRIPT")
+    return config, site
+
+
+def start(path: str, script: str, arguments: Sequence[str]) -> NoReturn:
+    """Train a script with the answer of a config file, in place of this process.
+
+    Thread variables must be there before Python starts. Raises ``ConfigFileError`` and ``UsageError``.
+    """
+    config, _ = read_answer(path)
+    if not Path(script).is_file():
+        raise UsageError(f"apply {script}: no such file")
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [sys.executable, *flags, "-m", "autotune.apply", path, script, *arguments]
+    os.execve(sys.executable, command, {**os.environ, **config.thread_environment()})
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the script as ``__main__``; the DataLoader that trains gets the answer's settings."""
+    path, script, *arguments = argv
+    with warnings.catch_warnings(action="ignore"):  # they were shown before
+        config, wanted = read_answer(path)
+    config.apply_threads()
+    from autotune.sites import stand_in_for_loaders
+
+    applied = list[str]()
+
+    def made(make: Maker, site: Site, loader: DataLoader[Any], given: dict[str, Any]) -> None:
+        is_meant = site.key == wanted
+        make(loader, **(changed(given, config) if is_meant else given))
+        if is_meant:
+            applied.append(site.text)
+
+    stand_in_for_loaders(Path(script).resolve().parent, made)
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        if not applied:
+            place = wanted.partition(" ")[0]
+            sys.stderr.write(
+                f"autotune: {path} was not applied: {place} made no DataLoader like the one that was tuned; "
+                f"tune again with python -m autotune run {script}\n"
+            )
+
+
+def changed(given: dict[str, Any], config: Config) -> dict[str, Any]:
+    """Return the arguments of a DataLoader with the settings of a configuration."""
+    settings = config.dataloader_kwargs()
+    if given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
+        del settings["batch_size"]  # the sampler makes the batches
+    kept = given if config.num_workers else {name: each for name, each in given.items() if name not in OF_WORKERS}
+    return kept | settings
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,102 @@
+"""A DataLoader that exists already, as a workload's data and the settings of today.
+
+Only attributes are read: nothing is drawn from a loader, its sampler or its dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from operator import index
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, default_collate
+
+from autotune.errors import UsageError
+
+INSTEAD = "describe it with autotune.Workload(model, dataset, ...) and call autotune.tune"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingLoader:
+    """What a DataLoader says."""
+
+    data: Mapping[str, Any]
+    """Arguments of ``Workload``: the dataset, how it is read, and the DataLoader's other arguments."""
+    present: Mapping[str, Any]
+    """Arguments of ``Config``: what is used today."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Knobs that cannot vary with this loader."""
+
+
+def read_loader(loader: Any, origin: str) -> ExistingLoader:
+    """Take a DataLoader apart; ``origin`` names it in errors.
+
+    Raises ``UsageError`` for other objects, and loaders that iterate in their own way or leave batches to the dataset.
+    """
+    if not isinstance(loader, DataLoader):
+        raise UsageError(f"{origin} is {type(loader).__name__}; allowed: one torch DataLoader. Else {INSTEAD}")
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise UsageError(f"{origin} is {type(loader).__name__}, which is iterated in its own way: {INSTEAD}")
+    return take_apart(loader, origin)
+
+
+def take_apart(loader: Any, origin: str) -> ExistingLoader:
+    """Take any DataLoader apart, however it iterates. Raises ``UsageError`` where the dataset makes the batches."""
+    if loader.batch_size is None and loader.batch_sampler is None:
+        raise UsageError(f"{origin} has no batch size, its dataset makes the batches: {INSTEAD}")
+    order, batch_size, fixed = _order(loader, origin)
+    collate: Any = loader.collate_fn
+    data = {
+        "dataset": loader.dataset,
+        "collate_fn": None if collate is default_collate else collate,
+        **order,
+        "loader_options": _options(loader) or None,
+    }
+    present: dict[str, Any] = {"batch_size": batch_size, "num_workers": loader.num_workers}
+    present["pin_memory"] = bool(loader.pin_memory)
+    if loader.num_workers:
+        present |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
+    return ExistingLoader(data=data, present=present, fixed=fixed)
+
+
+def _order(loader: DataLoader[Any], origin: str) -> tuple[dict[str, Any], int, dict[str, Any]]:
+    """Return the order of samples as arguments of ``Workload``, the batch size, and which knob it fixes."""
+    if loader.batch_size is not None:
+        sampler: Any = loader.sampler
+        dataset: Any = loader.dataset
+        is_shuffling = type(sampler) is RandomSampler and not sampler.replacement  # as shuffle=True makes it
+        is_plain = isinstance(dataset, IterableDataset) or (
+            is_shuffling and sampler.num_samples == len(sampler.data_source) == len(dataset)
+        )
+        return ({} if is_plain else {"sampler": loader.sampler}), index(loader.batch_size), {}
+    given: Any = loader.batch_sampler
+    batch_size = getattr(given, "batch_size", None)
+    if not isinstance(batch_size, int):
+        raise UsageError(f"{origin}: its batch sampler, {type(given).__name__}, has no batch_size: {INSTEAD}")
+    if type(given) is BatchSampler:
+        return {"batch_sampler": partial(_batches, given.sampler, given.drop_last)}, batch_size, {}
+    return {"batch_sampler": partial(_as_it_is, given)}, batch_size, {"batch_size": batch_size}
+
+
+def _options(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the arguments that differ from a DataLoader's defaults; a generator's state is left alone."""
+    context = loader.multiprocessing_context
+    options = {
+        "worker_init_fn": loader.worker_init_fn,
+        "drop_last": loader.batch_size is not None and loader.drop_last,
+        "timeout": loader.timeout,
+        "multiprocessing_context": context.get_start_method() if context else None,
+    }
+    found = {name: value for name, value in options.items() if value}
+    return found if getattr(loader, "in_order", True) else {**found, "in_order": False}
+
+
+def _batches(sampler: Any, drop_last: bool, batch_size: int) -> BatchSampler:
+    return BatchSampler(sampler, batch_size, drop_last)
+
+
+def _as_it_is(sampler: Sampler[list[int]], batch_size: int) -> Sampler[list[int]]:
+    """Return a sampler of which nobody knows how it would make batches of another size."""
+    return sampler

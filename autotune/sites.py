@@ -1,0 +1,101 @@
+"""The places of a script that make its DataLoaders."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+FOREIGN = tuple(
+    {str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
+)
+"""Where code lies that is not the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The place of a script that makes a DataLoader."""
+
+    file: str
+    """Path of the user's file, relative to the script's folder where it lies below."""
+    line: int
+    inside: tuple[str, ...]
+    """Functions of packages between that line and the DataLoader, the outermost first."""
+    dataset: str
+    """Class of the dataset."""
+    length: int | None
+    """Samples in the dataset; ``None`` where it does not say."""
+
+    @property
+    def text(self) -> str:
+        """File and line, as editors read them."""
+        return f"{self.file}:{self.line}"
+
+    def call_to_change(self, folder: Path) -> str:
+        """Return file, line and name of the call that decides the settings: a DataLoader, or a trainer's arguments."""
+        is_of_trainer = "get_train_dataloader" in self.inside
+        if is_of_trainer and (line := _line_of_call(folder / self.file, "TrainingArguments")):
+            return f"{self.file}:{line}: TrainingArguments"
+        return f"{self.text}: DataLoader"
+
+    @property
+    def key(self) -> str:
+        """The site in one line, as a config file keeps it."""
+        return " ".join([self.text, *self.inside, f"{self.dataset}[{'' if self.length is None else self.length}]"])
+
+
+Maker = Callable[..., None]
+"""``DataLoader.__init__``, and what stands in for it."""
+
+
+def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[Any], dict[str, Any]], None]) -> None:
+    """Have ``made(make, site, loader, arguments)`` make every DataLoader from now on, of a script in this folder."""
+    make: Maker = DataLoader.__init__
+    signature = inspect.signature(make)
+
+    def init(loader: DataLoader[Any], *given: Any, **options: Any) -> None:
+        arguments = signature.bind(loader, *given, **options).arguments
+        del arguments["self"]
+        made(make, site_of(arguments["dataset"], sys._getframe(1), folder), loader, arguments)
+
+    DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
+
+
+def _line_of_call(file: Path, name: str) -> int | None:
+    """Return the line of the first call in a file of a function whose name ends so."""
+    calls = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    lines = [call.lineno for call in calls if ast.unparse(call.func).endswith(name)]
+    return min(lines, default=None)
+
+
+def site_of(dataset: Any, frame: FrameType | None, folder: Path) -> Site:
+    """Return the place that makes a loader of a dataset, from the frame that calls for it."""
+    inside, last = list[str](), frame
+    while frame is not None and frame.f_code.co_filename.startswith(FOREIGN):
+        inside.append(frame.f_code.co_name)
+        last, frame = frame, frame.f_back
+    frame = frame or last
+    assert frame is not None
+    file = Path(frame.f_code.co_filename).absolute()
+    try:
+        length: int | None = len(dataset)
+    except (TypeError, NotImplementedError):
+        length = None
+    return Site(
+        file=str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file),
+        line=frame.f_lineno,
+        inside=tuple(reversed(inside)),
+        dataset=type(dataset).__qualname__,
+        length=length,
+    )

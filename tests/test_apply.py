@@ -1,0 +1,73 @@
+"""A script with the answer of a config file: the same losses, the settings at the one loader that they are for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from autotune.apply import changed, read_answer
+from autotune.config import Config
+from autotune.errors import ConfigFileError
+from autotune.sites import Site
+
+JOBS = Path(__file__).resolve().parents[1] / "studies" / "scripts" / "jobs"
+ANSWER = Config(batch_size=24, num_workers=2, prefetch_factor=4, persistent_workers=True, intra_op_threads=1)
+
+
+def test_only_settings_change_and_what_needs_workers_goes_with_them() -> None:
+    given = {"dataset": [1], "batch_size": 8, "shuffle": True, "num_workers": 4, "timeout": 5.0, "prefetch_factor": 3}
+    assert changed(given, Config(batch_size=16)) == {
+        "dataset": [1],
+        "batch_size": 16,
+        "shuffle": True,
+        "num_workers": 0,
+        "pin_memory": False,
+    }
+    sampler = BatchSampler(SequentialSampler([1, 2]), 2, drop_last=False)
+    assert "batch_size" not in changed({"dataset": [1, 2], "batch_sampler": sampler}, ANSWER)
+    assert changed(given, ANSWER)["timeout"] == 5.0
+
+
+def test_a_file_that_names_no_loader_is_refused(tmp_path: Path) -> None:
+    ANSWER.save(tmp_path / "autotune.yaml")
+    with pytest.raises(ConfigFileError, match="names no DataLoader of a script"):
+        read_answer(str(tmp_path / "autotune.yaml"))
+
+
+def test_the_call_to_change_is_the_trainers_where_a_package_makes_the_loader() -> None:
+    of_package = Site(file="transformers_job.py", line=60, inside=("get_train_dataloader",), dataset="D", length=3)
+    lines = (JOBS / "transformers_job.py").read_text(encoding="utf-8").splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if "TrainingArguments(" in line)
+    assert of_package.call_to_change(JOBS) == f"transformers_job.py:{number}: TrainingArguments"
+    own = Site(file="gan.py", line=7, inside=(), dataset="D", length=None)
+    assert own.call_to_change(JOBS) == "gan.py:7: DataLoader"
+    assert own.key == "gan.py:7 D[]"
+
+
+def output_of(*command: str, folder: Path) -> str:
+    found = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=True, timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    return found.stdout + found.stderr
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("is_meant", [True, False])
+def test_losses_are_those_of_a_plain_run_and_a_loader_that_is_not_there_is_said(tmp_path: Path, is_meant: bool) -> None:
+    lines = (JOBS / "epochs.py").read_text(encoding="utf-8").splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if "DataLoader(dataset" in line)
+    answer = {"loader": f"epochs.py:{number if is_meant else 1} Readings[1920]"}
+    config = Config(**{**ANSWER.dataloader_kwargs(), "intra_op_threads": 1}, made_on=answer)
+    config.save(tmp_path / "autotune.yaml")
+    script = str(JOBS / "epochs.py")
+    plain = output_of(script, "--epochs", "1", folder=tmp_path)
+    applied = output_of("-m", "autotune", "apply", "autotune.yaml", script, "--epochs", "1", folder=tmp_path)
+    losses = [float(text.partition("loss ")[2].split()[0]) for text in (plain, applied)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert ("was not applied" in applied) == (not is_meant)
