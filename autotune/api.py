@@ -209,9 +209,10 @@ def tune(
                 facts = runner.inspect(given)
             opening, host = time.spent - begin, inspect_host()
             if runner.script is not None:
-                messages.say(HELD_BACK)
+                if isinstance(workload, Script) and not workload.allow_writes:
+                    messages.say(HELD_BACK)
                 given = Config(**runner.script["present"])
-                knobs |= {"batch_size": batch_size or given.batch_size, "amp": given.amp} | runner.script["fixed"]
+                knobs |= {"batch_size": batch_size or given.batch_size} | runner.script["fixed"]
             base = fitted(given, facts, global_batch_size)
             if base != given:
                 messages.note(

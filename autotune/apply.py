@@ -54,28 +54,41 @@ def main(argv: Sequence[str]) -> None:
     with warnings.catch_warnings(action="ignore"):  # they were shown before
         config, wanted = read_answer(path)
     config.apply_threads()
-    from autotune.sites import stand_in_for_loaders
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    applied = list[str]()
+    from autotune.sites import stand_in_for_autocast, stand_in_for_loaders
+
+    is_known = False
+    """Whether the DataLoader was made, or its absence was told."""
 
     def made(make: Maker, site: Site, loader: DataLoader[Any], given: dict[str, Any]) -> None:
-        is_meant = site.key == wanted
-        make(loader, **(changed(given, config) if is_meant else given))
-        if is_meant:
-            applied.append(site.text)
+        nonlocal is_known
+        if site.key != wanted:
+            make(loader, **given)
+            return
+        is_known = True
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number was measured
+            make(loader, **changed(given, config))
+
+    def tell(*_: Any) -> None:
+        nonlocal is_known
+        if not is_known:
+            is_known = True
+            sys.stderr.write(
+                f"autotune: {path} was not applied: {wanted.partition(' ')[0]} made no DataLoader like the one that "
+                f"was tuned; tune again with python -m autotune run {script}\n"
+            )
 
     stand_in_for_loaders(Path(script).resolve().parent, made)
+    stand_in_for_autocast(lambda _: config.amp != "off")
+    register_optimizer_step_pre_hook(tell)
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        if not applied:
-            place = wanted.partition(" ")[0]
-            sys.stderr.write(
-                f"autotune: {path} was not applied: {place} made no DataLoader like the one that was tuned; "
-                f"tune again with python -m autotune run {script}\n"
-            )
+        tell()
 
 
 def changed(given: dict[str, Any], config: Config) -> dict[str, Any]:

@@ -88,7 +88,12 @@ def _run(flags: argparse.Namespace) -> int:
 def _run_script(flags: argparse.Namespace) -> int:
     from autotune.workload import Script
 
-    knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS if flag != "--amp")
+    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise UsageError(
+            f"run: a launcher started {ranks} processes; scripts are tuned in one: run without the launcher, or tune a "
+            "build() with --ranks"
+        )
+    knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
     arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", *knobs)}
     script = Script(path=flags.script, arguments=flags.arguments, allow_writes=flags.allow_writes)
     if flags.dry_run:

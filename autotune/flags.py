@@ -217,19 +217,11 @@ def build_run_parser() -> argparse.ArgumentParser:
     )
     _add(
         parser.add_argument_group("the run"),
-        *(
-            "--budget",
-            "--trials",
-            "--headroom",
-            "--max-memory",
-            "--storage",
-            "--sampler",
-            "--allow-writes",
-            "--dry-run",
-        ),
+        *("--budget", "--trials", "--headroom", "--max-memory", "--storage", "--sampler"),
+        *("--allow-writes", "--dry-run"),
     )
-    knobs = [flag for flag in KNOB_FLAGS if flag != "--amp"]
-    _add(parser.add_argument_group("settings that may vary; the batch size only where it is given"), *knobs)
+    group = parser.add_argument_group("settings that may vary; the batch size only where it is given")
+    _add(group, *KNOB_FLAGS)
     _add_output(parser)
     return parser
 

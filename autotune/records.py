@@ -323,6 +323,8 @@ class WorkloadFacts:
     """File, line and name of the call that decides the settings of a script's training loader."""
     loader_site: str | None = None
     """That place, told from all others of the script."""
+    autocast_call: str | None = None
+    """File and line that enter a script's autocast; ``None`` where it trains in fp32."""
     obtainable_host_bytes: int | None = None
     """Host memory that a process with this workload could hold, each of several ranks its share: what it held at first,
     and what was available then."""

@@ -1,4 +1,4 @@
-"""The places of a script that make its DataLoaders."""
+"""The places of a script that autotune changes: where its DataLoaders are made, and its autocast is entered."""
 
 from __future__ import annotations
 
@@ -72,6 +72,21 @@ def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[A
     DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
 
 
+def stand_in_for_autocast(is_wanted: Callable[[torch.autocast], bool]) -> None:
+    """Have every autocast that is about to be entered, and is not disabled, take effect only where it is wanted."""
+    enter = torch.autocast.__enter__
+
+    def enter_where_wanted(context: torch.autocast) -> Any:
+        own = context._enabled
+        context._enabled = own and is_wanted(context)
+        try:
+            return enter(context)  # type: ignore[no-untyped-call]
+        finally:
+            context._enabled = own
+
+    torch.autocast.__enter__ = enter_where_wanted  # type: ignore[method-assign]
+
+
 def _line_of_call(file: Path, name: str) -> int | None:
     """Return the line of the first call in a file of a function whose name ends so."""
     calls = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
@@ -81,6 +96,22 @@ def _line_of_call(file: Path, name: str) -> int | None:
 
 def site_of(dataset: Any, frame: FrameType | None, folder: Path) -> Site:
     """Return the place that makes a loader of a dataset, from the frame that calls for it."""
+    file, line, inside = place_of(frame, folder)
+    try:
+        length: int | None = len(dataset)
+    except (TypeError, NotImplementedError):
+        length = None
+    return Site(
+        file=file,
+        line=line,
+        inside=inside,
+        dataset=type(dataset).__qualname__,
+        length=length,
+    )
+
+
+def place_of(frame: FrameType | None, folder: Path) -> tuple[str, int, tuple[str, ...]]:
+    """Return file and line of the user's that lead to a frame, and the functions of packages between."""
     inside, last = list[str](), frame
     while frame is not None and frame.f_code.co_filename.startswith(FOREIGN):
         inside.append(frame.f_code.co_name)
@@ -88,14 +119,5 @@ def site_of(dataset: Any, frame: FrameType | None, folder: Path) -> Site:
     frame = frame or last
     assert frame is not None
     file = Path(frame.f_code.co_filename).absolute()
-    try:
-        length: int | None = len(dataset)
-    except (TypeError, NotImplementedError):
-        length = None
-    return Site(
-        file=str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file),
-        line=frame.f_lineno,
-        inside=tuple(reversed(inside)),
-        dataset=type(dataset).__qualname__,
-        length=length,
-    )
+    name = str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
+    return name, frame.f_lineno, tuple(reversed(inside))

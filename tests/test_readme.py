@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SETTINGS = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 
 
 def test_it_is_short_and_says_early_where_the_tool_was_shown() -> None:
@@ -22,7 +24,7 @@ def test_it_is_short_and_says_early_where_the_tool_was_shown() -> None:
 
 @pytest.mark.machine
 def test_its_three_steps_train_with_the_answer(tmp_path: Path) -> None:
-    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", README, flags=re.DOTALL):
+    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", README + SETTINGS, flags=re.DOTALL):
         (tmp_path / name).write_text(text, encoding="utf-8")
     step = re.search(r"python (-m autotune --model mytraining\.py:build .*) --budget 3m", README)
     assert step is not None

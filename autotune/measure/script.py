@@ -28,7 +28,7 @@ from autotune.existing_loader import ExistingLoader, take_apart
 from autotune.measure.device import Device, Mark
 from autotune.measure.held_back import HeldBack
 from autotune.measure.step import StepMarks
-from autotune.sites import Maker, Site, stand_in_for_loaders
+from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
 
 ENDLESS = 100_000
 """Batches that a script is told of its training loader at least: trainers count them, and end an epoch by themselves.
@@ -57,6 +57,10 @@ class ScriptLoop:
         self.mark: Callable[[], Mark] = float
         self.amp: torch.dtype | None = None
         """The dtype of the script's own autocast."""
+        self.autocast_call: str | None = None
+        """File and line that enter it."""
+        self.uses_autocast = True
+        """Whether it takes effect."""
         self.steps = 0
         """Steps of optimizers so far."""
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
@@ -98,6 +102,11 @@ class ScriptLoop:
     def existing(self) -> ExistingLoader:
         """Return the training loader's data and settings."""
         return take_apart(self.loader, f"{self.name}: the training loader")
+
+    @property
+    def precision(self) -> str:
+        """The precision of its own autocast."""
+        return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(self.amp, "off") if self.amp else "off"
 
     @property
     def own_site(self) -> Site:
@@ -170,12 +179,7 @@ class ScriptLoop:
 
     def _install(self) -> None:
         """Stand in for ``DataLoader.__iter__``, and hear of loaders, optimizer steps, backward passes and autocast."""
-        iterate, length, backward, enter = (
-            self._iterate,
-            DataLoader.__len__,
-            torch.autograd.backward,
-            torch.autocast.__enter__,
-        )
+        iterate, length, backward = self._iterate, DataLoader.__len__, torch.autograd.backward
 
         def made(make: Maker, site: Site, loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
             make(loader, **arguments)
@@ -193,10 +197,12 @@ class ScriptLoop:
             backward(*given, **options)
             self.phases["backward"] = self.mark()
 
-        def autocast(context: torch.autocast) -> Any:
-            if context._enabled:
+        def is_wanted(context: torch.autocast) -> bool:
+            if self.amp is None:
                 self.amp = context.fast_dtype
-            return enter(context)  # type: ignore[no-untyped-call]
+                file, line, _ = place_of(sys._getframe(1), self.folder)
+                self.autocast_call = f"{file}:{line}"
+            return self.uses_autocast
 
         def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self.steps += 1
@@ -213,7 +219,7 @@ class ScriptLoop:
 
         DataLoader.__iter__, DataLoader.__len__ = go_over, count  # type: ignore[method-assign]
         torch.autograd.backward = go_back
-        torch.autocast.__enter__ = autocast  # type: ignore[method-assign]
+        stand_in_for_autocast(is_wanted)
         register_optimizer_step_post_hook(stepped)
 
     def _over(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -298,8 +304,10 @@ class _Modes:
 class ScriptStep:
     """The script's work on one batch, until it asks for the next."""
 
-    def __init__(self, loop: ScriptLoop, device: Device) -> None:
+    def __init__(self, loop: ScriptLoop, device: Device, amp: str) -> None:
+        """Take the script, its device and the precision: that of its own autocast, or ``"off"`` without it."""
         self._loop, self._mark = loop, device.mark
+        loop.uses_autocast = amp != "off"
         loop.mark = device.mark
         self.non_blocking = False
         self.loss: torch.Tensor | None = None

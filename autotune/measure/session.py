@@ -55,21 +55,24 @@ class Session:
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
             origin = self._script.origin
-            facts = replace(facts, loader_call=origin.call_to_change(self._script.folder), loader_site=origin.key)
+            facts = replace(
+                facts,
+                amp_modes=tuple(dict.fromkeys(("off", self._script.precision))),
+                loader_call=origin.call_to_change(self._script.folder),
+                loader_site=origin.key,
+                autocast_call=self._script.autocast_call,
+            )
         return asdict(replace(facts, other_devices=others or facts.other_devices))
 
     def script(self) -> dict[str, Any] | None:
         """Describe the script that trains: where its loader is made, and its settings; ``None`` without a script."""
-        import torch
-
         if self._script is None:
             return None
         loop, existing = self._script, self._script.existing()
-        amp = {None: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}.get(loop.amp, "off")
         return {
             "site": loop.own_site.key,
             "device": str(self._device.torch_device),
-            "present": {**existing.present, "amp": amp},
+            "present": {**existing.present, "amp": loop.precision},
             "fixed": dict(existing.fixed),
         }
 
@@ -174,7 +177,7 @@ class Session:
                 model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
                 self._workload, self._is_parallel = replace(self._workload, model=model), True
             self._device.forget_peaks()
-            step = ScriptStep(self._script, self._device) if self._script else None
+            step = ScriptStep(self._script, self._device, config.amp) if self._script else None
             self._warm = open_step(self._workload, config, self._device, self._group, step)
             self._key = config.step_key
         return self._warm

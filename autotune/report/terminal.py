@@ -185,8 +185,7 @@ def ending(result: Result, path: str | None = None, study: Sequence[str] = (), s
     ``script`` are the script that was tuned and its arguments.
     """
     lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
-    if change := changed_loader(result):
-        lines.append(Text(f"Change:  {change}"))
+    lines += [Text(f"Change:  {change}") for change in changes(result)]
     if path:
         use = f"apply {shlex.join([path, *script])}" if script else f"export {shlex.quote(path)} --to python"
         lines += [Text(f"Written: {path}"), Text(f"Use it:  {COMMAND} {use}")]
@@ -202,25 +201,32 @@ OF_TRAINER = {
 """Names of a loader's settings as arguments of ``transformers.TrainingArguments``."""
 
 
-def changed_loader(result: Result) -> str | None:
-    """Return the line of a script to change, with its new settings; ``None`` where nothing is to change there."""
+def changes(result: Result) -> list[str]:
+    """Return the lines of a script to change, with their new settings."""
     before, after = result.baseline.dataloader_kwargs(), result.config.dataloader_kwargs()
-    changes = {name: value for name, value in after.items() if before.get(name, False) != value}
-    line = result.facts.loader_call
-    if not changes or line is None:
-        return None
-    names = OF_TRAINER if line.endswith("TrainingArguments") else {}
-    return f"{line}(..., {', '.join(f'{names.get(name, name)}={value!r}' for name, value in changes.items())})"
+    changed = {name: value for name, value in after.items() if before.get(name, False) != value}
+    line, found = result.facts.loader_call, list[str]()
+    if changed and line is not None:
+        names = OF_TRAINER if line.endswith("TrainingArguments") else {}
+        found.append(
+            f"{line}(..., {', '.join(f'{names.get(name, name)}={value!r}' for name, value in changed.items())})"
+        )
+    if result.facts.autocast_call and result.config.amp != result.baseline.amp:
+        found.append(f"{result.facts.autocast_call}: train without autocast")
+    return found
 
 
 def script_text(facts: WorkloadFacts, present: Config) -> str:
     """Return the training loader that was found in a script, and the settings that would be varied."""
     samples = "" if facts.dataset_length is None else f", {facts.dataset_length:,} samples"
+    is_cast = present.amp != "off"
+    precision = ", precision" if is_cast else ""
+    kept = f"batch size {present.batch_size} (--batch-size varies it)" + ("" if is_cast else ", fp32 (no autocast)")
     lines = [
         f"Found: {facts.loader_call}, {facts.dataset_name}{samples}; {facts.model_name} trains on {facts.device}.",
         f"Today: {config_text(present)}.",
-        "Would vary: workers, prefetch factor, pinning, persistent workers, threads.",
-        f"Would keep: batch size {present.batch_size} (--batch-size varies it), {present.precision}, all else.",
+        f"Would vary: workers, prefetch factor, pinning, persistent workers, threads{precision}.",
+        f"Would keep: {kept}, and everything else.",
     ]
     return printable("\n".join(lines))
 
