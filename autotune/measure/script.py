@@ -64,6 +64,8 @@ class ScriptLoop:
         self.steps = 0
         """Steps of optimizers so far."""
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._made: list[tuple[int, Site]] = []
+        """The identity of each loader's dataset, and the loader's place; a loader may be gone by now."""
         self._sites: weakref.WeakKeyDictionary[DataLoader[Any], Site] = weakref.WeakKeyDictionary()
         self._pid = os.getpid()
         self._modes = _Modes.now()
@@ -117,9 +119,10 @@ class ScriptLoop:
     @property
     def origin(self) -> Site:
         """The place of the user's that made the training loader, or the loader that it was made from."""
-        dataset = self.loader.dataset if self.loader is not None else None
-        made = (site for loader, site in self._sites.items() if loader.dataset is dataset)
-        return next((site for site in made if not site.inside), self.own_site)
+        own = self.own_site
+        alike = (id(self.loader.dataset) if self.loader else 0, own.dataset, own.length)
+        made = (site for dataset, site in self._made if (dataset, site.dataset, site.length) == alike)
+        return next((site for site in made if not site.inside), own)
 
     def model(self) -> nn.Module:
         """Return the modules whose parameters were stepped: one, or a list of them."""
@@ -184,6 +187,7 @@ class ScriptLoop:
         def made(make: Maker, site: Site, loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
             make(loader, **arguments)
             self._sites[loader] = site
+            self._made.append((id(loader.dataset), site))
 
         stand_in_for_loaders(self.folder, made)
 

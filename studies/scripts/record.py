@@ -80,7 +80,7 @@ def record(name: str, options: argparse.Namespace) -> dict[str, Any]:
         command = tuner("apply", "autotune.yaml", job, "--epochs", options.epochs)
         applied = run(folder, command, observed)
         rate = trained_rate(json.loads(events.read_text(encoding="utf-8")), int(length.replace(",", "")))
-        plain = run(folder, [sys.executable, job, "--epochs", "1"], config.thread_environment())
+        plain = run(folder, [sys.executable, job, "--epochs", options.epochs], config.thread_environment())
     losses = [float(re.search(r"epoch 0: loss (\S+?),?\s", done.stdout)[1]) for done in (plain, applied)]
     measured = config.measured["samples_per_second"]
     line = 1 + next(i for i, text in enumerate(job.read_text(encoding="utf-8").splitlines()) if LINES[name] in text)

@@ -52,6 +52,7 @@ for epoch in range(3):
         train(batch)
     torch.save(model.state_dict(), "model.pt")
 """
+JOBS = Path(__file__).resolve().parents[2] / "studies" / "scripts" / "jobs"
 STEP_SECONDS = 0.02
 SLOW_LOOP = LOOP.replace("train(batch)", f"train(batch); time.sleep({STEP_SECONDS})")
 IN_A_THREAD = """
@@ -101,6 +102,43 @@ def test_the_loader_that_trains_is_found_and_its_step_and_its_waiting_are_told_a
     fed = runner.measure(several, Request(seconds=0.5, time_limit=60)).measurement
     assert fed.samples_per_second > found.samples_per_second
     assert fed.samples_per_second <= 8 / STEP_SECONDS
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("job", "call"),
+    [
+        ("classifier", "training = DataLoader("),
+        ("lightning_job", "return DataLoader(Signals(1920)"),
+        ("transformers_job", "TrainingArguments("),
+        ("accelerate_job", "loader = DataLoader("),
+    ],
+)
+def test_the_line_to_change_is_the_users(job: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = JOBS / f"{job}.py"
+    line = next(number for number, text in enumerate(path.read_text("utf-8").splitlines(), 1) if call in text)
+    with ProcessRunner(describe(Script(path=str(path)))) as runner:
+        facts = runner.inspect(Config())
+    name = "TrainingArguments" if call.startswith("Train") else "DataLoader"
+    assert facts.loader_call == f"{job}.py:{line}: {name}"
+
+
+@pytest.mark.machine
+def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> None:
+    casting = (
+        "with torch.autocast('cpu', dtype=torch.bfloat16):\n            is_half = model(batch[0]).element_size() == 2"
+    )
+    body = LOOP.replace(
+        "train(batch)", f"{casting}\n        train(batch)\n        time.sleep(0.02 if is_half else 0.3)"
+    )
+    runner = written(body)
+    facts = runner.inspect(Config())
+    assert (facts.amp_modes, runner.script["present"]["amp"]) == (("off", "bf16"), "bf16")
+    assert facts.autocast_call == f"train.py:{line_of('torch.autocast', body)}"
+    for amp in ("bf16", "off", "bf16"):
+        found = runner.measure(Config(batch_size=8, amp=amp), Request(seconds=0.2, time_limit=60)).measurement
+        assert (found.step_time.total > 0.3) == (amp == "off")
 
 
 @pytest.mark.machine
