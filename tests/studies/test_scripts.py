@@ -1,27 +1,32 @@
-"""Every script of every study finds what it imports."""
+"""The recorded study of scripts holds the figures that its README and the project's quote."""
 
 from __future__ import annotations
 
-import runpy
-import sys
-from contextlib import suppress
 from pathlib import Path
 
-import pytest
+import pandas as pd
 
-STUDIES = Path(__file__).resolve().parents[2] / "studies"
+ROOT = Path(__file__).resolve().parents[2]
+STUDY = ROOT / "studies" / "scripts"
 
 
-@pytest.mark.parametrize(
-    "folder", sorted(path for path in STUDIES.iterdir() if path.is_dir()), ids=lambda path: path.name
-)
-def test_scripts_can_be_imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
-    before = set(sys.modules)
-    monkeypatch.setattr(sys, "argv", ["script", "--help"])
-    for script in folder.glob("*.py"):
-        with suppress(SystemExit):  # a training script reads its arguments at once
-            runpy.run_path(str(script))
-    for name in set(sys.modules) - before:
-        if str(STUDIES) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def test_eight_scripts_are_read_right_and_trained_at_the_rate_of_their_file() -> None:
+    runs = pd.read_csv(STUDY / "scripts.csv", keep_default_na=False)
+    assert len(runs) == 8
+    assert runs.is_right_line.all()
+    assert set(runs.files_written) == {"none"}
+    assert (runs.loss_difference <= 1e-4).all()
+    assert runs.ratio.between(0.9, 1.1).all()
+    quoted = f"{runs.ratio.min():.2f} to {runs.ratio.max():.2f} times"
+    for readme in (STUDY / "README.md", ROOT / "README.md"):
+        assert quoted in " ".join(readme.read_text(encoding="utf-8").split())
+    assert list(runs.verdict).count("faster") == 7
+    for run in runs.itertuples():
+        cells = f"{run.verdict} | {run.speedup:g} | {run.file_rate:,.0f} | {run.trained_rate:,.0f} | {run.ratio:.3f} |"
+        assert cells in (STUDY / "README.md").read_text(encoding="utf-8"), run.script
+
+
+def test_rates_of_scripts_are_those_of_workloads() -> None:
+    rates = pd.read_csv(STUDY / "rates.csv")
+    assert len(rates) == 2
+    assert rates.ratio.between(0.95, 1.05).all()
