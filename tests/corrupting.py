@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
 import signal
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from autotune import Workload
-from autotune.runner.protocol import LARGEST, encode
+from autotune.runner.protocol import LARGEST
 from tests.datasets import Squares
 from tests.workloads import loss_of
 
@@ -43,21 +45,22 @@ def _write_to(numbers: range) -> None:
             continue
 
 
+def encode(number: int, document: dict[str, Any]) -> bytes:
+    content = json.dumps([number, document]).encode()
+    return struct.pack("!i", len(content)) + content
+
+
 def _spoil(change: Callable[[int, bytes, int], bytes], then: Callable[[], object] = bool) -> None:
     """Have the session send another reply: a function of its number, its frame, and any position in that."""
 
     def send(channel: Any, number: int, document: dict[str, Any]) -> None:
         frame = encode(number, document)
         sent = change(number, frame, random.randrange(1, len(frame) - 1))
-        channel.replies.write(sent)
-        channel.replies.flush()
+        while sent:
+            sent = sent[os.write(channel.fileno(), sent) :]
         then()
 
-    vars(sys.modules["__main__"])["_Channel"].send = send
-
-
-def _flip(number: int, frame: bytes, position: int) -> bytes:
-    return frame[:position] + bytes([frame[position] ^ 1]) + frame[position + 1 :]
+    vars(sys.modules["__main__"])["Channel"].send = send
 
 
 def _half_of_megabytes(number: int, frame: bytes, position: int) -> bytes:
@@ -68,11 +71,10 @@ def _half_of_megabytes(number: int, frame: bytes, position: int) -> bytes:
 _WAYS: dict[str, Callable[[], object]] = {
     "write to low descriptors": lambda: _write_to(range(3, 256)),
     "write to all descriptors": lambda: _write_to(range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])),
-    "cut": lambda: _spoil(lambda number, frame, position: frame[:position] + b"\n"),
+    "cut": lambda: _spoil(lambda number, frame, position: frame[:position]),
     "cut and exit": lambda: _spoil(lambda number, frame, position: frame[:position], lambda: os._exit(0)),
     "cut and kill": lambda: _spoil(_half_of_megabytes, lambda: os.kill(os.getpid(), signal.SIGKILL)),
-    "flip": lambda: _spoil(_flip),
-    "noise": lambda: _spoil(lambda number, frame, position: os.urandom(64) + b"\n" + frame),
+    "noise": lambda: _spoil(lambda number, frame, position: os.urandom(64) + frame),
     "stale": lambda: _spoil(lambda number, frame, position: encode(number - 1, WRONG) + frame),
     "early": lambda: _spoil(lambda number, frame, position: encode(number + 1, WRONG) + frame),
     "twice": lambda: _spoil(lambda number, frame, position: frame + frame),

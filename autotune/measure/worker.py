@@ -1,20 +1,19 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
-Reads requests from its standard input and answers each on its standard output, in frames of
-``autotune.runner.protocol``; pickled bytes may follow ``load``. ``open`` begins a session of one or several ranks,
-``load``, ``inspect`` and ``measure`` are for it, ``close`` ends it. The end of a session is told with the number of its
-``open``. The user's code writes to standard error and reads an empty standard input, so neither disturbs the frames.
+Answers the requests that come through the socket whose number is its argument, by ``autotune.runner.protocol``;
+pickled bytes may follow ``load``. ``open`` begins a session of one or several ranks, ``load``, ``inspect`` and
+``measure`` are for it, ``close`` ends it. The end of a session is told with the number of its ``open``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from autotune.config import Config
 from autotune.encoding import to_json
@@ -26,55 +25,28 @@ from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.records import Request
 from autotune.runner.descendants import MARK, remove_scratch
-from autotune.runner.protocol import FrameError, encode, frames
+from autotune.runner.protocol import Channel
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, load
 
 HIGH = (500, 200, 100)
-"""First numbers for the conversation's descriptors, as high as the system allows: code that closes or writes to foreign
+"""First numbers for the conversation's descriptor, as high as the system allows: code that closes or writes to foreign
 descriptors begins low."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Channel:
-    """The conversation with the tuner."""
-
-    requests: BinaryIO
-    replies: BinaryIO
-
-    def read(self) -> tuple[int, dict[str, Any]] | None:
-        """Return the number and the content of the next request; ``None`` after the last."""
-        frame = next(frames(self.requests), None)
-        if isinstance(frame, FrameError):
-            raise frame
-        return frame
-
-    def read_bytes(self, count: int) -> bytes:
-        """Read so many bytes; an unbuffered pipe gives them in pieces."""
-        content = bytearray()
-        while len(content) < count and (piece := self.requests.read(count - len(content))):
-            content += piece
-        return bytes(content)
-
-    def send(self, number: int, document: dict[str, Any]) -> None:
-        """Answer the request of that number."""
-        self.replies.write(encode(number, document))
-        self.replies.flush()
-
-
 def main() -> None:
-    """Answer requests until standard input ends; where it is safe, each session in a fork of its own.
+    """Answer requests until the tuner ends; where it is safe, each session in a fork of its own.
 
     On Linux this process imports every session's modules, and loads and computes nothing itself.
     """
     become_subreaper()
-    with suppress(BrokenPipeError):  # the tuner has ended before this process could be told
-        _serve_sessions(_take_channel())
+    with suppress(EOFError, ConnectionError):
+        _serve_sessions(Channel(_move(int(sys.argv[1]))))
     remove_scratch(os.environ.get(MARK))  # nothing is left where the tuner has ended without a word
 
 
-def _serve_sessions(channel: _Channel) -> None:
-    while (request := channel.read()) is not None:
-        number, message = request
+def _serve_sessions(channel: Channel) -> None:
+    while True:
+        number, message = channel.receive()
         if message["op"] != "open":  # for a session that has ended meanwhile, as the tuner has been told
             return
         ranks = message.get("ranks", 1)
@@ -101,16 +73,16 @@ def _serve_sessions(channel: _Channel) -> None:
         channel.send(number, {"closed": end_of(session)})
 
 
-def _serve_ranks(channel: _Channel, number: int, ranks: int) -> None:
+def _serve_ranks(channel: Channel, number: int, ranks: int) -> None:
     """Answer the requests of one session in several ranks; once one has failed, wait for the session's end."""
     failure = run_ranks(ranks, lambda group: _serve(channel, number, group))
     if failure is not None:
         channel.send(number, {"failed": failure})
-        while (request := channel.read()) is not None and request[1]["op"] != "close":
+        while channel.receive()[1]["op"] != "close":
             pass
 
 
-def _serve(channel: _Channel, number: int, group: RankGroup) -> None:
+def _serve(channel: Channel, number: int, group: RankGroup) -> None:
     """Answer the requests of the session that request ``number`` opens; of several ranks the first replies for all."""
     if group.leads:
         channel.send(number, {"opened": True})
@@ -137,16 +109,24 @@ def _serve(channel: _Channel, number: int, group: RankGroup) -> None:
             channel.send(number, reply)
 
 
-def _messages(channel: _Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+def _messages(channel: Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any], bytes]]:
     """Yield the requests up to the session's end, in every rank; bytes may belong to one."""
-    end: tuple[int, dict[str, Any]] = 0, {"op": "close"}
     while True:
-        number, message = (channel.read() if group.leads else None) or end
-        blob = channel.read_bytes(message.get("blob_bytes", 0)) if group.leads else b""
-        number, message, blob = group.tell((number, message, blob))
+        request = group.tell(_next_request(channel) if group.leads else None)
+        assert request is not None
+        number, message, blob = request
         if message["op"] == "close":
             return
         yield number, message, blob
+
+
+def _next_request(channel: Channel) -> tuple[int, dict[str, Any], bytes]:
+    """Return the next request, with the bytes that belong to it; ``close`` where the tuner has ended."""
+    try:
+        number, message = channel.receive()
+        return number, message, channel.receive_bytes() if message.get("blob_bytes") else b""
+    except (EOFError, ConnectionError):
+        return 0, {"op": "close"}, b""
 
 
 def _refusal(error: Exception) -> dict[str, Any]:
@@ -184,26 +164,15 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     return Session(Workload(model, **loop.existing().data), device, group, loop)
 
 
-def _take_channel() -> _Channel:
-    """Keep standard input and output for the conversation, and give the user's code harmless ones."""
-    requests = os.fdopen(_duplicate(0), "rb", buffering=0)  # what is read ahead before a fork would be read twice
-    replies = os.fdopen(_duplicate(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return _Channel(requests, replies)
-
-
-def _duplicate(descriptor: int) -> int:
-    """Return another descriptor of a file, with a high number where the system lets it."""
-    with suppress(ImportError):  # Windows
-        import fcntl
-
-        for least in HIGH:
-            with suppress(OSError):
-                return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
-    return os.dup(descriptor)
+def _move(descriptor: int) -> int:
+    """Move a descriptor to a high number where the system lets it."""
+    for least in HIGH:
+        with suppress(OSError):
+            moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+            os.close(descriptor)
+            return moved
+    os.set_inheritable(descriptor, False)
+    return descriptor
 
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import queue
 import signal
 import site
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,7 +26,7 @@ from autotune.host import oom_kills
 from autotune.records import Attempt, Outcome
 from autotune.runner.descendants import MARK, end_descendants, is_cleaner, remove_scratch
 from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, last_words
-from autotune.runner.protocol import FrameError, encode, frames
+from autotune.runner.protocol import Channel, UnreadableError
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
 from autotune.signals import END_AT_ONCE
 
@@ -40,8 +38,8 @@ OUTPUT_BYTES = 64_000
 """Bytes of a dead process's output that are read: every worker may say where it was."""
 DUMP_SECONDS, ALL_DUMPS_SECONDS = 0.5, 5.0
 """Seconds in which a process that is aborted has written its frames, and all of them have."""
-UNREADABLE_SECONDS = 1.0
-"""Seconds to wait for the end of a session after an unreadable reply: the end tells more than the reply."""
+UNREADABLE_SECONDS = 0.5
+"""Seconds to wait for the end of the process after an unreadable reply: the end tells more than the reply."""
 
 
 class ProcessLostError(Exception):
@@ -70,24 +68,26 @@ class MeasuringProcess:
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._number = self._session = 0
         """Of the last request, and of the one that has opened the session."""
-        self._replies: queue.SimpleQueue[tuple[int, dict[str, Any]] | FrameError] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def _start(self, thread_environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        self._channel, theirs = Channel.pair()
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", "autotune.measure.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-m", "autotune.measure.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
                 stderr=self._output,
+                pass_fds=(theirs.fileno(),),
                 env={**_environment(thread_environment), MARK: self._mark},
                 process_group=0,  # no session of its own: Linux shares CPUs among sessions, and training has the user's
             )
         except BaseException:
+            self._channel.close()
             self._output.close()
             remove_scratch(self._mark)
             raise
+        finally:
+            theirs.close()
 
     def open(self, ranks: int = 1) -> dict[str, Any]:
         """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
@@ -135,13 +135,11 @@ class MeasuringProcess:
         return False  # a session has no reply to its end
 
     def _exchange(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
-        assert self._process.stdin is not None
         self._is_busy = True
         self._number += 1
         try:
-            self._process.stdin.write(encode(self._number, message) + blob)
-            self._process.stdin.flush()
-        except BrokenPipeError:
+            self._channel.send(self._number, message, blob)
+        except ConnectionError:
             raise _EndedError(self._process.wait()) from None
         reply = self._await_reply(limit)
         self._is_busy = False
@@ -152,9 +150,9 @@ class MeasuringProcess:
         deadline = time.monotonic() + limit
         lost_batch, is_lost = LostBatch(self._written), False
         while time.monotonic() < deadline:
-            with suppress(queue.Empty):
-                return self._read_reply(self._replies.get(timeout=0.1))
-            if self._process.poll() is not None and self._replies.empty():
+            if self._channel.waits(0.1):
+                return self._read_reply()
+            if self._process.poll() is not None and not self._channel.waits(0):
                 raise _EndedError(self._process.returncode)
             if self._watchdog and (reason := self._watchdog.reason_to_end()):
                 raise self._lost(*reason)
@@ -165,17 +163,21 @@ class MeasuringProcess:
             self._make_members_say_where_they_are()
         raise self._lost(*describe_silence(passed, self._written(), shared_memory_full=is_shared_memory_full()))
 
-    def _read_reply(self, frame: tuple[int, dict[str, Any]] | FrameError) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         """Return the reply to the last request, or a session's report of a failed rank.
 
         Raises ``_EndedError`` where the session has ended instead, and ``ProcessLostError`` for anything else: after
         that nothing is known of what the session does.
         """
-        if isinstance(frame, FrameError):
-            self._read_end_of_session()
-            what = f"could not be read ({frame})"
+        try:
+            number, document = self._channel.receive()
+        except EOFError:
+            raise _EndedError(self._process.wait()) from None
+        except UnreadableError as error:
+            with suppress(subprocess.TimeoutExpired):
+                raise _EndedError(self._process.wait(UNREADABLE_SECONDS)) from None
+            problem = f"could not be read ({error})"
         else:
-            number, document = frame
             if number == self._session and "closed" in document:
                 raise _EndedError(document["closed"])
             if number == self._session and "failed" in document:
@@ -183,28 +185,16 @@ class MeasuringProcess:
                 return failed
             if number == self._number:
                 return document
-            what = f"was to request {number}, not to {self._number}"
+            problem = f"was to request {number}, not to {self._number}"
         advice = "does the workload write to descriptors that it has not opened?"
-        raise self._lost(Outcome.CRASHED, f"the reply {what}: {advice}")
-
-    def _read_end_of_session(self) -> None:
-        """Raise ``_EndedError`` where the session ends now: it was killed in the middle of a reply."""
-        deadline = time.monotonic() + UNREADABLE_SECONDS
-        with suppress(queue.Empty):
-            while (left := deadline - time.monotonic()) > 0:
-                frame = self._replies.get(timeout=left)
-                if not isinstance(frame, FrameError) and frame[0] == self._session and "closed" in frame[1]:
-                    raise _EndedError(frame[1]["closed"])
-        if self._process.poll() is not None:
-            raise _EndedError(self._process.returncode)
+        raise self._lost(Outcome.CRASHED, f"the reply {problem}: {advice}")
 
     def stop(self) -> None:
         """Close the conversation, and kill everything that still runs below."""
-        assert self._process.stdin is not None
+        self._channel.close()
         try:
-            self._process.stdin.close()
             self._process.wait(0.0 if self._is_busy else EXIT_LIMIT)
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             pass
         finally:
             end_descendants(self._process.pid, self._mark)
@@ -212,7 +202,6 @@ class MeasuringProcess:
             END_AT_ONCE.discard(self._process.terminate)
             self._process.kill()
             self._process.wait()
-            self._reader.join(EXIT_LIMIT)
             self._output.close()
 
     def _make_members_say_where_they_are(self) -> None:
@@ -238,15 +227,6 @@ class MeasuringProcess:
         with suppress(psutil.Error):
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stream:
-            was_frame = True
-            for frame in frames(stream):
-                if (is_frame := not isinstance(frame, FrameError)) or was_frame:  # one of them is enough
-                    self._replies.put(frame)
-                was_frame = is_frame
 
     def _lost(self, outcome: Outcome, message: str) -> ProcessLostError:
         return ProcessLostError(outcome, message, last_words(self._written()))

@@ -1,60 +1,70 @@
-"""The protocol between the tuner and a measuring process: one frame a line, in both directions.
+"""The conversation between the tuner and a measuring process: JSON objects through a socket pair.
 
-A frame is ``autotune/1 NUMBER CRC32 DOCUMENT``: the protocol's version, the number of its request, the checksum of
-number and document, and a JSON object. An empty line precedes it: other writers to the same pipe, or a process killed
-in the middle of a frame, spoil no frame but their own.
+Each message carries the number of its request; pickled bytes of a workload may follow. ``multiprocessing`` frames the
+messages; nothing is unpickled on the way.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterator, Mapping
-from typing import IO, Any
+import socket
+import struct
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any
 
-PREFIX = b"autotune/1"
 LARGEST = 16 * 2**20
-"""Bytes of a frame; the largest reply there is, a trace of a long loader, takes a hundredth of that."""
+"""Bytes of a reply; the largest there is, a trace of a long loader, takes a hundredth of that."""
+STALL_SECONDS = 2
+"""Seconds for the rest of a message that has begun: its sender may have been killed in the middle of it."""
 
 
-class FrameError(Exception):
-    """A line is no frame: damaged, too large, or somebody else's."""
+class UnreadableError(Exception):
+    """A message is damaged, cut, too large, or somebody else's."""
 
 
-def encode(number: int, document: Mapping[str, Any]) -> bytes:
-    """Return the frame of a request, of its reply, or of the end of the session that it has opened."""
-    digits, content = b"%d" % number, json.dumps(document).encode()
-    return b"\n%b %b %b %b\n" % (PREFIX, digits, _checksum(digits, content), content)
+class Channel:
+    """One end of the conversation."""
 
+    def __init__(self, descriptor: int) -> None:
+        """Take a connected socket over."""
+        self._connection: Connection[Any, Any] = Connection(descriptor)
 
-def decode(line: bytes) -> tuple[int, dict[str, Any]]:
-    """Return a frame's number and document. Raises ``FrameError``."""
-    if len(line) > LARGEST:
-        raise FrameError(f"more than {LARGEST // 2**20} MiB")
-    try:
-        prefix, digits, checksum, content = line.removesuffix(b"\n").split(b" ", 3)
-        if prefix != PREFIX or checksum != _checksum(digits, content):
-            raise ValueError
-        number, document = int(digits), json.loads(content)
-    except ValueError:
-        raise FrameError(f"{len(line)} bytes that begin with {line[:40]!r}") from None
-    if not isinstance(document, dict):
-        raise FrameError("no JSON object")
-    return number, document
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Return the tuner's end and the measuring process's."""
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALL_SECONDS, 0))
+        return cls(ours.detach()), cls(theirs.detach())
 
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._connection.fileno()
 
-def frames(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]] | FrameError]:
-    """Yield frames until the stream ends; a line that is too large is the last, its end is not looked for."""
-    while line := stream.readline(LARGEST + 1):
-        if line == b"\n":
-            continue
+    def send(self, number: int, document: Mapping[str, Any], blob: bytes = b"") -> None:
+        """Send a request, its reply, or the end of the session that it has opened. Raises ``OSError``."""
+        self._connection.send_bytes(json.dumps([number, document]).encode())
+        if blob:
+            self._connection.send_bytes(blob)
+
+    def waits(self, seconds: float) -> bool:
+        """Return whether a message, or the other side's end, comes within so many seconds."""
+        return self._connection.poll(seconds)
+
+    def receive(self) -> tuple[int, dict[str, Any]]:
+        """Return the number and the content of the next message. Raises ``EOFError`` and ``UnreadableError``."""
         try:
-            yield decode(line)
-        except FrameError as error:
-            yield error
-            if len(line) > LARGEST:
-                return
+            number, document = json.loads(self._connection.recv_bytes(LARGEST))
+        except (OSError, TypeError, ValueError) as error:
+            raise UnreadableError(str(error) or type(error).__name__) from None
+        if not isinstance(number, int) or not isinstance(document, dict):
+            raise UnreadableError("no numbered object")
+        return number, document
 
+    def receive_bytes(self) -> bytes:
+        """Return the bytes that follow a message."""
+        return self._connection.recv_bytes()
 
-def _checksum(digits: bytes, content: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(content, zlib.crc32(digits))
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()

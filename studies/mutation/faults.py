@@ -217,8 +217,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/runner/protocol.py",
-        "stream.readline(LARGEST + 1)",
-        "stream.readline(LARGEST)",
+        "recv_bytes(LARGEST)",
+        "recv_bytes()",
         ("tests/runner/test_protocol.py",),
     ),
     Fault(

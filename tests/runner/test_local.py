@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import subprocess
@@ -22,7 +21,7 @@ from autotune.measure.subreaper import OOM_SCORE
 from autotune.records import Attempt, Measurement, Outcome, Part, Request, StepTime
 from autotune.runner.descendants import MARK
 from autotune.runner.local import ProcessRunner
-from autotune.runner.protocol import FrameError, encode, frames
+from autotune.runner.protocol import Channel
 from autotune.workload import describe
 from tests.processes import PATIENCE, are_gone
 from tests.quiet import undisturbed
@@ -294,16 +293,26 @@ def test_each_reply_has_the_number_of_its_request() -> None:
         "device": "cpu", "config": Config().to_document(),
     }  # fmt: skip
     requests = ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})
-    sent = b"".join(encode(number, request) for number, request in enumerate(requests, 1))
-    child = psutil.Popen([sys.executable, "-m", "autotune.measure.worker"], stdin=-1, stdout=-1, cwd=ROOT)
-    out, _ = child.communicate(sent, timeout=180)
-    opened, refused, loaded, inspected, closed = frames(io.BytesIO(out))
+    ours, theirs = Channel.pair()
+    descriptor = theirs.fileno()
+    child = psutil.Popen(
+        [sys.executable, "-m", "autotune.measure.worker", str(descriptor)], pass_fds=(descriptor,), cwd=ROOT
+    )
+    theirs.close()
+    replies = []
+    for number, request in enumerate(requests, 1):
+        ours.send(number, request)
+        assert ours.waits(180)
+        replies.append(ours.receive())
+    opened, refused, loaded, inspected = replies
     assert opened == (1, {"opened": True})
     assert refused == (2, {"error": "usage", "message": "load a workload first"})
     assert loaded == (3, {"loaded": True})
-    assert not isinstance(inspected, FrameError)
     assert inspected[1]["facts"]["dataset_length"] == 256
-    assert closed == (1, {"closed": 0})
+    ours.send(5, {"op": "close"})
+    assert ours.receive() == (1, {"closed": 0})
+    ours.close()
+    assert child.wait(60) == 0
 
 
 PLAIN, LAST, BOTH, INAPPLICABLE = (
@@ -389,13 +398,12 @@ def test_the_scratch_folder_is_gone_before_the_process_that_would_remove_it(
 def test_a_process_whose_tuner_ended_while_it_started_leaves_nothing(tmp_path: Path) -> None:
     """It has a request by then, and its answer can go nowhere."""
     (scratch := tmp_path / "autotune-scratch").mkdir()
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune.measure.worker"], input=encode(1, {"op": "open"}), timeout=180,
-            stdout=write, stderr=subprocess.PIPE, env={**os.environ, MARK: str(scratch)},
-        )  # fmt: skip
-    finally:
-        os.close(write)
+    ours, theirs = Channel.pair()
+    ours.send(1, {"op": "open"})
+    ours.close()
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.measure.worker", str(theirs.fileno())], pass_fds=(theirs.fileno(),),
+        timeout=180, stderr=subprocess.PIPE, env={**os.environ, MARK: str(scratch)}, check=False,
+    )  # fmt: skip
+    theirs.close()
     assert list(tmp_path.iterdir()) == [], done.stderr

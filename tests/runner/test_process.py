@@ -40,7 +40,8 @@ def test_threads_come_before_those_of_the_users_shell_and_a_package_that_is_not_
         monkeypatch.setenv(name, value)
     with pytest.raises(ProcessLostError, match="no process can be started"):
         MeasuringProcess({"OMP_NUM_THREADS": "2"})
-    assert started["command"] == [sys.executable, "-m", "autotune.measure.worker"]
+    assert started["command"][:-1] == [sys.executable, "-m", "autotune.measure.worker"]
+    assert started["pass_fds"] == (int(started["command"][-1]),)
     assert (started["env"]["OMP_NUM_THREADS"], started["env"]["OF_THE_USER"]) == ("2", "kept")
     assert started["env"]["PYTHONPATH"].split(os.pathsep) == [ROOT, "theirs"]
     assert started["process_group"] == 0
@@ -52,14 +53,17 @@ def test_threads_come_before_those_of_the_users_shell_and_a_package_that_is_not_
 CHILD = """#!{python}
 import os, sys
 sys.path.insert(0, {root!r})
-from autotune.runner.protocol import encode, frames
-for number, message in frames(open(0, "rb", buffering=0)):
+from autotune.runner.protocol import Channel
+from tests.corrupting import encode
+channel = Channel(int(sys.argv[-1]))
+while True:
+    number, message = channel.receive()
     session = number if message["op"] == "open" else session
     of_ranks = {{2: {{"closed": -11}}, 3: {{"failed": {{"error": "usage"}}}}}}
     usual = of_ranks.get(message.get("ranks"), {{"reply": number}})
     for document, offset in message.get("say", [(usual, 0)]):
         sent = encode(session if offset is None else number + offset, document)
-        os.write(1, sent[: message.get("length", len(sent))] + message.get("noise", "").encode())
+        os.write(channel.fileno(), sent[: message.get("length", len(sent))] + message.get("noise", "").encode())
     if "exit" in message:
         os._exit(message["exit"])
 """
@@ -72,7 +76,7 @@ def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Measuri
     child.write_text(CHILD.format(python=sys.executable, root=ROOT))
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
-    monkeypatch.setattr("autotune.runner.process.UNREADABLE_SECONDS", 0.2)
+    monkeypatch.setattr("autotune.runner.process.UNREADABLE_SECONDS", 0.5)
     made = MeasuringProcess({})
     yield made
     made.stop()
@@ -104,11 +108,7 @@ def test_a_child_that_ends_in_the_middle_of_a_reply_has_ended(process: Measuring
             ({"say": [({"reply": 7}, offset)]}, Outcome.CRASHED, f"the reply was to request {2 + offset}, not to 2: ")
             for offset in (-1, 1, 1000)
         ),
-        ({"length": 1, "noise": "x\n"}, Outcome.CRASHED, "the reply could not be read "),
-        *(
-            ({"length": length, "noise": "\n"}, Outcome.CRASHED, "the reply could not be read ")
-            for length in (5, 12, 20, 30)
-        ),
+        *(({"length": length}, Outcome.CRASHED, "the reply could not be read ") for length in (1, 20)),
         ({"say": [({"closed": -9}, None)], "noise": ""}, Outcome.HOST_OOM, "the process was killed (signal 9)"),
     ],
 )

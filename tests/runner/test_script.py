@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from autotune.config import Config
@@ -196,6 +197,17 @@ def test_the_end_of_a_script_is_an_outcome(written: Any, body: str, outcome: Out
 @pytest.mark.machine
 def test_a_script_that_hangs_is_ended(written: Any) -> None:
     assert measured_after(written, "time.sleep(600)", time_limit=4.0).outcome is Outcome.TIMEOUT
+
+
+@pytest.mark.machine
+def test_a_script_that_ignores_signals_leaves_nothing(written: Any) -> None:
+    ignoring = "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]"
+    before = psutil.Process().children(recursive=True)
+    runner = written(f"import signal\n{ignoring}\n" + LOOP)
+    runner.inspect(Config())
+    assert runner.measure(Config(batch_size=8, num_workers=2), Request(seconds=0.2, time_limit=60)).measurement
+    runner.close()
+    assert [each for each in psutil.Process().children(recursive=True) if each not in before] == []
 
 
 @pytest.mark.machine
