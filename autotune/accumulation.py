@@ -122,7 +122,7 @@ class GradientAccumulator:
             if self._samples != expected:
                 torch._foreach_mul_(gradients, expected / self._samples)
             return
-        whole = torch.tensor(float(self._samples), device=gradients[0].device if gradients else None)
+        whole = torch.full((), float(self._samples), device=gradients[0].device if gradients else None)
         torch.distributed.all_reduce(whole)
         factor = expected * _ranks() / whole  # stays on the device: reading it would make the host wait in each step
         if factor.device.type != "cpu" or float(factor) != 1.0:

@@ -79,12 +79,13 @@ def _is_multiprocessing(filename: str, name: str = "") -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return type and first line of an error; a loader worker's error has its own below its traceback."""
+    """Return type and first line of an error; those of other threads and processes, and of NCCL, have theirs below."""
     name, lines = type(error).__name__, str(error).strip().splitlines() or [""]
-    if raised := re.match(r"Caught (\w+) in DataLoader worker", lines[0]):
+    if raised := re.match(r"Caught (\w+) in (?:DataLoader worker|pin memory thread)", lines[0]):
         own = [line for line in lines[1:] if re.match(rf"(\w+\.)*{raised[1]}(:|$)", line)]
         return own[-1].strip() if own else f"{raised[1]} in a loader worker"
-    return f"{name}: {lines[0].strip()}".rstrip(": ")
+    cause = str(error).partition("Last error:")[2].strip().splitlines()[:1] or lines
+    return f"{name}: {cause[0].strip()}".rstrip(": ")
 
 
 def user_traceback(error: BaseException) -> str:

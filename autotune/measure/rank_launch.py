@@ -29,7 +29,10 @@ INTERFACE = "lo"
 """Linux's name of the loopback interface."""
 ROOT_CAUSE = 10.0
 """Seconds for which a rank that was cut off waits to be ended with the failed rank."""
-_CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "NCCL communicator")
+_CUT_OFF = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("ncclRemoteError", "remote process exited", "NCCL communicator"),
+)
 """Errors of gloo and NCCL in the others when a rank has gone."""
 
 

@@ -44,6 +44,11 @@ class Sign(NamedTuple):
 
 _FILES = "; allow more (ulimit -n), or have fewer batches in flight"
 _TIMEOUT = ", the timeout in its own options; allow more, or have smaller batches"
+_NO_DEVICE_MEMORY = (
+    r"NVML_SUCCESS == r INTERNAL ASSERT FAILED|(Triton Error \[CUDA\]|CUDA driver error): out of memory|"
+    r"hipErrorOutOfMemory|^Invalid buffer size|Failed to CUDA \w*alloc|Cuda failure 2\b"
+)
+"""Texts of torch's allocator, Triton, the drivers, Metal and NCCL, in this order."""
 SIGNS = (
     Sign("OutOfMemoryError", "", Outcome.DEVICE_OOM),  # torch's
     Sign("MemoryError", "", Outcome.HOST_OOM),
@@ -54,6 +59,11 @@ SIGNS = (
     ),
     Sign("RuntimeError", r"(?i)too many open files|received 0 items of ancdata", Outcome.SHM, _FILES),
     Sign("OSError", rf"\[Errno {errno.EMFILE}\]", Outcome.SHM, _FILES),
+    Sign(
+        "RuntimeError", r"in pin memory thread(.|\n)*out of memory", Outcome.HOST_OOM, "; pin no memory, or less of it"
+    ),
+    Sign("RuntimeError", "shared memory segment /dev/shm/nccl", Outcome.SHM),
+    Sign("RuntimeError", _NO_DEVICE_MEMORY, Outcome.DEVICE_OOM),
     Sign("RuntimeError", r"(CUDA|HIP) error: out of memory|(HIP|XPU|MPS backend) out of memory", Outcome.DEVICE_OOM),
     Sign("RuntimeError", r"(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED|DEVICE_ALLOCATION_FAILED", Outcome.DEVICE_OOM),
     # cuDNN and cuBLAS say these for want of memory, and for other reasons as well.

@@ -5,11 +5,13 @@ import multiprocessing
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._utils import KeyErrorMessage
 from torch.utils.data import DataLoader
 
 from autotune.errors import UserCodeError
 from autotune.measure.failures import classify
+from autotune.measure.rank_launch import RankFailedError, raise_failure
 from autotune.records import Outcome
 from tests.broken import WithLock
 
@@ -17,6 +19,40 @@ KILLED = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
 BUS_ERROR = RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ...")
 AFTER_BUS_ERROR = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
 AFTER_BUS_ERROR.__cause__ = BUS_ERROR
+
+
+NCCL = "NCCL error in: NCCLUtils.cpp:94, {}, NCCL version 2.26.2\n{}: more words.\nLast error:\n{}"
+NO_SEGMENT = "Error while creating shared memory segment /dev/shm/nccl-a (size 9637888), error: No space left (28)"
+NO_ROOM_TO_PIN = (
+    "Caught AcceleratorError in pin memory thread for device 0.\nOriginal Traceback (most recent call last):\n"
+    "torch.AcceleratorError: CUDA error: out of memory\nCUDA kernel errors might be ..."
+)
+OF_DEVICES = [
+    (RuntimeError("NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp:1131"), Outcome.DEVICE_OOM),
+    (RuntimeError("Triton Error [CUDA]: out of memory"), Outcome.DEVICE_OOM),
+    (RuntimeError("CUDA driver error: out of memory"), Outcome.DEVICE_OOM),
+    (RuntimeError("hipErrorOutOfMemory"), Outcome.DEVICE_OOM),
+    (RuntimeError("Invalid buffer size: 38.15 GiB"), Outcome.DEVICE_OOM),
+    (RuntimeError(NO_ROOM_TO_PIN), Outcome.HOST_OOM),
+    (
+        dist.DistBackendError(
+            NCCL.format("unhandled cuda error", "ncclUnhandledCudaError", "Failed to CUDA calloc 8 b")
+        ),
+        Outcome.DEVICE_OOM,
+    ),
+    (
+        dist.DistBackendError(
+            NCCL.format("unhandled cuda error", "ncclUnhandledCudaError", "Cuda failure 2 'out of memory'")
+        ),
+        Outcome.DEVICE_OOM,
+    ),
+    (dist.DistBackendError(NCCL.format("unhandled system error", "ncclSystemError", NO_SEGMENT)), Outcome.SHM),
+]
+
+
+@pytest.mark.parametrize(("error", "outcome"), OF_DEVICES, ids=lambda value: None)
+def test_memory_is_recognised_in_the_words_of_drivers_and_of_nccl(error: Exception, outcome: Outcome) -> None:
+    assert classify(error)[0] is outcome
 
 
 @pytest.mark.parametrize(
@@ -76,6 +112,14 @@ def test_an_error_is_classified_by_its_type_first_and_then_by_its_text(error: Ex
             "pil.BadImage: no header",
         ),
         (KeyError(KeyErrorMessage("Caught KeyError in DataLoader worker process 1.\n...\nKeyError: 3")), "KeyError: 3"),
+        (
+            RuntimeError(NO_ROOM_TO_PIN),
+            "torch.AcceleratorError: CUDA error: out of memory; pin no memory, or less of it",
+        ),
+        (
+            dist.DistBackendError(NCCL.format("unhandled system error", "ncclSystemError", NO_SEGMENT)),
+            f"DistBackendError: {NO_SEGMENT}",
+        ),
         (RuntimeError("Caught Silent in DataLoader worker process 1."), "Silent in a loader worker"),
     ],
 )
@@ -132,3 +176,22 @@ def test_what_cannot_be_sent_to_a_worker_is_said_with_the_way_out(method: str) -
     assert outcome is Outcome.UNPICKLABLE
     assert f"({method}): TypeError: cannot pickle '_thread.lock' object; define its classes" in message
     assert classify(TypeError("cannot pickle '_thread.lock' object"))[0] is Outcome.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("text", "is_cut_off"),
+    [
+        ("Connection closed by peer [127.0.0.1]:1234", True),
+        (NCCL.format("remote process exited or there was a network error", "ncclRemoteError", "socket closed"), True),
+        (NCCL.format("unhandled system error", "ncclSystemError", NO_SEGMENT), False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_only_a_rank_that_lost_the_others_waits_for_the_root_cause(
+    text: str, is_cut_off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("autotune.measure.rank_launch.time.sleep", slept.append)
+    with pytest.raises(RankFailedError):
+        raise_failure({}, RuntimeError(text))
+    assert bool(slept) == is_cut_off
