@@ -365,7 +365,45 @@ def torch_settings() -> dict[str, Setting]:
             lambda: str(torch.get_default_dtype()).removeprefix("torch."),
             lambda name: torch.set_default_dtype(getattr(torch, name)),
         ),
+        **_fp32_precisions(),
     }
+
+
+def _fp32_precisions() -> dict[str, Setting]:
+    """Return torch's newer names for TF32 and the like, where it has them; the older come first."""
+    import torch
+
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        return {}
+
+    def of(library: Any, default: str) -> Setting:
+        def read() -> str:
+            found: str = library.fp32_precision
+            is_plain = (found, default, backends.fp32_precision) == ("ieee", "none", "none")
+            return default if is_plain or _do_older_names_say_it() else found
+
+        return default, read, lambda value: setattr(library, "fp32_precision", value)
+
+    cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
+    return {
+        "cuda.matmul.fp32_precision": of(cuda.matmul, "none"),
+        "cudnn.conv.fp32_precision": of(cudnn.conv, "tf32"),
+        "cudnn.rnn.fp32_precision": of(cudnn.rnn, "tf32"),
+        "mkldnn.matmul.fp32_precision": of(mkldnn.matmul, "none"),
+        "mkldnn.conv.fp32_precision": of(mkldnn.conv, "none"),
+        "mkldnn.rnn.fp32_precision": of(mkldnn.rnn, "none"),
+    }
+
+
+def _do_older_names_say_it() -> bool:
+    """Return whether the older names can be read, and one of them differs from its default."""
+    import torch
+
+    try:
+        return (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) != ("highest", True)
+    except RuntimeError:  # torch refuses where old and new names were mixed
+        return False
 
 
 def _deterministic() -> str:

@@ -30,7 +30,15 @@ OTHER: dict[str, Any] = {
     "deterministic_algorithms": "warn",
     "anomaly_detection": True,
     "default_dtype": "float64",
+    "cuda.matmul.fp32_precision": "tf32",
+    "cudnn.conv.fp32_precision": "ieee",
+    "cudnn.rnn.fp32_precision": "ieee",
+    "mkldnn.matmul.fp32_precision": "bf16",
+    "mkldnn.conv.fp32_precision": "bf16",
+    "mkldnn.rnn.fp32_precision": "bf16",
 }
+
+MKLDNN = ("matmul", "conv", "rnn")
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +63,14 @@ def test_what_is_set_here_is_set_where_the_workload_is_loaded(name: str) -> None
     assert isinstance(source, PickledWorkload)
     load(source)
     assert differing_settings() == {name: OTHER[name]}
+
+
+def test_one_name_for_all_of_torchs_precisions_reaches_every_library() -> None:
+    torch.backends.fp32_precision = "tf32"
+    found = differing_settings()
+    torch.backends.fp32_precision = "none"
+    assert found.keys() == {"cuda.matmul.fp32_precision", *(f"mkldnn.{each}.fp32_precision" for each in MKLDNN)}
+    assert set(found.values()) == {"tf32"}
 
 
 def test_another_setting_makes_another_workload() -> None:
