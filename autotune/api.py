@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.host import inspect_host
+from autotune.host import device_notes, inspect_host
 from autotune.knobs import as_baseline, fitted, parse_knob
 from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
 from autotune.messages import Messages, Progress
@@ -208,6 +209,9 @@ def tune(
             with messages.waiting("loading your model and dataset"):
                 facts = runner.inspect(given)
             opening, host = time.spent - begin, inspect_host()
+            is_chosen = device != "auto" or "CUDA_VISIBLE_DEVICES" in os.environ or isinstance(workload, Script)
+            for note in device_notes(facts.device, host, given.ranks, is_chosen=is_chosen):
+                messages.note(note)
             if runner.script is not None:
                 if isinstance(workload, Script) and not workload.allow_writes:
                     messages.say(HELD_BACK)

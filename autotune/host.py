@@ -165,6 +165,26 @@ def find_gpus() -> tuple[Gpu, ...]:
             pynvml.nvmlShutdown()
 
 
+def device_notes(device: str, host: Host, ranks: int, *, is_chosen: bool) -> list[str]:
+    """Return a sentence for each accelerator that is not used although it is there, or that was never tried.
+
+    ``device`` trains in ``ranks`` processes; ``is_chosen`` where the user, or an environment variable, has named it.
+    """
+    kind, torch, found = device.partition(":")[0], host.versions.get("torch", ""), list[str]()
+    if kind == "cpu" and host.gpus and not is_chosen:
+        gpu = host.gpus[0]
+        why = f"torch {torch} cannot use it with driver {gpu.driver}"
+        if torch.endswith("+cpu"):
+            why = f"this torch {torch} is a build for CPUs"
+        found.append(f"{gpu.name} is here, but {why}: measured on the CPU")
+    if kind == "cuda" and ranks == 1 < len(host.gpus) and not is_chosen:
+        count = len(host.gpus)
+        found.append(f"{count} GPUs are here, and 1 is used: --ranks {count} tunes training on all of them")
+    if kind not in ("cpu", "cuda") or "+rocm" in torch:
+        found.append(f"autotune is untested on {'ROCm' if '+rocm' in torch else kind}")
+    return found
+
+
 def made_elsewhere(made_on: Mapping[str, Any], host: Host | None = None) -> list[str]:
     """Compare a config file's ``made_on`` section with this machine, or with ``host``.
 

@@ -19,6 +19,7 @@ from autotune.host import (
     Host,
     MemoryMeter,
     cpu_model,
+    device_notes,
     find_gpus,
     inspect_host,
     made_elsewhere,
@@ -41,6 +42,30 @@ CPU_HOST = Host(
 GPU_HOST = replace(CPU_HOST, gpus=(H100,), versions={"torch": "2.13.0+cu130"})
 MADE_HERE = {"device": "Example CPU 9000", "cpus": 6, "torch": "2.13.0", "driver": None, "workload": "ab"}
 MADE_ON_H100 = MADE_HERE | {"device": H100.name, "torch": "2.13.0+cu130", "driver": "580.95"}
+
+
+@pytest.mark.parametrize(
+    ("device", "is_chosen", "gpus", "ranks", "torch", "note"),
+    [
+        ("cpu", False, 0, 1, "2.13.0", None),
+        ("cpu", True, 1, 1, "2.13.0", None),
+        ("cpu", False, 1, 1, "2.13.0+cpu", "this torch 2.13.0+cpu is a build for CPUs"),
+        ("cpu", False, 1, 1, "2.13.0", "torch 2.13.0 cannot use it with driver 580.95"),
+        ("cuda:0", False, 1, 1, "2.13.0", None),
+        ("cuda:0", False, 4, 1, "2.13.0", "4 GPUs are here, and 1 is used: --ranks 4 "),
+        ("cuda:0", True, 4, 1, "2.13.0", None),
+        ("cuda:0", False, 4, 4, "2.13.0", None),
+        ("cuda:0", False, 0, 1, "2.13.0+rocm6.4", "untested on ROCm"),
+        ("mps:0", False, 0, 1, "2.13.0", "untested on mps"),
+    ],
+)
+def test_a_device_that_is_not_used_or_was_never_tried_is_said(
+    device: str, is_chosen: bool, gpus: int, ranks: int, torch: str, note: str | None
+) -> None:
+    host = replace(CPU_HOST, gpus=(H100,) * gpus, versions={"torch": torch})
+    found = device_notes(device, host, ranks, is_chosen=is_chosen)
+    assert len(found) == (note is not None)
+    assert note is None or note in found[0]
 
 
 def machine(root: Path, **files: str) -> Path:
