@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -190,9 +191,7 @@ class NvmlGpu:
 
     def read(self) -> GpuReading:
         """Read the GPU's state; ``None`` for values that it does not give."""
-        nvml, handle = self._nvml, self._handle
-        processes = _answer(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-        held = {process.pid: process.usedGpuMemory for process in processes}  # as far as it is shown
+        nvml, handle, held = self._nvml, self._handle, self._held()
         rates = _answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
         if reasons is None:  # drivers before R530 know the other name only, whatever the library has
@@ -205,19 +204,36 @@ class NvmlGpu:
             slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
         )
 
+    def used_bytes(self) -> int | None:
+        """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""
+        return _answer(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
+
+    def holders(self) -> tuple[tuple[int, int | None], ...]:
+        """Return the other processes that are shown on the GPU: number and bytes, ``None`` where they are not told."""
+        return tuple((pid, used) for pid, used in self._held().items() if pid != os.getpid())
+
+    def _held(self) -> dict[int, int | None]:
+        """Return the bytes of each process, as far as they are shown."""
+        processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        return {process.pid: process.usedGpuMemory for process in processes or ()}
+
 
 def open_gpu(uuid: str | None) -> NvmlGpu | None:
-    """Open the GPU with this UUID, as CUDA reports it (with or without the prefix ``GPU-``); ``None`` without NVML."""
+    """Open the GPU, or the part of one (MIG), with this UUID as CUDA reports it; ``None`` without NVML.
+
+    CUDA leaves out the prefix that tells a GPU from a part.
+    """
     if uuid is None:
         return None
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-        return NvmlGpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
     except Exception:  # no library, no driver, no permission, another vendor: each means that nothing can be asked
         return None
+    names = (uuid, f"GPU-{uuid}", f"MIG-{uuid}")
+    handles = [_answer(partial(pynvml.nvmlDeviceGetHandleByUUID, name)) for name in names]
+    return next((NvmlGpu(pynvml, handle) for handle in handles if handle is not None), None)
 
 
 def _foreign_bytes(held: dict[int, int | None]) -> int | None:

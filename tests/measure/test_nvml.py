@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.measure.conditions import GpuReading, open_gpu
+from autotune.measure.conditions import GpuReading, NvmlGpu, open_gpu
 
-UUIDS = ["GPU-bbbb", "GPU-aaaa"]  # NVML's order; CUDA numbers the fastest first and would call GPU-aaaa the first
+UUIDS = ["GPU-bbbb", "GPU-aaaa", "MIG-dddd"]  # NVML's order; CUDA numbers the fastest first: GPU-aaaa
 CLOCKS = {"GPU-aaaa": 1980, "GPU-bbbb": 1410}
 
 
@@ -24,6 +24,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         "NVML_CLOCK_SM": 1,
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=9 * 2**30),
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
         "nvmlDeviceGetClockInfo": lambda handle, kind: CLOCKS[handle],
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(1, 5), process(os.getpid(), 6 * 2**30)],
@@ -43,10 +44,14 @@ def failing(*arguments: Any) -> None:
     raise NVMLError("Function Not Found")
 
 
-def read(uuid: str) -> GpuReading:
+def opened(uuid: str = "aaaa") -> NvmlGpu:
     gpu = open_gpu(uuid)
     assert gpu is not None
-    return gpu.read()
+    return gpu
+
+
+def read(uuid: str) -> GpuReading:
+    return opened(uuid).read()
 
 
 def test_the_uuid_finds_the_gpu_whatever_the_order_and_its_memory_is_that_of_this_process(
@@ -55,6 +60,20 @@ def test_the_uuid_finds_the_gpu_whatever_the_order_and_its_memory_is_that_of_thi
     install(monkeypatch)
     assert [read(uuid).clock_mhz for uuid in ("aaaa", "GPU-bbbb")] == [1980, 1410]
     assert read("aaaa").process_bytes == 6 * 2**30
+
+
+@pytest.mark.parametrize("uuid", ["dddd", "MIG-dddd"])
+def test_a_part_of_a_gpu_is_found_by_its_uuid_as_a_whole_one_is(monkeypatch: pytest.MonkeyPatch, uuid: str) -> None:
+    install(monkeypatch)
+    assert opened(uuid).used_bytes() == 9 * 2**30
+
+
+def test_the_other_holders_of_the_memory_are_named_as_far_as_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [process(1, 5), process(os.getpid(), 7), process(2, None)]
+    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=lambda handle: shown)
+    assert opened().holders() == ((1, 5), (2, None))
+    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=failing, nvmlDeviceGetMemoryInfo=failing)
+    assert (opened().holders(), opened().used_bytes()) == ((), None)
 
 
 def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_drivers_gave_the_reasons(
