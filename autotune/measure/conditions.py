@@ -33,14 +33,25 @@ LEAST_READ = 2**20
 """Bytes below which next to nothing was read: then it does not matter where from."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
+HEAT_SHARE = 0.01
+"""Share of the window for which heat may keep a GPU's clocks down."""
 T = TypeVar("T")
+POWER_BRAKE = "hardware power brake"
 SLOWDOWNS = {
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
+    0x80: POWER_BRAKE,
 }
 """Bits of NVML's clock event reasons that mean the GPU could not run as usual; a software power cap is usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCounters:
+    """Counters of a GPU at one moment."""
+
+    heat: float | None
+    """Seconds for which heat kept its clocks down; ``None`` where the driver does not count them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +74,15 @@ class Snapshot:
     """Per live process: bytes read in all, and bytes of them that came from storage."""
     threads: dict[int, dict[int, float]]
     """Per loader worker: CPU seconds of each of its threads."""
+    gpu: GpuCounters | None = None
+    """Those of the GPU, where it was asked."""
 
 
-def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
+def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None = None) -> Snapshot:
     """Read the counters; takes a few milliseconds, so only at the ends of a window.
 
     ``job`` is the process that has started this one as a rank among others: none of them is a neighbour.
+    ``gpu`` is the GPU that it trains on.
     """
     times = psutil.cpu_times(percpu=True)
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # guest time is part of user
@@ -82,12 +96,13 @@ def snapshot(root: Path = Path("/"), job: int | None = None) -> Snapshot:
         pressure=int(pressure) / 1e6 if pressure.isdigit() else None,
         read=_bytes_read(),
         threads=_thread_seconds(),
+        gpu=gpu.counters() if gpu else None,
         clock=time.perf_counter(),
     )
 
 
 def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = None) -> Conditions:
-    """Return the conditions between two moments."""
+    """Return the conditions between two moments; ``gpu`` was read near the second."""
     seconds = end.clock - begin.clock
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
@@ -106,13 +121,27 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         gpu_clock_mhz=gpu.clock_mhz if gpu else None,
         gpu_process_bytes=gpu.process_bytes if gpu else None,
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
-        gpu_slowdowns=gpu.slowdowns if gpu else (),
+        gpu_slowdowns=_slowdowns(begin.gpu, end.gpu, seconds, gpu.slowdowns if gpu else ()),
         allocator_retries=0,
     )
 
 
 def _share(begin: float | None, end: float | None, seconds: float) -> float | None:
     return None if begin is None or end is None else max(0.0, end - begin) / seconds
+
+
+def _slowdowns(
+    begin: GpuCounters | None, end: GpuCounters | None, seconds: float, last: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return why the GPU was slow; ``last`` are the reasons of the last moment, for what the driver does not count.
+
+    It never counts the power brake. A power cap and limits of the board and its voltage are usual.
+    """
+    heat = _share(begin.heat, end.heat, seconds) if begin and end else None
+    if heat is None:
+        return last
+    hot = ("thermal slowdown",) if heat > HEAT_SHARE else ()
+    return (*hot, *(words for words in last if words == POWER_BRAKE))
 
 
 def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
@@ -203,6 +232,12 @@ class NvmlGpu:
             foreign_bytes=_foreign_bytes(held),
             slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
         )
+
+    def counters(self) -> GpuCounters:
+        """Read the GPU's counters."""
+        nvml, handle = self._nvml, self._handle
+        heat = _answer(lambda: nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL).violationTime)
+        return GpuCounters(heat=None if heat is None else heat / 1e9)
 
     def used_bytes(self) -> int | None:
         """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""

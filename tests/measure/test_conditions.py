@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from autotune.config import Config
-from autotune.measure.conditions import GpuReading, Snapshot, conditions_between, snapshot
+from autotune.measure.conditions import POWER_BRAKE, GpuCounters, GpuReading, Snapshot, conditions_between, snapshot
 from autotune.measure.loader import open_stream
 from autotune.workload import Workload
 from tests.datasets import Squares
@@ -96,6 +96,30 @@ def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
     found = conditions_between(START, after(1.0), reading)
     assert (found.gpu_clock_mhz, found.gpu_process_bytes, found.gpu_foreign_bytes) == (1200, 5, 7)
     assert found.disturbances == ("the GPU ran slower than it can: hardware thermal slowdown",)
+
+
+@pytest.mark.parametrize(
+    ("heat", "last", "slowdowns"),
+    [
+        (2.0, (), ("thermal slowdown",)),
+        (0.03, ("hardware slowdown", "software thermal slowdown"), ()),  # of the last moment alone, idle already
+        (0.0, ("hardware slowdown", POWER_BRAKE), (POWER_BRAKE,)),
+        (None, ("software thermal slowdown",), ("software thermal slowdown",)),
+    ],
+)
+def test_heat_counts_by_the_time_for_which_it_kept_the_clocks_down(
+    heat: float | None, last: tuple[str, ...], slowdowns: tuple[str, ...]
+) -> None:
+    before = replace(START, gpu=GpuCounters(heat=7.0))
+    reading = GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, foreign_bytes=None, slowdowns=last)
+    later = after(4.0, gpu=GpuCounters(heat=None if heat is None else 7.0 + heat))
+    assert conditions_between(before, later, reading).gpu_slowdowns == slowdowns
+
+
+def test_heat_is_seen_without_a_reading_of_the_last_moment() -> None:
+    later = after(1.0, gpu=GpuCounters(heat=7.5))
+    assert conditions_between(replace(START, gpu=GpuCounters(heat=7.0)), later).gpu_slowdowns
+    assert not conditions_between(START, later).gpu_slowdowns
 
 
 @pytest.mark.parametrize(

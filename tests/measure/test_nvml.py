@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from autotune.measure.conditions import GpuReading, NvmlGpu, open_gpu
+from autotune.measure.conditions import GpuReading, NvmlGpu, open_gpu, snapshot
 
 UUIDS = ["GPU-bbbb", "GPU-aaaa", "MIG-dddd"]  # NVML's order; CUDA numbers the fastest first: GPU-aaaa
+VIOLATIONS = {0: SimpleNamespace(violationTime=9 * 10**9), 1: SimpleNamespace(violationTime=25 * 10**8)}
 CLOCKS = {"GPU-aaaa": 1980, "GPU-bbbb": 1410}
 
 
@@ -22,9 +23,11 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     module = ModuleType("pynvml")
     functions = {
         "NVML_CLOCK_SM": 1,
+        "NVML_PERF_POLICY_THERMAL": 1,
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=9 * 2**30),
+        "nvmlDeviceGetViolationStatus": lambda handle, policy: VIOLATIONS[policy],
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
         "nvmlDeviceGetClockInfo": lambda handle, kind: CLOCKS[handle],
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(1, 5), process(os.getpid(), 6 * 2**30)],
@@ -84,6 +87,15 @@ def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_dri
     older = {"nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x8}
     install(monkeypatch, nvmlDeviceGetCurrentClocksEventReasons=failing, **older)
     assert read("aaaa").slowdowns == ("hardware slowdown",)
+
+
+def test_the_seconds_of_heat_are_counted_and_not_those_of_a_power_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    counted = snapshot(gpu=opened()).gpu
+    assert counted is not None
+    assert counted.heat == 2.5
+    install(monkeypatch, nvmlDeviceGetViolationStatus=failing)
+    assert opened().counters().heat is None
 
 
 @pytest.mark.parametrize(
