@@ -17,6 +17,8 @@ SCHEMA = 12
 """Version of these records: a study stored with another version is not continued."""
 THROTTLED = 0.05
 """Share of the time for which a CPU quota may stop processes before it is reported."""
+FOREIGN_COMPUTE = 0.1
+"""Share of the time for which other processes may compute on the GPU; a desktop takes some."""
 ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
 """Advice where loader workers compute in several threads."""
 Kind = Literal["baseline", "search", "confirm"]
@@ -113,6 +115,10 @@ class Conditions:
     """Device memory of the process, context and libraries included (NVML)."""
     gpu_foreign_bytes: int | None = None
     """Device memory of other processes (NVML); ``None`` where NVML does not show its holders."""
+    gpu_foreign_share: float | None = None
+    """Share of the time in which other processes computed on the GPU (NVML); ``None`` where it does not show them."""
+    gpu_foreign_pids: tuple[int, ...] = ()
+    """Their numbers."""
     gpu_slowdowns: tuple[str, ...] = ()
     """Faults or heat that kept the clocks down."""
     allocator_retries: int = 0
@@ -152,6 +158,10 @@ class Conditions:
     def disturbances(self) -> tuple[str, ...]:
         """Why a measurement under these conditions is suspect, in plain words; empty where it is not."""
         found = [f"the GPU ran slower than it can: {words}" for words in self.gpu_slowdowns]
+        if (self.gpu_foreign_share or 0.0) > FOREIGN_COMPUTE:
+            who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
+            pids = ", ".join(map(str, self.gpu_foreign_pids))
+            found.append(f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})")
         if self.is_crowded:
             found.append(self.crowd_text)
         if self.allocator_retries:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,9 @@ class GpuCounters:
 
     heat: float | None
     """Seconds for which heat kept its clocks down; ``None`` where the driver does not count them."""
+    foreign: dict[int, float] | None
+    """Per other process: share of the time since the counters before these in which it computed.
+    ``None`` where processes are hidden or their use is not sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None
         pressure=int(pressure) / 1e6 if pressure.isdigit() else None,
         read=_bytes_read(),
         threads=_thread_seconds(),
-        gpu=gpu.counters() if gpu else None,
+        gpu=gpu.counters({process.pid for process in process_tree(job)}) if gpu else None,
         clock=time.perf_counter(),
     )
 
@@ -107,6 +110,7 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
     cpus = len(_cpus())
+    others = end.gpu.foreign if begin.gpu and end.gpu else None
     return Conditions(
         own_cpus=own,
         foreign_cpus=foreign,
@@ -122,6 +126,8 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         gpu_process_bytes=gpu.process_bytes if gpu else None,
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
         gpu_slowdowns=_slowdowns(begin.gpu, end.gpu, seconds, gpu.slowdowns if gpu else ()),
+        gpu_foreign_share=None if others is None else min(1.0, sum(others.values())),
+        gpu_foreign_pids=tuple(sorted(others or ())),
         allocator_retries=0,
     )
 
@@ -217,6 +223,7 @@ class NvmlGpu:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._counted = 0
 
     def read(self) -> GpuReading:
         """Read the GPU's state; ``None`` for values that it does not give."""
@@ -233,11 +240,23 @@ class NvmlGpu:
             slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
         )
 
-    def counters(self) -> GpuCounters:
-        """Read the GPU's counters."""
+    def counters(self, own: Container[int]) -> GpuCounters:
+        """Read the GPU's counters; ``own`` are the processes of this training."""
         nvml, handle = self._nvml, self._handle
         heat = _answer(lambda: nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL).violationTime)
-        return GpuCounters(heat=None if heat is None else heat / 1e9)
+        return GpuCounters(heat=None if heat is None else heat / 1e9, foreign=self._foreign_use(own))
+
+    def _foreign_use(self, own: Container[int]) -> dict[int, float] | None:
+        since, self._counted = self._counted, time.time_ns() // 1000  # as NVML's samples are stamped
+        samples = _answer(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, since))
+        use: dict[int, list[float]] = {}
+        for sample in samples or ():
+            if sample.timeStamp > since and sample.smUtil <= 100:  # some entries are never written
+                use.setdefault(sample.pid, []).append(sample.smUtil / 100)
+        if samples is None or os.getpid() not in use.keys() | self._held().keys():
+            return None
+        count = max(map(len, use.values()), default=1)  # a process has no sample where it did nothing
+        return {pid: sum(shares) / count for pid, shares in use.items() if any(shares) and pid not in own}
 
     def used_bytes(self) -> int | None:
         """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""

@@ -99,6 +99,7 @@ COLUMNS = {
     "gpu_clock_mhz": Column("MHz", "clock of the GPU at the end"),
     "gpu_process_bytes": Column("bytes", "device memory of the process, context and libraries included"),
     "gpu_foreign_bytes": Column("bytes", "device memory that other processes hold"),
+    "gpu_foreign_share": Column("", "share of the time in which other processes computed on the GPU"),
     "gpu_slowdowns": Column("", "faults or heat that kept the clocks down; separated by semicolons"),
     "allocator_retries": Column("times", "device memory was full and the allocator had to free its cache"),
     "trial_seconds": Column("s", "wall time that the trial cost, process start included"),
@@ -137,7 +138,8 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
     values = asdict(measurement)
     step, conditions = values.pop("step_time"), values.pop("conditions")
     low, high = values.pop("ci95") or (None, None)
-    del conditions["neighbours"], conditions["named_cpus"]  # the message names them
+    for name in ("neighbours", "named_cpus", "gpu_foreign_pids"):
+        del conditions[name]  # the message names them
     window, slowest = values.pop("seconds"), measurement.slowest_rank
     del values["ranks"]
     return {

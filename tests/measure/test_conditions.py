@@ -110,16 +110,35 @@ def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
 def test_heat_counts_by_the_time_for_which_it_kept_the_clocks_down(
     heat: float | None, last: tuple[str, ...], slowdowns: tuple[str, ...]
 ) -> None:
-    before = replace(START, gpu=GpuCounters(heat=7.0))
+    before = replace(START, gpu=GpuCounters(foreign=None, heat=7.0))
     reading = GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, foreign_bytes=None, slowdowns=last)
-    later = after(4.0, gpu=GpuCounters(heat=None if heat is None else 7.0 + heat))
+    later = after(4.0, gpu=GpuCounters(foreign=None, heat=None if heat is None else 7.0 + heat))
     assert conditions_between(before, later, reading).gpu_slowdowns == slowdowns
 
 
 def test_heat_is_seen_without_a_reading_of_the_last_moment() -> None:
-    later = after(1.0, gpu=GpuCounters(heat=7.5))
-    assert conditions_between(replace(START, gpu=GpuCounters(heat=7.0)), later).gpu_slowdowns
+    later = after(1.0, gpu=GpuCounters(foreign=None, heat=7.5))
+    assert conditions_between(replace(START, gpu=GpuCounters(foreign=None, heat=7.0)), later).gpu_slowdowns
     assert not conditions_between(START, later).gpu_slowdowns
+
+
+@pytest.mark.parametrize(
+    ("foreign", "share", "words"),
+    [
+        ({123: 0.4}, 0.4, ("another process computed on the GPU for 40% of the time (pid 123)",)),
+        ({9: 0.3, 8: 0.9}, 1.0, ("other processes computed on the GPU for 100% of the time (pid 8, 9)",)),
+        ({123: 0.05}, 0.05, ()),
+        ({}, 0.0, ()),
+        (None, None, ()),
+    ],
+)
+def test_others_that_compute_on_the_gpu_disturb(
+    foreign: dict[int, float] | None, share: float | None, words: tuple[str, ...]
+) -> None:
+    later = after(1.0, gpu=GpuCounters(heat=None, foreign=foreign))
+    found = conditions_between(replace(START, gpu=GpuCounters(heat=None, foreign={5: 0.7})), later)
+    assert (found.gpu_foreign_share, found.disturbances) == (share, words)
+    assert conditions_between(START, later).gpu_foreign_share is None  # it tells of another time
 
 
 @pytest.mark.parametrize(

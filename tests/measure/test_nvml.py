@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,10 @@ def process(pid: int, used: int | None) -> Any:
     return SimpleNamespace(pid=pid, usedGpuMemory=used)
 
 
+def sample(pid: int, use: int, stamp: int = 2**62) -> Any:
+    return SimpleNamespace(pid=pid, smUtil=use, timeStamp=stamp)
+
+
 def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Put a stand-in for NVML's library in place, which no machine without a GPU has."""
     module = ModuleType("pynvml")
@@ -28,6 +33,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=9 * 2**30),
         "nvmlDeviceGetViolationStatus": lambda handle, policy: VIOLATIONS[policy],
+        "nvmlDeviceGetProcessUtilization": lambda handle, since: [],
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
         "nvmlDeviceGetClockInfo": lambda handle, kind: CLOCKS[handle],
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(1, 5), process(os.getpid(), 6 * 2**30)],
@@ -95,7 +101,53 @@ def test_the_seconds_of_heat_are_counted_and_not_those_of_a_power_cap(monkeypatc
     assert counted is not None
     assert counted.heat == 2.5
     install(monkeypatch, nvmlDeviceGetViolationStatus=failing)
-    assert opened().counters().heat is None
+    assert opened().counters(OWN).heat is None
+
+
+OWN = {os.getpid()}
+
+
+@pytest.mark.parametrize(
+    ("samples", "shown", "foreign"),
+    [
+        ([sample(os.getpid(), 50), sample(7, 40), sample(8, 0)], [], {7: 0.4}),
+        ([sample(7, 40)], [process(os.getpid(), None)], {7: 0.4}),
+        ([sample(os.getpid(), 90)] * 4 + [sample(7, 40)], [], {7: 0.1}),
+        ([sample(os.getpid(), 90), sample(7, 40, stamp=0), sample(8, 4_000_000_000)], [], {}),
+        ([], [process(os.getpid(), 5)], {}),
+        ([sample(7, 40)], [process(7, 5)], None),
+        ([], [], None),
+    ],
+    ids=["others", "idle", "now and then", "never written", "alone", "this one has another number", "hidden"],
+)
+def test_what_others_compute_is_their_share_of_the_samples_where_this_process_is_shown(
+    monkeypatch: pytest.MonkeyPatch, samples: list[Any], shown: list[Any], foreign: dict[int, float] | None
+) -> None:
+    running = {"nvmlDeviceGetComputeRunningProcesses": lambda handle: shown}
+    install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: samples, **running)
+    assert opened().counters(OWN).foreign == foreign
+
+
+def test_workers_and_other_ranks_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [sample(os.getpid(), 50), sample(os.getppid(), 40)]
+    install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: samples)
+    for job, foreign in ((None, {os.getppid(): 0.4}), (os.getppid(), {})):
+        counted = snapshot(job=job, gpu=opened()).gpu
+        assert counted is not None
+        assert counted.foreign == foreign
+
+
+def test_the_use_is_asked_for_since_the_counters_before_and_unsupported_it_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: asked.append(since))
+    gpu, begin = opened(), time.time_ns() // 1000
+    gpu.counters(OWN)
+    gpu.counters(OWN)
+    assert begin <= asked[1] <= time.time_ns() // 1000
+    install(monkeypatch, nvmlDeviceGetProcessUtilization=failing)
+    assert opened().counters(OWN).foreign is None
 
 
 @pytest.mark.parametrize(
