@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotu
 """The distribution that each reported version belongs to."""
 
 
+CPU_NAME = re.compile(r"\b(CPU|Processor|Core|Xeon|EPYC|Ryzen)\b|^aarch64 ")
+"""A text in the names of CPUs that no accelerator's name has."""
 UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63."""
 MOUNTS = (
@@ -189,7 +192,7 @@ def made_elsewhere(made_on: Mapping[str, Any], host: Host | None = None) -> list
     """Compare a config file's ``made_on`` section with this machine, or with ``host``.
 
     Returns one sentence, without subject, for each difference that matters for speed: device, CPUs, torch,
-    driver. A value that either side does not know is no difference.
+    driver. A value that either side does not know is no difference: without NVML, no GPU is known.
     """
     if not made_on:
         return []
@@ -225,12 +228,15 @@ def _same_version(one: str, other: str) -> bool:
 
 def _other_device(made_on: Mapping[str, Any], host: Host) -> str | None:
     device = made_on.get("device")
-    gpus = [gpu.name for gpu in host.gpus]
-    if not isinstance(device, str) or device in (host.cpu_model, *gpus):
+    if not isinstance(device, str):
         return None
-    is_gpu = made_on.get("driver") is not None or device.startswith("NVIDIA")
-    here = (", ".join(gpus) or "no such GPU") if is_gpu else host.cpu_model
-    return f"was made on {device}, here is {here}"
+    if made_on.get("driver") is not None or device.startswith("NVIDIA"):
+        here = [gpu.name for gpu in host.gpus]
+    else:  # it may be another vendor's, and nothing here tells of those
+        here = [host.cpu_model] if CPU_NAME.search(device) else []
+    if not here or device.partition(" MIG ")[0] in here:  # torch's name for a part of a GPU
+        return None
+    return f"was made on {device}, here is {', '.join(here)}"
 
 
 def _gpu(nvml: Any, index: int, driver: str) -> Gpu | None:

@@ -227,6 +227,13 @@ def test_gpus_are_those_that_torch_sees() -> None:
         ({}, CPU_HOST),
         ({"device": None, "cpus": None}, CPU_HOST),
         ({"colour": "red", "device": 5}, CPU_HOST),
+        (MADE_HERE | {"device": "AMD Instinct MI300X"}, CPU_HOST),
+        (MADE_HERE | {"device": "Intel(R) Arc(TM) A770 Graphics"}, GPU_HOST),
+        (MADE_HERE | {"device": "mps"}, CPU_HOST),
+        (MADE_HERE | {"device": "Tesla T4"}, CPU_HOST),
+        (MADE_HERE | {"device": H100.name}, CPU_HOST),
+        (MADE_HERE | {"device": H100.name, "driver": "570.1"}, CPU_HOST),
+        (MADE_ON_H100 | {"device": f"{H100.name} MIG 3g.40gb"}, GPU_HOST),
     ],
 )
 def test_neither_the_same_machine_nor_what_is_missing_or_unknown_is_a_difference(
@@ -236,17 +243,29 @@ def test_neither_the_same_machine_nor_what_is_missing_or_unknown_is_a_difference
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "Intel(R) Xeon(R) Platinum 8480+",
+        "13th Gen Intel(R) Core(TM) i7-13700H",
+        "AMD EPYC 7B13",
+        "AMD Ryzen 9 7950X 16-Core Processor",
+        "aarch64 0x41 0xd40",
+    ],
+)
+def test_a_cpu_is_known_by_its_name(name: str) -> None:
+    assert made_elsewhere({"device": name}, CPU_HOST) == [f"was made on {name}, here is Example CPU 9000"]
+
+
+@pytest.mark.parametrize(
     ("made_on", "host", "sentence"),
     [
         (MADE_HERE | {"torch": "2.11.0"}, CPU_HOST, "was made with torch 2.11.0, here is 2.13.0"),
         (MADE_HERE | {"cpus": 16}, CPU_HOST, "was made with 16 CPUs, here are 6"),
         (MADE_HERE | {"device": "Other CPU"}, CPU_HOST, "was made on Other CPU, here is Example CPU 9000"),
-        (
-            MADE_HERE | {"device": H100.name, "driver": "570.1"},
-            CPU_HOST,
-            f"was made on {H100.name}, here is no such GPU",
-        ),
-        (MADE_HERE | {"device": "NVIDIA T4"}, CPU_HOST, "was made on NVIDIA T4, here is no such GPU"),
+        (MADE_HERE | {"device": "Other CPU"}, GPU_HOST, "was made on Other CPU, here is Example CPU 9000"),
+        (MADE_HERE | {"device": "NVIDIA T4"}, GPU_HOST, f"was made on NVIDIA T4, here is {H100.name}"),
+        (MADE_ON_H100 | {"device": "Tesla T4"}, GPU_HOST, f"was made on Tesla T4, here is {H100.name}"),
+        (MADE_ON_H100 | {"device": "T4 MIG 1g"}, GPU_HOST, f"was made on T4 MIG 1g, here is {H100.name}"),
         (MADE_ON_H100 | {"driver": "570.1"}, GPU_HOST, "was made with driver 570.1, here is 580.95"),
         (MADE_ON_H100 | {"device": "NVIDIA T4"}, GPU_HOST, f"was made on NVIDIA T4, here is {H100.name}"),
         (

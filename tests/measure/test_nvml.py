@@ -10,6 +10,7 @@ import pytest
 
 from autotune.measure.conditions import GpuReading, NvmlGpu, open_gpu, snapshot
 
+OWN = {os.getpid()}
 UUIDS = ["GPU-bbbb", "GPU-aaaa", "MIG-dddd"]  # NVML's order; CUDA numbers the fastest first: GPU-aaaa
 VIOLATIONS = {0: SimpleNamespace(violationTime=9 * 10**9), 1: SimpleNamespace(violationTime=25 * 10**8)}
 CLOCKS = {"GPU-aaaa": 1980, "GPU-bbbb": 1410}
@@ -102,9 +103,6 @@ def test_the_seconds_of_heat_are_counted_and_not_those_of_a_power_cap(monkeypatc
     assert counted.heat == 2.5
     install(monkeypatch, nvmlDeviceGetViolationStatus=failing)
     assert opened().counters(OWN).heat is None
-
-
-OWN = {os.getpid()}
 
 
 @pytest.mark.parametrize(
