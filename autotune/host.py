@@ -21,7 +21,7 @@ DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotu
 
 
 CPU_NAME = re.compile(r"\b(CPU|Processor|Core|Xeon|EPYC|Ryzen)\b|^aarch64 ")
-"""A text in the names of CPUs that no accelerator's name has."""
+"""Words in the names of CPUs and in no accelerator's."""
 UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63."""
 MOUNTS = (
