@@ -253,6 +253,26 @@ def build_raises() -> Workload:
     raise ZeroDivisionError("their build fails")
 
 
+def build_finds_the_device_full() -> Workload:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def build_finds_no_context() -> Workload:
+    raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ...")
+
+
+def build_finds_the_device_taken() -> Workload:
+    raise torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel ...")
+
+
+def build_finds_no_memory() -> Workload:
+    raise MemoryError
+
+
+def build_finds_no_shared_memory() -> Workload:
+    raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>")
+
+
 def with_empty_dataset() -> Workload:
     return Workload(nn.Linear(1, 1), Squares(0))
 

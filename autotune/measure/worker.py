@@ -135,7 +135,8 @@ def _refusal(error: Exception) -> dict[str, Any]:
         return {"error": "usage", "message": str(error)}
     if isinstance(error, UserCodeError):
         return {"error": "user", "message": str(error), "details": error.user_traceback}
-    return {"error": "user", "message": classify(error)[1], "details": user_traceback(error)}
+    outcome, message, _ = classify(error)
+    return {"error": "user", "outcome": outcome, "message": message, "details": user_traceback(error)}
 
 
 def _load(message: dict[str, Any], blob: bytes, group: RankGroup) -> Session:

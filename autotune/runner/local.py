@@ -15,9 +15,10 @@ import psutil
 
 from autotune.config import Config
 from autotune.encoding import from_json
-from autotune.errors import UsageError, UserCodeError
+from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.runner.card import holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 from autotune.workload import ImportedWorkload, Script, WorkloadSource
@@ -34,6 +35,13 @@ LONGEST_SLEEP = 1.0
 """Seconds of the machine's sleep from which a measurement does not count."""
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
+WAYS_OUT = {
+    Outcome.DEVICE_OOM: "end what holds the accelerator's memory, or pass another --device",
+    Outcome.HOST_OOM: "end what holds the machine's memory, or load less",
+    Outcome.SHM: "allow more shared memory (/dev/shm) and open files (ulimit -n)",
+    Outcome.SUSPECT: "wait until the others have ended",
+}
+"""What to do where the machine, and not the user's code, did not allow the workload to be loaded."""
 WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
 MOST_NAMED = 3
 """Processes that are named at most."""
@@ -83,14 +91,16 @@ class ProcessRunner:
     def inspect(self, baseline: Config) -> WorkloadFacts:
         """Load the workload in a process that the baseline can be measured in, and describe it.
 
-        An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it, and
-        ``UserCodeError``.
+        An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it,
+        ``UserCodeError``, and ``NothingFeasibleError`` where there is too little memory to load it.
         """
         try:
-            reply = self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT)
+            reply = _unwrap(self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT))
         except ProcessLostError as lost:
-            raise UserCodeError(f"loading the workload: {lost}", lost.tail) from None
-        reply = _unwrap(reply)
+            message = f"loading the workload: {lost}"
+            if lost.outcome in WAYS_OUT:
+                raise NothingFeasibleError(f"{message}; {WAYS_OUT[lost.outcome]}") from None
+            raise UserCodeError(message, lost.tail) from None
         facts, self.script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
         self._on_cpu = facts.device == "cpu"
         self._key = self._session_key(baseline)
@@ -201,7 +211,13 @@ class ProcessRunner:
         begin, limit = time.monotonic(), LOAD_LIMIT
         if self._longest_load:
             limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
-        _unwrap(process.ask(message, limit, blob))
+        try:
+            _unwrap(process.ask(message, limit, blob))
+        except ProcessLostError as lost:
+            self._end_session()  # or it would be found among the holders
+            if lost.outcome in (Outcome.DEVICE_OOM, Outcome.SUSPECT) and (held := holders()):
+                raise ProcessLostError(lost.outcome, f"{lost}; {held}", lost.tail) from None
+            raise
         self._longest_load = max(self._longest_load, time.monotonic() - begin)
         return process
 
@@ -267,11 +283,14 @@ def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[
 
 
 def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply, or raise the error that it carries."""
+    """Return a reply, or raise the error that it carries; ``ProcessLostError`` where it was not the user's."""
     if reply.get("error") == "usage":
         raise UsageError(reply["message"])
     if reply.get("error") == "user":
-        raise UserCodeError(reply["message"], reply.get("details", ""))
+        outcome, details = Outcome(reply.get("outcome", Outcome.USER_ERROR)), reply.get("details", "")
+        if outcome is not Outcome.USER_ERROR:
+            raise ProcessLostError(outcome, reply["message"], details)
+        raise UserCodeError(reply["message"], details)
     return reply
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import autotune
 from autotune.config import Config
-from autotune.errors import UsageError, UserCodeError
+from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.subreaper import OOM_SCORE
 from autotune.records import Attempt, Measurement, Outcome, Part, Request, StepTime
@@ -275,6 +275,30 @@ def test_a_workload_that_cannot_be_looked_at_is_an_error(name: str, error: type[
     with runner_of(name) as runner, pytest.raises(error, match=message) as caught:
         runner.inspect(Config())
     assert OURS not in getattr(caught.value, "user_traceback", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "message"),
+    [
+        ("build_finds_the_device_full", Outcome.DEVICE_OOM, "CUDA out of memory.*; end what holds the accelerator's"),
+        ("build_finds_no_context", Outcome.DEVICE_OOM, "CUDA error: out of memory; .*or pass another --device"),
+        (
+            "build_finds_the_device_taken",
+            Outcome.SUSPECT,
+            "busy or unavailable: another process has it",
+        ),
+        ("build_finds_no_memory", Outcome.HOST_OOM, "MemoryError; .*or load less"),
+        ("build_finds_no_shared_memory", Outcome.SHM, "unable to allocate shared memory.*; allow more"),
+    ],
+)
+def test_what_the_machine_refuses_while_loading_is_not_the_users_fault(
+    name: str, outcome: Outcome, message: str
+) -> None:
+    with runner_of(name) as runner:
+        attempt = runner.measure(SOUND, QUICK)
+        assert (attempt.outcome, attempt.measurement) == (outcome, None)
+        with pytest.raises(NothingFeasibleError, match=f"loading the workload: .*{message}"):
+            runner.inspect(SOUND)
 
 
 def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[psutil.Process]]) -> None:
