@@ -5,10 +5,13 @@ What is broken breaks only where ``OMP_NUM_THREADS`` is 2, so that another confi
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import os
 import signal
 import sys
+import tempfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +33,7 @@ SAMPLE_SECONDS = 0.02
 STEP_SECONDS = 0.03
 BAD_INDEX = 3
 FOREVER = 3600.0
+KEPT: list[object] = []
 
 not_callable = 3
 
@@ -144,6 +148,17 @@ def telling(number: Callable[[], float]) -> Workload:
 
 def telling_process() -> Workload:
     return telling(os.getpid)
+
+
+def telling_parent_and_waiting_at_exit() -> Workload:
+    """Has a temporary folder, too."""
+    atexit.register(time.sleep, FOREVER)
+    KEPT.append(tempfile.TemporaryDirectory(prefix="of-workload-"))
+    return telling(os.getppid)
+
+
+def telling_frozen() -> Workload:
+    return telling(gc.get_freeze_count)
 
 
 def telling_threads() -> Workload:

@@ -8,6 +8,7 @@ pickled bytes may follow ``load``. ``open`` begins a session of one or several r
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import warnings
@@ -60,6 +61,7 @@ def _serve_sessions(channel: Channel) -> None:
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
         if ranks > 1:
             import_parallel()
+        gc.freeze()  # no collection in a session goes through all that was imported
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
             session = os.fork()

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -139,6 +140,18 @@ def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> 
         for threads in (1, 3):
             assert loss(runner.measure(Config(batch_size=8, intra_op_threads=threads), QUICK)) == 11 * threads
     assert dict(os.environ) == before
+
+
+def test_what_the_users_code_does_at_exit_delays_nothing_but_temporary_folders_are_removed() -> None:
+    with runner_of("telling_parent_and_waiting_at_exit") as runner:
+        parents = [loss(runner.measure(SOUND, FRESH)) for _ in range(2)]
+    assert parents[0] == parents[1]  # a session that does not end is killed with its parent
+    assert list(Path(tempfile.gettempdir()).glob("of-workload-*")) == []
+
+
+def test_what_was_imported_before_a_session_costs_its_collections_nothing() -> None:
+    with runner_of("telling_frozen") as runner:
+        assert loss(runner.measure(SOUND, QUICK)) > 50_000
 
 
 def test_on_a_cpu_only_threads_workers_and_freshness_ask_for_a_new_process() -> None:
