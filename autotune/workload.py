@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ class ImportedWorkload:
 class PickledWorkload:
     """Live objects, pickled by value where they come from ``__main__``."""
 
-    blob: bytes
+    blob: bytes | mmap
     """The ``Workload`` as bytes of cloudpickle."""
     path: tuple[str, ...]
     """The caller's ``sys.path``."""

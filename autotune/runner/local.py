@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import psutil
 
@@ -21,7 +23,7 @@ from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.runner.card import holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
-from autotune.workload import ImportedWorkload, Script, WorkloadSource
+from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
 
 LOAD_LIMIT = 300.0
 """Seconds in which a workload must have been built for the first time."""
@@ -78,6 +80,7 @@ class ProcessRunner:
         self._patience = patience
         self._on_wait = on_wait
         self._oversubscribe_ranks = oversubscribe_ranks
+        self._pickled: IO[bytes] | None = None
         self._locks: list[DeviceLock] = []
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
@@ -153,6 +156,9 @@ class ProcessRunner:
         finally:
             while self._locks:
                 self._locks.pop().free()
+            if self._pickled is not None:
+                self._pickled.close()
+                self._pickled = None
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         config = self._as_asked(config, request)
@@ -199,12 +205,12 @@ class ProcessRunner:
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
         threads = _threads(config)
-        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config))
+        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._workload())
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()
         _unwrap(process.open(config.ranks))
-        message, blob = _load_message(self._source, self._device, config)
+        message = _load_message(self._source, self._device, config)
         if isinstance(self._source, Script):
             known = self.script or {"site": None, "device": None}
             message["script"] |= {name: known[name] for name in ("site", "device")}
@@ -212,7 +218,7 @@ class ProcessRunner:
         if self._longest_load:
             limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
         try:
-            _unwrap(process.ask(message, limit, blob))
+            _unwrap(process.ask(message, limit))
         except ProcessLostError as lost:
             self._end_session()  # or it would be found among the holders
             if lost.outcome in (Outcome.DEVICE_OOM, Outcome.SUSPECT) and (held := holders()):
@@ -220,6 +226,18 @@ class ProcessRunner:
             raise
         self._longest_load = max(self._longest_load, time.monotonic() - begin)
         return process
+
+    def _workload(self) -> int | None:
+        """Return the descriptor of a file with the pickled workload, which nobody can write to; ``None`` without."""
+        if isinstance(self._source, PickledWorkload) and self._pickled is None:
+            try:
+                with tempfile.NamedTemporaryFile(prefix="autotune-") as file:
+                    file.write(self._source.blob)
+                    file.flush()
+                    self._pickled = Path(file.name).open("rb")  # noqa: SIM115  # until the tuner has ended
+            except OSError as error:
+                raise UsageError(f"the workload cannot be copied to {tempfile.gettempdir()}: {error}") from None
+        return None if self._pickled is None else self._pickled.fileno()
 
     def _end_session(self) -> None:
         """End the session; a process that does not close it in time is killed with everything it has started."""
@@ -264,22 +282,19 @@ def _needs_plain_model(config: Config, request: Request | None) -> bool:
     return bool(config.options) and request is not None and request.part == "numerics"
 
 
-def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[dict[str, Any], bytes]:
+def _load_message(source: WorkloadSource, device: str, config: Config) -> dict[str, Any]:
     if isinstance(source, Script):
         script = {"path": source.path, "arguments": source.arguments, "allow_writes": source.allow_writes}
-        return {"op": "load", "script": script, "config": config.to_document()}, b""
-    blob = b"" if isinstance(source, ImportedWorkload) else source.blob
-    message = {
+        return {"op": "load", "script": script, "config": config.to_document()}
+    return {
         "op": "load",
         "model": source.model if isinstance(source, ImportedWorkload) else None,
         "dataset": source.dataset if isinstance(source, ImportedWorkload) else None,
         "path": source.path,
         "settings": {} if isinstance(source, ImportedWorkload) else source.settings,
-        "blob_bytes": len(blob),
         "device": device,
         "config": config.to_document(),
     }
-    return message, blob
 
 
 def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:

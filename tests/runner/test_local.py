@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from torch import nn
 
 import autotune
 from autotune.config import Config
@@ -23,7 +25,8 @@ from autotune.records import Attempt, Measurement, Outcome, Part, Request, StepT
 from autotune.runner.descendants import MARK
 from autotune.runner.local import ProcessRunner
 from autotune.runner.protocol import Channel
-from autotune.workload import describe
+from autotune.workload import Workload, describe
+from tests.datasets import Squares
 from tests.processes import PATIENCE, are_gone
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
@@ -147,6 +150,26 @@ def test_what_the_users_code_does_at_exit_delays_nothing_but_temporary_folders_a
         parents = [loss(runner.measure(SOUND, FRESH)) for _ in range(2)]
     assert parents[0] == parents[1]  # a session that does not end is killed with its parent
     assert list(Path(tempfile.gettempdir()).glob("of-workload-*")) == []
+
+
+MIB = 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts what a process writes")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_live_objects_are_copied_once_for_all_sessions(ranks: int) -> None:
+    model = nn.Linear(1, 1)
+    model.register_buffer("large", torch.zeros(8 * MIB))
+    live = Workload(model, Squares(256), training_step=lambda model, batch: model(batch[0]).sum())
+    config = replace(SOUND, ranks=ranks)
+    written = []
+    with ProcessRunner(describe(live), "cpu", oversubscribe_ranks=True) as runner:
+        for _ in range(2):
+            before = psutil.Process().io_counters().write_chars
+            assert measured(runner.measure(config, FRESH)).steps > 0
+            written.append(psutil.Process().io_counters().write_chars - before)
+    assert written[0] >= 32 * MIB
+    assert written[1] < MIB
 
 
 def test_what_was_imported_before_a_session_costs_its_collections_nothing() -> None:
@@ -326,8 +349,8 @@ def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[p
 
 def test_each_reply_has_the_number_of_its_request() -> None:
     load = {
-        "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
-        "device": "cpu", "config": Config().to_document(),
+        "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "device": "cpu",
+        "config": Config().to_document(),
     }  # fmt: skip
     requests = ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})
     ours, theirs = Channel.pair()
