@@ -145,15 +145,17 @@ def _refusal(error: Exception) -> dict[str, Any]:
 def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
     if message.get("script"):
         return _load_script(message, group)
-    path = tuple(message["path"])
-    source: ImportedWorkload | PickledWorkload
-    if message["model"] is None:
-        blob = mmap.mmap(pickled[0], 0, access=mmap.ACCESS_READ)
-        source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
-    else:
-        source = ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path)
     Config.from_document(message["config"]).apply_threads()
-    return Session(load(source), message["device"], group)
+    path = tuple(message["path"])
+    if message["model"] is not None:  # the device comes last: an imported module may say which are visible
+        workload = load(ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path))
+        return Session(workload, message["device"], group)
+    from autotune.measure.device import open_device
+
+    device = open_device(message["device"], group)
+    blob = mmap.mmap(pickled[0], 0, access=mmap.ACCESS_READ)
+    source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
+    return Session(load(source, device.torch_device), device, group)
 
 
 def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
