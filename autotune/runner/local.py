@@ -114,10 +114,18 @@ class ProcessRunner:
         return facts
 
     def _take(self, *devices: str) -> None:
-        """Wait until no other tuner uses any of these devices, and keep them; always in the same order."""
+        """Wait until no other tuner uses any of these devices, and keep them; always in the same order.
+
+        Who waits has no session open, and so holds no memory of the device.
+        """
+
+        def begin_to_wait(holder: str) -> None:
+            self._end_session()
+            self._on_wait(WAITING.format(holder=holder))
+
         for device in sorted(devices):
             lock = DeviceLock(device)
-            lock.take(self._patience, lambda holder: self._on_wait(WAITING.format(holder=holder)))
+            lock.take(self._patience, begin_to_wait)
             self._locks.append(lock)
 
     def measure(self, config: Config, request: Request) -> Attempt:
