@@ -10,9 +10,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from io import BytesIO
+from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +87,7 @@ class ImportedWorkload:
 class PickledWorkload:
     """Live objects, pickled by value where they come from ``__main__``."""
 
-    blob: bytes
+    blob: bytes | mmap
     """The ``Workload`` as bytes of cloudpickle."""
     path: tuple[str, ...]
     """The caller's ``sys.path``."""
@@ -150,8 +152,8 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
         ) from None
 
 
-def load(source: ImportedWorkload | PickledWorkload) -> Workload:
-    """Import or unpickle the workload; runs in the child.
+def load(source: ImportedWorkload | PickledWorkload, device: torch.device | str = "cpu") -> Workload:
+    """Import or unpickle the workload; runs in the child. What was pickled on any accelerator comes on ``device``.
 
     Raises ``UsageError`` for a reference that leads nowhere; what the user's code raises passes through.
     """
@@ -160,7 +162,8 @@ def load(source: ImportedWorkload | PickledWorkload) -> Workload:
         import cloudpickle
 
         set_settings(source.settings)
-        return _checked(cloudpickle.loads(source.blob), "the workload")
+        with _accelerators_as(device):
+            return _checked(cloudpickle.loads(source.blob), "the workload")
     workload = _assemble(resolve("--model", source.model), source)
     if source.dataset is None:
         return _checked(workload, source.model)
@@ -169,6 +172,25 @@ def load(source: ImportedWorkload | PickledWorkload) -> Workload:
     if callable(dataset) and not is_made:
         dataset = dataset()
     return _checked(replace(workload, dataset=dataset), source.model, source.dataset)
+
+
+@contextmanager
+def _accelerators_as(device: torch.device | str) -> Iterator[None]:
+    """Restore pickled storages of accelerators on one device, not each on the one that it was on."""
+    import torch
+
+    module: Any = torch.storage
+    usual = module._load_from_bytes
+
+    def restore(storage: Any, location: str) -> Any:
+        is_plain = location in ("cpu", "meta")
+        return None if is_plain else torch.serialization.default_restore_location(storage, str(device))
+
+    module._load_from_bytes = lambda content: torch.load(BytesIO(content), restore, weights_only=False)
+    try:
+        yield
+    finally:
+        module._load_from_bytes = usual
 
 
 def _assemble(target: Any, source: ImportedWorkload) -> Workload:

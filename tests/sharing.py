@@ -52,8 +52,10 @@ def key_of(thread_environment: Mapping[str, str]) -> Key:
     return os.getcwd(), *sorted((own | dict(thread_environment)).items())
 
 
-def shared(thread_environment: Mapping[str, str]) -> Shared:
-    """Return a process that is idle, or a new one."""
+def shared(thread_environment: Mapping[str, str], workload: int | None = None) -> MeasuringProcess:
+    """Return a process that is idle, or a new one; one that holds a pickled workload is its runner's alone."""
+    if workload is not None:
+        return MeasuringProcess(thread_environment, workload)
     found = IDLE.pop(key_of(thread_environment), None)
     return found or Shared(thread_environment)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 import autotune
@@ -28,8 +29,6 @@ from tests.processes import ROOT, are_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import psutil
 
 pytestmark = pytest.mark.machine
 
@@ -73,13 +72,61 @@ def test_where_workers_cannot_be_started_zero_workers_are_tuned(monkeypatch: pyt
     assert result.samples_per_second > 0
 
 
-def test_an_accelerator_is_held_from_the_first_look_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_accelerator(record: type[Any], values: object) -> Any:
+@pytest.fixture
+def on_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workloads are said to be on an accelerator, which no other test knows."""
+
+    def facts(record: type[Any], values: object) -> Any:
         found = from_json(record, values)
         return replace(found, device="cuda:0", device_uuid="GPU-7") if record is WorkloadFacts else found
 
     monkeypatch.setattr("autotune.runner.device_lock.SHARED_FOLDER", tmp_path)
-    monkeypatch.setattr("autotune.runner.local.from_json", on_accelerator)
+    monkeypatch.setattr("autotune.runner.local.from_json", facts)
+
+
+@pytest.mark.usefixtures("on_accelerator")
+def test_a_tuner_that_waits_for_an_accelerator_has_no_session_on_it() -> None:
+    lock = DeviceLock("GPU-7")
+    lock.take(0, print)
+    sessions = []
+
+    def look_and_free(holder: str) -> None:
+        sessions.extend(each.children() for each in psutil.Process().children())
+        lock.free()
+
+    with ProcessRunner(describe("tests.workloads:small"), "cpu", on_wait=look_and_free) as runner:
+        runner.inspect(SOUND)
+        assert sessions  # at least one process that imports, and forks nothing
+        assert not any(sessions)
+        assert runner.measure(SOUND, Request(seconds=0.2, time_limit=60)).measurement is not None
+
+
+class Filled:
+    """A GPU that still holds a gibibyte at the next ``looks``."""
+
+    looks = 0
+
+    def used_bytes(self) -> int:
+        self.looks = max(0, self.looks - 1)
+        return 2**30 if self.looks else 0
+
+
+@pytest.mark.usefixtures("on_accelerator")
+def test_after_a_killed_session_its_memory_comes_back_before_the_next_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, request = Filled(), Request(seconds=0.2, time_limit=60)
+    monkeypatch.setattr("autotune.runner.local.open_gpu", {"GPU-7": gpu}.get)
+    with ProcessRunner(describe("tests.workloads:killed"), "cpu") as runner:
+        runner.inspect(SOUND)
+        assert runner.measure(replace(SOUND, intra_op_threads=2), request).outcome is Outcome.HOST_OOM
+        gpu.looks = 4
+        assert runner.measure(SOUND, request).found
+    assert gpu.looks == 0
+
+
+@pytest.mark.usefixtures("on_accelerator")
+def test_an_accelerator_is_held_from_the_first_look_to_the_end() -> None:
     told: list[str] = []
     with ProcessRunner(describe("tests.workloads:small"), "cpu") as runner:
         runner.inspect(SOUND)

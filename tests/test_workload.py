@@ -287,6 +287,27 @@ def test_live_objects_arrive_as_copies() -> None:
     assert isinstance(roundtrip(Workload(nn.Linear(1, 1), CountingUp(3))).dataset, CountingUp)  # it has no length
 
 
+def test_what_was_pickled_on_another_device_comes_on_the_sessions_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 1)
+    model.register_buffer("nowhere", torch.zeros(3, device="meta"))
+    usual = torch.serialization._package_registry
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "_package_registry", list(usual))
+        torch.serialization.register_package(
+            0, lambda storage: "cuda:7" if storage.device.type == "cpu" else None, lambda storage, location: None
+        )
+        source = describe(Workload(model, Squares()))
+    assert isinstance(source, PickledWorkload)
+    with pytest.raises(RuntimeError, match="on a CUDA device"):
+        pickle.loads(bytes(source.blob))
+    there = load(source, "cpu")
+    assert {name: value.device.type for name, value in there.model.state_dict().items()} == {
+        "weight": "cpu", "bias": "cpu", "nowhere": "meta"
+    }  # fmt: skip
+    assert torch.equal(there.model.get_parameter("weight"), model.weight)
+    assert {value.device.type for value in load(source, "meta").model.parameters()} == {"meta"}
+
+
 def test_an_optimizer_arrives_bound_to_the_model_that_arrives() -> None:
     model = nn.Linear(2, 1)
     there = roundtrip(Workload(model, Squares(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1)))

@@ -5,10 +5,13 @@ What is broken breaks only where ``OMP_NUM_THREADS`` is 2, so that another confi
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import os
 import signal
 import sys
+import tempfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +33,7 @@ SAMPLE_SECONDS = 0.02
 STEP_SECONDS = 0.03
 BAD_INDEX = 3
 FOREVER = 3600.0
+KEPT: list[object] = []
 
 not_callable = 3
 
@@ -146,6 +150,17 @@ def telling_process() -> Workload:
     return telling(os.getpid)
 
 
+def telling_parent_and_waiting_at_exit() -> Workload:
+    """Has a temporary folder, too."""
+    atexit.register(time.sleep, FOREVER)
+    KEPT.append(tempfile.TemporaryDirectory(prefix="of-workload-"))
+    return telling(os.getppid)
+
+
+def telling_frozen() -> Workload:
+    return telling(gc.get_freeze_count)
+
+
 def telling_threads() -> Workload:
     """10 times the thread count in the environment that the process was started with, plus torch's."""
 
@@ -251,6 +266,26 @@ def collate_raises_in_worker() -> Workload:
 
 def build_raises() -> Workload:
     raise ZeroDivisionError("their build fails")
+
+
+def build_finds_the_device_full() -> Workload:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def build_finds_no_context() -> Workload:
+    raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ...")
+
+
+def build_finds_the_device_taken() -> Workload:
+    raise torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel ...")
+
+
+def build_finds_no_memory() -> Workload:
+    raise MemoryError
+
+
+def build_finds_no_shared_memory() -> Workload:
+    raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>")
 
 
 def with_empty_dataset() -> Workload:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn
 
+from autotune.measure.failures import classify
 from autotune.measure.rank_group import FOR_EVER, Board, RankGroup
 from autotune.measure.subreaper import end_at_once, prepare_session
 from autotune.runner.descendants import MARK
@@ -135,8 +136,9 @@ def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callabl
     except SystemExit as end:
         reply = {"error": "user", "message": f"the user's code ended the process ({end})"}
     except BaseException as error:
-        message = f"rank {rank}: {type(error).__name__}: {error}"
-        reply = {"error": "user", "message": message, "details": traceback.format_exc()}
+        outcome, message, _ = classify(error)
+        details = traceback.format_exc()
+        reply = {"error": "user", "outcome": outcome, "message": f"rank {rank}: {message}", "details": details}
     _file_of(rank, folder).write_text(json.dumps(reply), encoding="utf-8")
     return 1
 

@@ -18,6 +18,7 @@ from autotune.records import Attempt, Measurement, Outcome, Request
 from autotune.workload import Workload
 
 if TYPE_CHECKING:
+    from autotune.measure.device import Device
     from autotune.measure.script import ScriptLoop
 
 UNUSED = (
@@ -33,14 +34,14 @@ class Session:
     """
 
     def __init__(
-        self, workload: Workload, device: str, group: RankGroup = ALONE, script: ScriptLoop | None = None
+        self, workload: Workload, device: str | Device, group: RankGroup = ALONE, script: ScriptLoop | None = None
     ) -> None:
         from autotune.measure.device import open_device
 
         self._script = script
         self._whole, self._workload = workload, share_of(workload, group)
         self._group = group
-        self._device = open_device(device, group)
+        self._device = open_device(device, group) if isinstance(device, str) else device
         self._options: tuple[str, ...] = ()
         """The options on the model; they stay."""
         self._is_parallel = False

@@ -6,16 +6,16 @@ a session's processes end with the tuner's own ``stop``, and stay where the tune
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import faulthandler
-import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
+import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from autotune.runner.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
 
@@ -69,8 +69,15 @@ def end_of(session: int) -> int:
 
 
 def end_at_once(code: int = 0) -> NoReturn:
-    """End this process in order, without unloading its imports: in a fork they alone take a second."""
-    atexit._run_exitfuncs()
+    """End this process in order, without unloading its imports: in a fork they alone take a second.
+
+    Loader workers are ended and temporary folders removed. The exit handlers of other code, which may wait for
+    compilers or uploads, are not called.
+    """
+    workers, folders = cast(Any, multiprocessing.util), cast(Any, weakref.finalize)
+    for leave in (workers._exit_function, folders._exitfunc):
+        with suppress(Exception):
+            leave()
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -1,13 +1,16 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
-Answers the requests that come through the socket whose number is its argument, by ``autotune.runner.protocol``;
-pickled bytes may follow ``load``. ``open`` begins a session of one or several ranks, ``load``, ``inspect`` and
-``measure`` are for it, ``close`` ends it. The end of a session is told with the number of its ``open``.
+Answers the requests that come through the socket whose number is its first argument, by
+``autotune.runner.protocol``. A second one is the number of a file with a pickled workload. ``open`` begins a session of
+one or several ranks, ``load``, ``inspect`` and ``measure`` are for it, ``close`` ends it. The end of a session is told
+with the number of its ``open``.
 """
 
 from __future__ import annotations
 
 import fcntl
+import gc
+import mmap
 import os
 import sys
 import warnings
@@ -29,7 +32,7 @@ from autotune.runner.protocol import Channel
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, load
 
 HIGH = (500, 200, 100)
-"""First numbers for the conversation's descriptor, as high as the system allows: code that closes or writes to foreign
+"""First numbers for inherited descriptors, as high as the system allows: code that closes or writes to foreign
 descriptors begins low."""
 
 
@@ -40,11 +43,12 @@ def main() -> None:
     """
     become_subreaper()
     with suppress(EOFError, ConnectionError):
-        _serve_sessions(Channel(_move(int(sys.argv[1]))))
+        channel, *pickled = [_move(int(number)) for number in sys.argv[1:]]
+        _serve_sessions(Channel(channel), pickled)
     remove_scratch(os.environ.get(MARK))  # nothing is left where the tuner has ended without a word
 
 
-def _serve_sessions(channel: Channel) -> None:
+def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
     while True:
         number, message = channel.receive()
         if message["op"] != "open":  # for a session that has ended meanwhile, as the tuner has been told
@@ -52,7 +56,7 @@ def _serve_sessions(channel: Channel) -> None:
         ranks = message.get("ranks", 1)
         if not sys.platform.startswith("linux"):
             prepare_session()
-            _serve(channel, number, ALONE)
+            _serve(channel, number, ALONE, pickled)
             channel.send(number, {"closed": 0})
             return
         import torch
@@ -60,37 +64,38 @@ def _serve_sessions(channel: Channel) -> None:
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
         if ranks > 1:
             import_parallel()
+        gc.freeze()  # no collection in a session goes through all that was imported
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
             session = os.fork()
         if session == 0:
             prepare_session()
             if ranks == 1:
-                _serve(channel, number, ALONE)
+                _serve(channel, number, ALONE, pickled)
             else:
-                _serve_ranks(channel, number, ranks)
+                _serve_ranks(channel, number, ranks, pickled)
             end_at_once()
         channel.send(number, {"closed": end_of(session)})
 
 
-def _serve_ranks(channel: Channel, number: int, ranks: int) -> None:
+def _serve_ranks(channel: Channel, number: int, ranks: int, pickled: list[int]) -> None:
     """Answer the requests of one session in several ranks; once one has failed, wait for the session's end."""
-    failure = run_ranks(ranks, lambda group: _serve(channel, number, group))
+    failure = run_ranks(ranks, lambda group: _serve(channel, number, group, pickled))
     if failure is not None:
         channel.send(number, {"failed": failure})
         while channel.receive()[1]["op"] != "close":
             pass
 
 
-def _serve(channel: Channel, number: int, group: RankGroup) -> None:
+def _serve(channel: Channel, number: int, group: RankGroup, pickled: list[int]) -> None:
     """Answer the requests of the session that request ``number`` opens; of several ranks the first replies for all."""
     if group.leads:
         channel.send(number, {"opened": True})
     session: Session | None = None
-    for number, message, blob in _messages(channel, group):
+    for number, message in _messages(channel, group):
         try:
             if message["op"] == "load":
-                session = _load(message, blob, group)
+                session = _load(message, group, pickled)
                 reply: dict[str, Any] = {"loaded": all(group.gather(True))}
             elif session is None:
                 raise UsageError("load a workload first")
@@ -109,24 +114,22 @@ def _serve(channel: Channel, number: int, group: RankGroup) -> None:
             channel.send(number, reply)
 
 
-def _messages(channel: Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any], bytes]]:
-    """Yield the requests up to the session's end, in every rank; bytes may belong to one."""
+def _messages(channel: Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the requests up to the session's end, in every rank."""
     while True:
         request = group.tell(_next_request(channel) if group.leads else None)
         assert request is not None
-        number, message, blob = request
-        if message["op"] == "close":
+        if request[1]["op"] == "close":
             return
-        yield number, message, blob
+        yield request
 
 
-def _next_request(channel: Channel) -> tuple[int, dict[str, Any], bytes]:
-    """Return the next request, with the bytes that belong to it; ``close`` where the tuner has ended."""
+def _next_request(channel: Channel) -> tuple[int, dict[str, Any]]:
+    """Return the next request; ``close`` where the tuner has ended."""
     try:
-        number, message = channel.receive()
-        return number, message, channel.receive_bytes() if message.get("blob_bytes") else b""
+        return channel.receive()
     except (EOFError, ConnectionError):
-        return 0, {"op": "close"}, b""
+        return 0, {"op": "close"}
 
 
 def _refusal(error: Exception) -> dict[str, Any]:
@@ -135,20 +138,24 @@ def _refusal(error: Exception) -> dict[str, Any]:
         return {"error": "usage", "message": str(error)}
     if isinstance(error, UserCodeError):
         return {"error": "user", "message": str(error), "details": error.user_traceback}
-    return {"error": "user", "message": classify(error)[1], "details": user_traceback(error)}
+    outcome, message, _ = classify(error)
+    return {"error": "user", "outcome": outcome, "message": message, "details": user_traceback(error)}
 
 
-def _load(message: dict[str, Any], blob: bytes, group: RankGroup) -> Session:
+def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
     if message.get("script"):
         return _load_script(message, group)
-    path = tuple(message["path"])
-    source: ImportedWorkload | PickledWorkload
-    if message["model"] is None:
-        source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
-    else:
-        source = ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path)
     Config.from_document(message["config"]).apply_threads()
-    return Session(load(source), message["device"], group)
+    path = tuple(message["path"])
+    if message["model"] is not None:  # the device comes last: an imported module may say which are visible
+        workload = load(ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path))
+        return Session(workload, message["device"], group)
+    from autotune.measure.device import open_device
+
+    device = open_device(message["device"], group)
+    blob = mmap.mmap(pickled[0], 0, access=mmap.ACCESS_READ)
+    source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
+    return Session(load(source, device.torch_device), device, group)
 
 
 def _load_script(message: dict[str, Any], group: RankGroup) -> Session:

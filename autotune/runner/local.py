@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import psutil
 
 from autotune.config import Config
 from autotune.encoding import from_json
-from autotune.errors import UsageError, UserCodeError
+from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
+from autotune.measure.conditions import open_gpu
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.runner.card import Cards, Gpu, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
-from autotune.workload import ImportedWorkload, Script, WorkloadSource
+from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
 
 LOAD_LIMIT = 300.0
 """Seconds in which a workload must have been built for the first time."""
@@ -34,6 +38,13 @@ LONGEST_SLEEP = 1.0
 """Seconds of the machine's sleep from which a measurement does not count."""
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
+WAYS_OUT = {
+    Outcome.DEVICE_OOM: "end what holds the accelerator's memory, or pass another --device",
+    Outcome.HOST_OOM: "end what holds the machine's memory, or load less",
+    Outcome.SHM: "allow more shared memory (/dev/shm) and open files (ulimit -n)",
+    Outcome.SUSPECT: "wait until the others have ended",
+}
+"""What to do where the machine, and not the user's code, did not allow the workload to be loaded."""
 WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
 MOST_NAMED = 3
 """Processes that are named at most."""
@@ -70,7 +81,9 @@ class ProcessRunner:
         self._patience = patience
         self._on_wait = on_wait
         self._oversubscribe_ranks = oversubscribe_ranks
+        self._pickled: IO[bytes] | None = None
         self._locks: list[DeviceLock] = []
+        self._cards = Cards()
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
         self._session: MeasuringProcess | None = None
@@ -83,28 +96,40 @@ class ProcessRunner:
     def inspect(self, baseline: Config) -> WorkloadFacts:
         """Load the workload in a process that the baseline can be measured in, and describe it.
 
-        An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it, and
-        ``UserCodeError``.
+        An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it,
+        ``UserCodeError``, and ``NothingFeasibleError`` where there is too little memory to load it.
         """
         try:
-            reply = self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT)
+            reply = _unwrap(self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT))
         except ProcessLostError as lost:
-            raise UserCodeError(f"loading the workload: {lost}", lost.tail) from None
-        reply = _unwrap(reply)
+            message = f"loading the workload: {lost}"
+            if lost.outcome in WAYS_OUT:
+                raise NothingFeasibleError(f"{message}; {WAYS_OUT[lost.outcome]}") from None
+            raise UserCodeError(message, lost.tail) from None
         facts, self.script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
         self._on_cpu = facts.device == "cpu"
         self._key = self._session_key(baseline)
         if self.script is not None:
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
         if not self._on_cpu and not self._locks:
+            opened: Iterable[Any] = map(open_gpu, (facts.device_uuid, *facts.other_devices))
+            self._cards = Cards([gpu for gpu in opened if isinstance(gpu, Gpu)])
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
 
     def _take(self, *devices: str) -> None:
-        """Wait until no other tuner uses any of these devices, and keep them; always in the same order."""
+        """Wait until no other tuner uses any of these devices, and keep them; always in the same order.
+
+        Who waits has no session open, and so holds no memory of the device.
+        """
+
+        def begin_to_wait(holder: str) -> None:
+            self._end_session()
+            self._on_wait(WAITING.format(holder=holder))
+
         for device in sorted(devices):
             lock = DeviceLock(device)
-            lock.take(self._patience, lambda holder: self._on_wait(WAITING.format(holder=holder)))
+            lock.take(self._patience, begin_to_wait)
             self._locks.append(lock)
 
     def measure(self, config: Config, request: Request) -> Attempt:
@@ -143,6 +168,10 @@ class ProcessRunner:
         finally:
             while self._locks:
                 self._locks.pop().free()
+            if self._pickled is not None:
+                self._pickled.close()
+                self._pickled = None
+            self._cards = Cards()
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         config = self._as_asked(config, request)
@@ -189,27 +218,47 @@ class ProcessRunner:
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
         threads = _threads(config)
-        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config))
+        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._workload())
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()
+        self._cards.prepare()
         _unwrap(process.open(config.ranks))
-        message, blob = _load_message(self._source, self._device, config)
+        message = _load_message(self._source, self._device, config)
         if isinstance(self._source, Script):
             known = self.script or {"site": None, "device": None}
             message["script"] |= {name: known[name] for name in ("site", "device")}
         begin, limit = time.monotonic(), LOAD_LIMIT
         if self._longest_load:
             limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
-        _unwrap(process.ask(message, limit, blob))
+        try:
+            _unwrap(process.ask(message, limit))
+        except ProcessLostError as lost:
+            self._end_session()  # or it would be found among the holders
+            if lost.outcome in (Outcome.DEVICE_OOM, Outcome.SUSPECT) and (held := holders()):
+                raise ProcessLostError(lost.outcome, f"{lost}; {held}", lost.tail) from None
+            raise
         self._longest_load = max(self._longest_load, time.monotonic() - begin)
         return process
+
+    def _workload(self) -> int | None:
+        """Return the descriptor of a file with the pickled workload, which nobody can write to; ``None`` without."""
+        if isinstance(self._source, PickledWorkload) and self._pickled is None:
+            try:
+                with tempfile.NamedTemporaryFile(prefix="autotune-") as file:
+                    file.write(self._source.blob)
+                    file.flush()
+                    self._pickled = Path(file.name).open("rb")  # noqa: SIM115  # until the tuner has ended
+            except OSError as error:
+                raise UsageError(f"the workload cannot be copied to {tempfile.gettempdir()}: {error}") from None
+        return None if self._pickled is None else self._pickled.fileno()
 
     def _end_session(self) -> None:
         """End the session; a process that does not close it in time is killed with everything it has started."""
         session, self._session, self._key = self._session, None, None
         if session is not None and not session.close():
             session.stop()
+            self._cards.is_spoilt = True
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
 
 
@@ -248,30 +297,30 @@ def _needs_plain_model(config: Config, request: Request | None) -> bool:
     return bool(config.options) and request is not None and request.part == "numerics"
 
 
-def _load_message(source: WorkloadSource, device: str, config: Config) -> tuple[dict[str, Any], bytes]:
+def _load_message(source: WorkloadSource, device: str, config: Config) -> dict[str, Any]:
     if isinstance(source, Script):
         script = {"path": source.path, "arguments": source.arguments, "allow_writes": source.allow_writes}
-        return {"op": "load", "script": script, "config": config.to_document()}, b""
-    blob = b"" if isinstance(source, ImportedWorkload) else source.blob
-    message = {
+        return {"op": "load", "script": script, "config": config.to_document()}
+    return {
         "op": "load",
         "model": source.model if isinstance(source, ImportedWorkload) else None,
         "dataset": source.dataset if isinstance(source, ImportedWorkload) else None,
         "path": source.path,
         "settings": {} if isinstance(source, ImportedWorkload) else source.settings,
-        "blob_bytes": len(blob),
         "device": device,
         "config": config.to_document(),
     }
-    return message, blob
 
 
 def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply, or raise the error that it carries."""
+    """Return a reply, or raise the error that it carries; ``ProcessLostError`` where it was not the user's."""
     if reply.get("error") == "usage":
         raise UsageError(reply["message"])
     if reply.get("error") == "user":
-        raise UserCodeError(reply["message"], reply.get("details", ""))
+        outcome, details = Outcome(reply.get("outcome", Outcome.USER_ERROR)), reply.get("details", "")
+        if outcome is not Outcome.USER_ERROR:
+            raise ProcessLostError(outcome, reply["message"], details)
+        raise UserCodeError(reply["message"], details)
     return reply
 
 

@@ -72,6 +72,7 @@ SIGNS = (
     Sign("RuntimeError", "DataLoader timed out after", Outcome.USER_ERROR, _TIMEOUT),
     Sign("RuntimeError", r"DataLoader worker.*(killed by signal|exited unexpectedly)", Outcome.WORKER_DIED),
     Sign("receiving", "", Outcome.WORKER_DIED),
+    Sign("RuntimeError", r"busy or unavailable", Outcome.SUSPECT, ": another process has it for itself"),
     Sign("AcceleratorError", "", Outcome.DEVICE_ERROR),
     Sign("RuntimeError", r"(CUDA|HIP) error:", Outcome.DEVICE_ERROR),
     Sign("RuntimeError", r"(CUDNN|CUBLAS)_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)", Outcome.DEVICE_ERROR),

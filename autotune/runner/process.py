@@ -54,30 +54,34 @@ class ProcessLostError(Exception):
 class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
-    def __init__(self, thread_environment: Mapping[str, str]) -> None:
-        """Start the process. Raises ``ProcessLostError`` where the system does not let it."""
+    def __init__(self, thread_environment: Mapping[str, str], workload: int | None = None) -> None:
+        """Start the process, which inherits a pickled workload's descriptor, if there is one.
+
+        Raises ``ProcessLostError`` where the system does not let it.
+        """
         self._is_busy = False
         self._watchdog: Watchdog | None = None
         self._output_begin = 0
         try:
             self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
             self._mark = tempfile.mkdtemp(prefix="autotune-")  # scratch folder, and mark of all below
-            self._process = self._start(thread_environment)
+            self._process = self._start(thread_environment, workload)
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._number = self._session = 0
         """Of the last request, and of the one that has opened the session."""
 
-    def _start(self, thread_environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, thread_environment: Mapping[str, str], workload: int | None) -> subprocess.Popen[bytes]:
         self._channel, theirs = Channel.pair()
+        inherited = (theirs.fileno(), *(() if workload is None else (workload,)))
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", "autotune.measure.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "autotune.measure.worker", *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=inherited,
                 env={**_environment(thread_environment), MARK: self._mark},
                 process_group=0,  # no session of its own: Linux shares CPUs among sessions, and training has the user's
             )
@@ -96,14 +100,14 @@ class MeasuringProcess:
         self._session = self._number + 1
         return self.ask({"op": "open", "ranks": ranks}, START_LIMIT)
 
-    def ask(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
+    def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Send the session a request and wait for its reply, ``limit`` seconds at most.
 
         Raises ``ProcessLostError`` when no reply comes, or a reply to another request.
         """
         kills, rank = oom_kills(), None
         try:
-            reply = self._exchange(message, limit, blob)
+            reply = self._exchange(message, limit)
         except _EndedError as ended:  # what a dead session has started may still run: it stays busy, to be killed
             code = ended.code
         else:
@@ -134,11 +138,11 @@ class MeasuringProcess:
             pass
         return False  # a session has no reply to its end
 
-    def _exchange(self, message: Mapping[str, Any], limit: float, blob: bytes = b"") -> dict[str, Any]:
+    def _exchange(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
         self._is_busy = True
         self._number += 1
         try:
-            self._channel.send(self._number, message, blob)
+            self._channel.send(self._number, message)
         except ConnectionError:
             raise _EndedError(self._process.wait()) from None
         reply = self._await_reply(limit)

@@ -1,7 +1,6 @@
 """The conversation between the tuner and a measuring process: JSON objects through a socket pair.
 
-Each message carries the number of its request; pickled bytes of a workload may follow. ``multiprocessing`` frames the
-messages; nothing is unpickled on the way.
+Each message carries the number of its request. ``multiprocessing`` frames the messages; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -41,11 +40,9 @@ class Channel:
         """Return the socket's descriptor."""
         return self._connection.fileno()
 
-    def send(self, number: int, document: Mapping[str, Any], blob: bytes = b"") -> None:
+    def send(self, number: int, document: Mapping[str, Any]) -> None:
         """Send a request, its reply, or the end of the session that it has opened. Raises ``OSError``."""
         self._connection.send_bytes(json.dumps([number, document]).encode())
-        if blob:
-            self._connection.send_bytes(blob)
 
     def waits(self, seconds: float) -> bool:
         """Return whether a message, or the other side's end, comes within so many seconds."""
@@ -60,10 +57,6 @@ class Channel:
         if not isinstance(number, int) or not isinstance(document, dict):
             raise UnreadableError("no numbered object")
         return number, document
-
-    def receive_bytes(self) -> bytes:
-        """Return the bytes that follow a message."""
-        return self._connection.recv_bytes()
 
     def close(self) -> None:
         """Close this end."""

@@ -72,6 +72,7 @@ def test_memory_is_recognised_in_the_words_of_drivers_and_of_nccl(error: Excepti
         (RuntimeError("CUDA error: an illegal memory access was encountered"), Outcome.DEVICE_ERROR),
         (torch.AcceleratorError("device-side assert triggered"), Outcome.DEVICE_ERROR),
         (torch.AcceleratorError("CUDA error: out of memory"), Outcome.DEVICE_OOM),
+        (torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"), Outcome.SUSPECT),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), Outcome.DEVICE_ERROR),
         (RuntimeError("HIP error: invalid device function"), Outcome.DEVICE_ERROR),
         (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), Outcome.DEVICE_OOM),

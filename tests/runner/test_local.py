@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,17 +13,20 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from torch import nn
 
 import autotune
 from autotune.config import Config
-from autotune.errors import UsageError, UserCodeError
+from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import inspect_host
 from autotune.measure.subreaper import OOM_SCORE
 from autotune.records import Attempt, Measurement, Outcome, Part, Request, StepTime
 from autotune.runner.descendants import MARK
 from autotune.runner.local import ProcessRunner
 from autotune.runner.protocol import Channel
-from autotune.workload import describe
+from autotune.workload import Workload, describe
+from tests.datasets import Squares
 from tests.processes import PATIENCE, are_gone
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
@@ -139,6 +143,38 @@ def test_threads_are_set_before_anything_is_imported_and_in_the_child_only() -> 
         for threads in (1, 3):
             assert loss(runner.measure(Config(batch_size=8, intra_op_threads=threads), QUICK)) == 11 * threads
     assert dict(os.environ) == before
+
+
+def test_what_the_users_code_does_at_exit_delays_nothing_but_temporary_folders_are_removed() -> None:
+    with runner_of("telling_parent_and_waiting_at_exit") as runner:
+        parents = [loss(runner.measure(SOUND, FRESH)) for _ in range(2)]
+    assert parents[0] == parents[1]  # a session that does not end is killed with its parent
+    assert list(Path(tempfile.gettempdir()).glob("of-workload-*")) == []
+
+
+MIB = 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts what a process writes")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_live_objects_are_copied_once_for_all_sessions(ranks: int) -> None:
+    model = nn.Linear(1, 1)
+    model.register_buffer("large", torch.zeros(8 * MIB))
+    live = Workload(model, Squares(256), training_step=lambda model, batch: model(batch[0]).sum())
+    config = replace(SOUND, ranks=ranks)
+    written = []
+    with ProcessRunner(describe(live), "cpu", oversubscribe_ranks=True) as runner:
+        for _ in range(2):
+            before = psutil.Process().io_counters().write_chars
+            assert measured(runner.measure(config, FRESH)).steps > 0
+            written.append(psutil.Process().io_counters().write_chars - before)
+    assert written[0] >= 32 * MIB
+    assert written[1] < MIB
+
+
+def test_what_was_imported_before_a_session_costs_its_collections_nothing() -> None:
+    with runner_of("telling_frozen") as runner:
+        assert loss(runner.measure(SOUND, QUICK)) > 50_000
 
 
 def test_on_a_cpu_only_threads_workers_and_freshness_ask_for_a_new_process() -> None:
@@ -277,6 +313,30 @@ def test_a_workload_that_cannot_be_looked_at_is_an_error(name: str, error: type[
     assert OURS not in getattr(caught.value, "user_traceback", "")
 
 
+@pytest.mark.parametrize(
+    ("name", "outcome", "message"),
+    [
+        ("build_finds_the_device_full", Outcome.DEVICE_OOM, "CUDA out of memory.*; end what holds the accelerator's"),
+        ("build_finds_no_context", Outcome.DEVICE_OOM, "CUDA error: out of memory; .*or pass another --device"),
+        (
+            "build_finds_the_device_taken",
+            Outcome.SUSPECT,
+            "busy or unavailable: another process has it",
+        ),
+        ("build_finds_no_memory", Outcome.HOST_OOM, "MemoryError; .*or load less"),
+        ("build_finds_no_shared_memory", Outcome.SHM, "unable to allocate shared memory.*; allow more"),
+    ],
+)
+def test_what_the_machine_refuses_while_loading_is_not_the_users_fault(
+    name: str, outcome: Outcome, message: str
+) -> None:
+    with runner_of(name) as runner:
+        attempt = runner.measure(SOUND, QUICK)
+        assert (attempt.outcome, attempt.measurement) == (outcome, None)
+        with pytest.raises(NothingFeasibleError, match=f"loading the workload: .*{message}"):
+            runner.inspect(SOUND)
+
+
 def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[psutil.Process]]) -> None:
     script = (
         "import os, signal; from tests.runner.test_local import runner_of, SOUND\n"
@@ -289,8 +349,8 @@ def test_a_measuring_process_dies_with_its_parent(processes: Callable[[], list[p
 
 def test_each_reply_has_the_number_of_its_request() -> None:
     load = {
-        "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "blob_bytes": 0,
-        "device": "cpu", "config": Config().to_document(),
+        "op": "load", "model": "tests.workloads:small", "dataset": None, "path": [], "device": "cpu",
+        "config": Config().to_document(),
     }  # fmt: skip
     requests = ({"op": "open"}, {"op": "inspect"}, load, {"op": "inspect"})
     ours, theirs = Channel.pair()
