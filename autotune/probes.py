@@ -59,7 +59,7 @@ class LoaderTrace:
     receive_seconds: float
     """Seconds that the training process takes to receive a ready batch."""
     pin_seconds: float
-    """Seconds that the pinning thread spends on a batch; 0 on a CPU."""
+    """Seconds that the pinning thread, which computes alone, spends on a batch; 0 on a CPU."""
     transfer_seconds: float
     """Seconds to copy a batch to the device from unpinned memory; 0 on a CPU."""
     cpu_seconds: float
@@ -78,6 +78,10 @@ class LoaderTrace:
     """Tensors in a batch: each is an open file while it is on its way from a worker."""
     inline_seconds: float | None = None
     """Mean time of a batch without workers, where it is known: training without them tells."""
+    inline_pin_seconds: float = 0.0
+    """Seconds that the training process itself takes to pin a batch, with all its threads; 0 on a CPU."""
+    pinned_transfer_seconds: float = 0.0
+    """Seconds to copy a batch to the device from pinned memory, in which nothing is computed there; 0 on a CPU."""
     again_seconds: float | None = None
     """Mean time of building the same batch once more in the same worker; ``None`` where not tried."""
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from autotune.config import Config
-from autotune.measure.device import AcceleratorDevice, CpuDevice
+from autotune.measure.device import CpuDevice
 from autotune.measure.step import StepMarks
 from autotune.measure.timed_run import TimedRun, Window
 from autotune.measure.window import WindowSummary, summarise
 from autotune.records import Request
+from tests.accelerator import Card, FakeAccelerator
 
 BATCH_SIZE = 8
 BATCH = torch.zeros(BATCH_SIZE, 1)
@@ -104,7 +105,7 @@ class SimulatedPipeline:
         """Settle and fill a window with the project's own code."""
         workers = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} if self.num_workers else {}
         config = Config(batch_size=BATCH_SIZE, **workers)
-        run = TimedRun(config, self.step, self, self.device, request or Request(seconds=5), self.clock)
+        run = TimedRun(config, self.step, self, self.device, request or Request(seconds=5))
         run.settle()
         return run, run.fill()
 
@@ -130,6 +131,7 @@ class SimulatedPipeline:
 class _SimulatedDevice(CpuDevice):
     def __init__(self, pipeline: SimulatedPipeline) -> None:
         self._pipeline = pipeline
+        self.clock = pipeline.clock
 
     def mark(self) -> float:
         return self._pipeline.now
@@ -138,46 +140,32 @@ class _SimulatedDevice(CpuDevice):
         self._pipeline.synchronized.append(self._pipeline.now)
 
 
-@dataclass
-class SimulatedAccelerator(AcceleratorDevice):
-    """A device that works on its own clock, as long as the host has asked it for something; marks are its times."""
+class SimulatedAccelerator(FakeAccelerator):
+    """A card without memory of its own, for steps of one length."""
 
-    host_seconds: float
-    """What the host needs to ask for a step."""
-    step_seconds: float
-    """What the device needs for it."""
-    now: float = 0.0
-    """The host's clock."""
-    done: float = 0.0
-    """When the device will have done all that it was asked for."""
-    furthest: float = 0.0
-    """How far the host was ahead of it at most."""
+    def __init__(self, host_seconds: float, step_seconds: float) -> None:
+        """Take the seconds that the host needs to ask for a step, and those that the device needs for it."""
+        self.card = Card()
+        super().__init__(self.card)
+        self.gpu = None
+        self._host_seconds, self._step_seconds = host_seconds, step_seconds
 
-    def clock(self) -> float:
-        return self.now
+    @property
+    def now(self) -> float:
+        return self.card.now
+
+    @property
+    def furthest(self) -> float:
+        return self.card.furthest
 
     def step(self, batch: Any, samples: int | None = None) -> StepMarks:
-        self.now += self.host_seconds
-        there = max(self.now, self.done)
-        self.done = there + self.step_seconds
-        self.furthest = max(self.furthest, self.done - self.now)
-        return there, there, there + self.step_seconds / 3, self.done, self.done, self.done
-
-    def mark(self) -> float:
-        return max(self.now, self.done)
-
-    def wait(self, mark: float) -> None:
-        self.now = max(self.now, mark)
-
-    def has_come_to(self, mark: float) -> bool:
-        return mark <= self.now
-
-    def synchronize(self) -> None:
-        self.wait(self.done)
-
-    def seconds(self, earlier: float, later: float) -> float:
-        assert later <= self.now, "the device has not come to that mark"
-        return later - earlier
+        self.card.now += self._host_seconds
+        there = self.mark()
+        self.card.launch(0, self._step_seconds / 3)
+        forwarded = self.mark()
+        self.card.launch(0, self._step_seconds * 2 / 3)
+        end = self.mark()
+        return there, there, forwarded, end, end, end
 
 
 class ReadyBatches:

@@ -48,12 +48,11 @@ def measure(
     try:
         run.advance(1)
         memory, retries = sample_memory(stream.produced, known), device.allocator_retries
-        before = snapshot(job=group.job)
+        before = snapshot(job=group.job, gpu=device.gpu)
         run.settle()
         window = run.fill()
-        gpu = device.gpu.read() if device.gpu else None  # at once: it tells of the last moments
-        ended = snapshot(job=group.job)
-        conditions = conditions_between(before, ended, gpu)
+        ended = snapshot(job=group.job, gpu=device.gpu)
+        conditions = conditions_between(before, ended, run.gpu)
         conditions = replace(conditions, allocator_retries=device.allocator_retries - retries)
         after = sample_memory(stream.produced, known, stream.workers)
         everybody = group.gather(stream.digests)
@@ -85,7 +84,7 @@ def _report(
     peaks, loss = device.peaks(), warm.step.loss
     queued = stream.batch_bytes * max(run.log.ready) if workers else 0
     in_flight = max(memory.in_flight, queued)  # the queue may have been longer before the end
-    host_bytes = peak_host_bytes(memory) + in_flight - memory.in_flight
+    host_bytes = peak_host_bytes(memory) + device.pinned_bytes + in_flight - memory.in_flight
     is_partial = isinstance(stream.dataset, IterableDataset) and not window.whole_epochs
     beginning = round(summary.samples * stream.consumed / summary.steps) if is_partial else None
     return Measurement(

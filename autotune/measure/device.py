@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from autotune.measure.rank_group import ALONE, RankGroup
 
 Mark = Any
 """A point in a device's time: seconds on CPU, an event on an accelerator."""
+Clock = Callable[[], float]
+"""The host's clock, in seconds."""
 
 
 class CpuDevice:
@@ -24,8 +28,8 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     is_asynchronous = False
     """Whether operators return before they have run, so that the host runs ahead."""
-    steps_ahead = 0
-    """How many steps the host may run ahead of it."""
+    clock: Clock = staticmethod(time.perf_counter)
+    """The host's clock."""
     gpu: NvmlGpu | None = None
     """Its state by NVML; ``None`` without."""
     uuid: str | None = None
@@ -78,21 +82,25 @@ class CpuDevice:
         """Free the cache and reset the peaks of memory, this process's."""
         reset_peak()
 
-    @property
-    def allocator_retries(self) -> int:
-        """How often memory was full so far and the allocator freed its cache: a CPU has none."""
-        return 0
+    allocator_retries = 0
+    """How often memory was full so far and the allocator freed its cache: a CPU has none."""
+    pinned_bytes = 0
+    """Peak of pinned host memory in bytes; nothing is pinned for a CPU."""
+    foreign_bytes = 0
+    """Bytes of its memory that others hold; other processes on a CPU are the watchdog's business."""
 
 
 class AcceleratorDevice:
     """Training on an accelerator: the host runs ahead, so time is taken from events."""
 
     is_asynchronous = True
-    steps_ahead = 8  # enough to keep the device busy, few enough to end a window in time
+    clock: Clock = staticmethod(time.perf_counter)
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, module: Any = None) -> None:
+        """Take a device, and the module that drives its kind; torch's own by default."""
         self.torch_device = device
-        self._module = torch.get_device_module(device)
+        self._module = module or torch.get_device_module(device)
+        self._event = event_maker(self._module, device)
         self.uuid = uuid_of(device)
         self.gpu: NvmlGpu | None = open_gpu(self.uuid)
 
@@ -108,14 +116,41 @@ class AcceleratorDevice:
         supports_bf16 = getattr(self._module, "is_bf16_supported", None)
         if supports_bf16 is None:
             return ("off", "fp16")
-        has_bf16 = supports_bf16(including_emulation=False)
+        try:
+            has_bf16 = supports_bf16(including_emulation=False)
+        except TypeError:  # only CUDA's emulates it
+            has_bf16 = supports_bf16()
         return ("off", "bf16", "fp16") if has_bf16 else ("off", "fp16")
 
     @property
     def memory_limit(self) -> int:
-        """Bytes of device memory, free or not."""
-        get_info = getattr(self._module, "mem_get_info", None)
-        return int(get_info(self.torch_device)[1]) if get_info else inspect_host().memory_bytes
+        """Bytes of device memory that this process can have: free ones, and those that its allocator holds.
+
+        The rest is taken by contexts, displays and other processes.
+        """
+        if hasattr(self._module, "mem_get_info"):
+            return int(self._module.mem_get_info(self.torch_device)[0]) + self._reserved
+        if hasattr(self._module, "recommended_max_memory"):  # mps
+            return int(self._module.recommended_max_memory())
+        return inspect_host().memory_bytes
+
+    @property
+    def foreign_bytes(self) -> int:
+        """Bytes of device memory that this process's allocator does not hold and nobody can have: contexts, others'."""
+        if not hasattr(self._module, "mem_get_info"):
+            return 0
+        free, total = self._module.mem_get_info(self.torch_device)
+        return int(total) - int(free) - self._reserved
+
+    @property
+    def _reserved(self) -> int:
+        return int(self._module.memory_reserved(self.torch_device)) if hasattr(self._module, "memory_reserved") else 0
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Peak of pinned host memory in bytes, rounded up as torch's allocator does it; 0 where it does not say."""
+        get_stats = getattr(self._module, "host_memory_stats", None)
+        return int(get_stats().get("allocated_bytes.peak", 0)) if get_stats else 0
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -123,7 +158,7 @@ class AcceleratorDevice:
 
     def mark(self) -> Mark:
         """Record a timing event on the current stream."""
-        event = self._module.Event(enable_timing=True)
+        event = self._event()
         event.record()
         return event
 
@@ -184,6 +219,21 @@ def open_device(name: str, group: RankGroup = ALONE) -> Device:
     index = torch.accelerator.current_device_index() if device.index is None else device.index
     torch.accelerator.set_device_index(index)
     return AcceleratorDevice(torch.device(device.type, index))
+
+
+def event_maker(module: Any, device: torch.device) -> Callable[[], Any]:
+    """Return a maker of timing events that the host waits for asleep, where its device module has them.
+
+    A host that spins in its waits takes a CPU from the loader workers.
+    """
+    make = getattr(module, "Event", None)
+    if make is None:
+        return partial(torch.Event, device, enable_timing=True)
+    try:
+        make(enable_timing=True, blocking=True)
+    except TypeError:
+        return partial(make, enable_timing=True)
+    return partial(make, enable_timing=True, blocking=True)
 
 
 def _name_for(name: str, group: RankGroup) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from statistics import fmean, median
 from typing import Any, NamedTuple
+
+import torch
 
 from autotune.config import Config
 from autotune.measure.conditions import conditions_between, snapshot
@@ -67,8 +70,7 @@ def look_at_loader(
         build_seconds=tuple(builds),
         again_seconds=times.again_seconds,
         receive_seconds=median(receives) if receives else 0.0,
-        pin_seconds=_pin_seconds(batch) if device.is_asynchronous else 0.0,
-        transfer_seconds=_transfer_seconds(batch, device) if device.is_asynchronous else 0.0,
+        **(_copies(batch, device) if device.is_asynchronous else {"pin_seconds": 0.0, "transfer_seconds": 0.0}),
         cpu_seconds=busy * max(0.0, used - own) / max(1, built),
         batch_bytes=batch_bytes,
         start_seconds=max(0.0, start - order - median(builds)),
@@ -134,25 +136,37 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
             return inside if inside.first else _Builds(inside.again or between, [])
 
 
-def _pin_seconds(batch: Any) -> float:
-    """Return the seconds to copy a batch into pinned memory that was allocated before."""
+def _copies(batch: Any, device: Device) -> dict[str, float]:
+    """Return the seconds of pinning a batch and of copying it to the device, by the trace's fields."""
+    pinned = [tensor.pin_memory() for tensor in tensors_in(batch)]
 
     def pin() -> None:
         for tensor in tensors_in(batch):
-            tensor.pin_memory()
+            tensor.pin_memory()  # its memory is there from the time before
 
-    return min(_seconds(pin) for _ in range(COPIES))
+    def pin_alone() -> None:
+        torch.set_num_threads(1)  # as torch's pinning thread does; it is this thread's own
+        alone.append(_least_seconds(pin))
 
-
-def _transfer_seconds(batch: Any, device: Device) -> float:
-    """Return the seconds to copy a batch to the device from unpinned memory."""
-
-    def copy() -> None:
-        move(batch, device.torch_device, non_blocking=False)
+    def copy(batch: Any, *, non_blocking: bool) -> None:
+        move(batch, device.torch_device, non_blocking=non_blocking)
         device.synchronize()
 
+    alone = list[float]()
+    thread = threading.Thread(target=pin_alone)
+    thread.start()
+    thread.join()
     device.synchronize()
-    return min(_seconds(copy) for _ in range(COPIES))
+    return {
+        "pin_seconds": alone[0],
+        "inline_pin_seconds": _least_seconds(pin),
+        "transfer_seconds": _least_seconds(lambda: copy(batch, non_blocking=False)),
+        "pinned_transfer_seconds": _least_seconds(lambda: copy(pinned, non_blocking=True)),
+    }
+
+
+def _least_seconds(do: Callable[[], object]) -> float:
+    return min(_seconds(do) for _ in range(COPIES))
 
 
 def _seconds(do: Callable[[], object]) -> float:

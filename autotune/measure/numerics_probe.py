@@ -10,7 +10,6 @@ import copy
 import gc
 import math
 import random
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,14 +42,14 @@ def check_numerics(workload: Workload, config: Config, device: Device, seconds: 
     Each run starts from the weights, the buffers and the state of the optimizer that are there now; they are there
     again at the end. The options come last: they stay on the model.
     """
-    batches = _take_batches(workload, config, seconds / 4)
+    batches = _take_batches(workload, config, device, seconds / 4)
     workload.model.to(device.torch_device)  # before its tensors are noted: moving it replaces buffers
     trials = _Trials(workload, device, _State(workload))
     full = replace(config, amp="off", accumulation_steps=1, options=())
     configured = replace(full, amp=config.amp, options=config.options)
     try:
         trials.run(full, batches, 1)  # kernels are chosen, libraries loaded
-        begin = time.perf_counter()
+        begin = device.clock()
         reference = trials.run(full, batches, STEPS, seconds / 4)
         steps = len(reference.losses)
         other = trials.run(full, _in_another_order(batches), steps, seed=OTHER_SEED)
@@ -66,7 +65,7 @@ def check_numerics(workload: Workload, config: Config, device: Device, seconds: 
         losses=tuple(found.losses),
         overflows=tuple(step for step in found.overflows if step not in reference.overflows),
         settles=found.is_complete,
-        seconds=time.perf_counter() - begin,
+        seconds=device.clock() - begin,
     )
 
 
@@ -136,7 +135,7 @@ class _Trials:
         scaler, found = step.accumulator.scaler, _Run()
         if scaler.is_enabled() and math.isfinite(scale):
             scaler.load_state_dict(scaler.state_dict() | {"scale": scale})
-        limit = time.perf_counter() + seconds
+        limit = self.device.clock() + seconds
         with _watching(step.accumulator.optimizer) as watch:
             for number in range(steps):
                 before = scaler.get_scale()
@@ -149,7 +148,7 @@ class _Trials:
                     found.overflows.append(number)
                 if is_skipped and math.isfinite(found.losses[-1]):
                     return found
-                if number + 1 >= LEAST_STEPS and time.perf_counter() > limit:
+                if number + 1 >= LEAST_STEPS and self.device.clock() > limit:
                     break
         found.is_complete = True
         return found
@@ -181,13 +180,13 @@ def _values(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def _take_batches(workload: Workload, config: Config, seconds: float) -> list[Any]:
+def _take_batches(workload: Workload, config: Config, device: Device, seconds: float) -> list[Any]:
     """Return different batches: a few at least, more while there is time and room."""
-    limit = time.perf_counter() + seconds
+    limit = device.clock() + seconds
     with closing(open_reader(workload, config)) as stream:
         batches = [take_batch(stream)]
         most = min(STEPS, MOST_BYTES // max(1, tensor_bytes(batches[0])))
-        while len(batches) < LEAST_BATCHES or (len(batches) < most and time.perf_counter() < limit):
+        while len(batches) < LEAST_BATCHES or (len(batches) < most and device.clock() < limit):
             batches.append(take_batch(stream))
     return batches
 

@@ -308,6 +308,9 @@ class _Modes:
 class ScriptStep:
     """The script's work on one batch, until it asks for the next."""
 
+    scale = 1.0
+    """Not known, as the loss is not."""
+
     def __init__(self, loop: ScriptLoop, device: Device, amp: str) -> None:
         """Take the script, its device and the precision: that of its own autocast, or ``"off"`` without it."""
         self._loop, self._mark = loop, device.mark

@@ -11,6 +11,7 @@ from autotune.config import Config, StepKey
 from autotune.encoding import to_json
 from autotune.errors import UsageError
 from autotune.host import inspect_host, oom_kills
+from autotune.limits import format_size
 from autotune.measure.failures import classify
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from autotune.measure.device import Device
     from autotune.measure.script import ScriptLoop
 
+FOREIGN_GROWTH = 2**29
+"""Bytes by which others' device memory must have grown for want of it to be their doing: libraries that a session loads
+late take some hundred megabytes."""
 UNUSED = (
     "where not every parameter takes part in every step, pass "
     "Workload(parallelize=lambda model: DistributedDataParallel(model, find_unused_parameters=True))"
@@ -42,6 +46,7 @@ class Session:
         self._whole, self._workload = workload, share_of(workload, group)
         self._group = group
         self._device = open_device(device, group) if isinstance(device, str) else device
+        self._foreign = self._device.foreign_bytes
         self._options: tuple[str, ...] = ()
         """The options on the model; they stay."""
         self._is_parallel = False
@@ -89,6 +94,10 @@ class Session:
             attempt = self._measure(config, request)
         except Exception as error:
             outcome, message, details = classify(error, (oom_kills() or 0) - kills)
+            taken = self._device.foreign_bytes - self._foreign
+            if outcome is Outcome.DEVICE_OOM and taken > FOREIGN_GROWTH:
+                outcome = Outcome.SUSPECT  # a larger card would not have helped, nor a smaller batch when it is over
+                message = f"others took {format_size(taken)} of the card's memory meanwhile: {message}"
             attempt = Attempt(outcome=outcome, message=message, details=details)
             if self._group.size == 1:
                 return attempt

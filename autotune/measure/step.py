@@ -30,6 +30,10 @@ class Step(Protocol):
     loss: torch.Tensor | None
     """The last loss, on the device; reading it synchronises."""
 
+    @property
+    def scale(self) -> float:
+        """The factor of the loss in fp16, which falls where a step is skipped; reading it synchronises."""
+
     def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
         """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""
 
@@ -83,6 +87,11 @@ class TrainingStep:
         own = watch.at if watch else None
         return there, moved, forwarded, synchronised if own is None else own, synchronised, mark()
 
+    @property
+    def scale(self) -> float:
+        """The factor of the loss in fp16, which falls where a step is skipped; reading it synchronises."""
+        return float(self.accumulator.scaler.get_scale())
+
     def flush(self) -> None:
         """Step the optimizer with the gradients of the batches so far."""
         self.accumulator.flush(self.max_grad_norm)
@@ -129,7 +138,10 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=non_blocking)
     if hasattr(batch, "to"):
-        return batch.to(device)
+        try:
+            return batch.to(device, non_blocking=non_blocking)
+        except TypeError:  # a batch of the user's own
+            return batch.to(device)
     if isinstance(batch, tuple):
         moved = [again(part) for part in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import fmean, variance
+from statistics import fmean, median, variance
 from typing import Any, NamedTuple
 
+import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from autotune.config import Config
@@ -21,6 +22,7 @@ from autotune.measure.loader import open_reader, take_batch
 from autotune.measure.process_memory import MemorySample, open_segments, peak_host_bytes
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import Step, TrainingStep, move, tensor_bytes
+from autotune.measure.timed_run import steps_ahead
 from autotune.probes import ComputeProbe
 from autotune.stats import mser_truncation, student_quantile
 from autotune.workload import Workload
@@ -29,6 +31,8 @@ RESIDENT = 8
 """Batches that are kept on the device at most: where batches differ, one alone says little of the others."""
 READ_SECONDS = 0.3
 """Seconds for reading them; the first is always read."""
+PIECE, LEAST_PIECES = 16, 2
+"""Samples of a small batch, and fewest of them that a large one is joined from where reading it takes longer."""
 RESIDENT_SHARE = 1 / 256
 """Share of the memory that they may take, unless a single one takes more: training itself holds one."""
 ROUND_SECONDS = 0.5
@@ -38,6 +42,8 @@ WARM_SECONDS = 0.6
 WARM_STEPS = 10
 WARM_CAP_SECONDS = 4.0
 """How long it runs at most, where steps are slow; three steps are always made."""
+MOST_SKIPPED = 17
+"""Most first steps in fp16: its scale of the loss is halved from 65,536 until no gradient overflows."""
 LEAST_REST = 2
 """Samples of a last batch that is trained on: of a single one, batch normalisation has no statistics."""
 
@@ -69,30 +75,34 @@ def open_step(
     """Warm a step on resident batches, and measure the ceiling there, all ranks together; by default the workload's."""
     step = step or TrainingStep(workload, config, device, group)
     found = _resident_batches(workload, config, device)
-    first_end, first_step_seconds = _take_first_step(step, *found[0], device)
-    count = min(group.gather(len(found)))
-    ends, begin = [first_end], time.perf_counter()
-    for _ in group.together(lambda: len(ends) >= count or time.perf_counter() - begin > ROUND_SECONDS):
-        ends.append(step(*found[len(ends) % count])[-1])
-        device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
-    found, ends = found[: min(count, len(ends))], ends[-1:]
-    before, begin, host_seconds = snapshot(job=group.job), time.perf_counter(), 0.0
-    for _ in group.together(lambda: _is_warm(len(ends), time.perf_counter() - begin)):
-        called = time.perf_counter()
+    end, first_step_seconds = _take_first_step(step, *found[0], device, group)
+    count, clock, begin = min(group.gather(len(found))), device.clock, device.clock()
+    launches, steps, least = list[float](), list[float](), 1 if device.is_asynchronous else 0
+    for _ in group.together(lambda: len(steps) >= max(least, count - 1) or clock() - begin > ROUND_SECONDS):
+        called = clock()
+        end = step(*found[(len(steps) + 1) % count])[-1]
+        launches.append(clock() - called)  # no step is on its way: a full queue would make the host wait
+        device.synchronize()
+        steps.append(clock() - called)
+    found, ends = found[: min(count, len(steps) + 1)], [end]
+    ahead = steps_ahead(device, min(steps, default=0.0))
+    before, begin = snapshot(job=group.job, gpu=device.gpu), clock()
+    for _ in group.together(lambda: _is_warm(len(ends), clock() - begin)):
         ends.append(step(*found[(len(ends) - 1) % len(found)])[-1])
-        host_seconds += time.perf_counter() - called
-        device.wait(ends[-1 - min(device.steps_ahead, len(ends) - 1)])
+        device.wait(ends[-1 - min(ahead, len(ends) - 1)])
+    gpu = device.gpu.read() if device.gpu else None  # while it works
     device.synchronize()
-    conditions = conditions_between(before, after := snapshot(job=group.job))
-    rate, spread = ceiling([device.seconds(a, b) for a, b in pairwise(ends)], [each.samples for each in found])
+    conditions = conditions_between(before, after := snapshot(job=group.job, gpu=device.gpu), gpu)
+    times = [device.seconds(a, b) for a, b in pairwise(ends)]
+    rate, spread = ceiling(times, [each.samples for each in found])
     if "compile" in config.options:
         _take_the_last(workload, config, step, device)
     peaks, held = device.peaks(), sum(open_segments(os.getpid()).values())  # there are no workers now
-    host = peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held))
+    host = peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held)) + device.pinned_bytes
     compute = ComputeProbe(
         samples_per_second=rate,
         first_step_seconds=first_step_seconds,
-        host_seconds=host_seconds / (len(ends) - 1),
+        host_seconds=median(launches) if device.is_asynchronous else fmean(times),
         cpu_seconds=(after.own - before.own) / (len(ends) - 1) / group.size,
         peak_memory_bytes=peaks[1] if peaks else host,
         memory="device" if peaks else "host",
@@ -105,16 +115,52 @@ def open_step(
 
 def _resident_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
     """Return batches from all over an epoch, moved to the device: one, and as many as are read in a moment."""
-    found: list[_Resident] = []
-    begin, size, most = time.perf_counter(), 0, RESIDENT_SHARE * device.memory_limit
+    if found := _joined_batches(workload, config, device):
+        return found
+    begin, size, most = device.clock(), 0, RESIDENT_SHARE * device.memory_limit
     with closing(open_reader(workload, config, place=None)) as stream:
-        while not found or (len(found) < RESIDENT and time.perf_counter() - begin < READ_SECONDS):
+        while not found or (len(found) < RESIDENT and device.clock() - begin < READ_SECONDS):
             batch = take_batch(stream)
             size += tensor_bytes(batch)
             if found and (size > most or stream.samples < LEAST_REST <= config.batch_size):
                 break
             found.append(_Resident(move(batch, device.torch_device, non_blocking=False), stream.samples))
     return found
+
+
+def _joined_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
+    """Return batches on an accelerator that are joined from small ones, which come again where few were read.
+
+    Reading a large one takes longer than all steps on it where a dataset is slow. Empty where small ones differ in more
+    than their values.
+    """
+    size, pieces = config.batch_size, list[Any]()
+    if not device.is_asynchronous or size <= LEAST_PIECES * PIECE or workload.batch_sampler is not None:
+        return []
+    with closing(open_reader(workload, replace(config, batch_size=PIECE), place=None)) as stream:
+        pieces.append(take_batch(stream))
+        begin, most = device.clock(), RESIDENT_SHARE * device.memory_limit / max(1, tensor_bytes(pieces[0]))
+        while len(pieces) < LEAST_PIECES or (
+            len(pieces) < min(RESIDENT * size / PIECE, most) and device.clock() - begin < READ_SECONDS
+        ):
+            pieces.append(take_batch(stream))
+            if stream.samples != PIECE:
+                return []
+    samples = PIECE * len(pieces)
+
+    def batch(number: int) -> Any:
+        def join(*parts: torch.Tensor) -> torch.Tensor:
+            rows = torch.cat(parts)
+            if len(rows) != samples:
+                raise ValueError("no row for each sample")
+            return rows[torch.arange(number * size, (number + 1) * size) % samples]
+
+        return move(tree_map(join, *pieces), device.torch_device, non_blocking=False)
+
+    try:
+        return [_Resident(batch(number), size) for number in range(max(1, samples // size))]
+    except (TypeError, ValueError, RuntimeError, AttributeError):  # they differ, or hold more than tensors
+        return []
 
 
 def ceiling(times: Sequence[float], samples: Sequence[int]) -> tuple[float, float]:
@@ -143,14 +189,25 @@ def ceiling(times: Sequence[float], samples: Sequence[int]) -> tuple[float, floa
     return rate, student_quantile(0.975, len(made) - 1) / 2 * math.sqrt(between / len(made)) / mean
 
 
-def _take_first_step(step: Step, batch: Any, samples: int, device: Device) -> tuple[Mark, float]:
-    """Make the first step, whatever it compiles and allocates; return the mark at its end and the seconds it took."""
+def _take_first_step(step: Step, batch: Any, samples: int, device: Device, group: RankGroup) -> tuple[Mark, float]:
+    """Make the first step, whatever it compiles and allocates; return the mark at its end and the seconds it took.
+
+    The optimizer's state takes memory, however many batches make a step, so steps that fp16 skips are made again. Peaks
+    begin after it: libraries that search for their fastest kernels take gigabytes for that, once.
+    """
     device.synchronize()
-    begin = time.perf_counter()
-    end = step(batch, samples)[-1]
-    step.flush()  # the optimizer's state takes memory, however many batches make a step
-    device.synchronize()
-    return end, time.perf_counter() - begin
+    seconds = list[float]()
+    while True:
+        begin, scale = device.clock(), step.scale
+        end = step(batch, samples)[-1]
+        step.flush()
+        device.synchronize()
+        seconds.append(device.clock() - begin)
+        if len(seconds) > MOST_SKIPPED or not any(group.gather(step.scale < scale)):
+            break
+    if device.is_asynchronous:
+        device.forget_peaks()
+    return end, seconds[0]
 
 
 def _is_warm(steps: int, seconds: float) -> bool:

@@ -5,7 +5,7 @@ The clock, the batches and the device come from outside, so that the same decisi
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,6 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from autotune.config import Config
+from autotune.measure.conditions import GpuReading
 from autotune.measure.device import Device, Mark
 from autotune.measure.loader import BatchStream
 from autotune.measure.rank_group import ALONE, RankGroup
@@ -47,9 +48,11 @@ EXTENSION = 1.5
 """How far a window may grow, in its own length, until as many batches are built as consumed."""
 CHECK_GROWTH = 1.1
 """How far a window grows from one look at its interval to the next; each look costs a millisecond."""
-LONG_STEP, LEAST_AHEAD = 0.04, 2
-"""Seconds of a step from which the host runs only so few steps ahead of an accelerator: it asks for work that the
-window is to wait for."""
+AHEAD_SECONDS, LEAST_AHEAD = 0.05, 2
+"""Seconds of work, and fewest steps, by which the host runs ahead of an accelerator: its pauses leave the device busy,
+and a window ends in time."""
+MOST_AHEAD = 500
+"""Steps by which it runs ahead at most; a device takes about a thousand launches before it makes the host wait."""
 
 
 @dataclass(slots=True)
@@ -100,7 +103,6 @@ class TimedRun:
         batches: BatchStream,
         device: Device,
         request: Request,
-        clock: Callable[[], float] = time.perf_counter,
         group: RankGroup = ALONE,
     ) -> None:
         self.config = config
@@ -109,7 +111,7 @@ class TimedRun:
         self.batches = batches
         self.device = device
         self.request = request
-        self._clock = clock
+        self._clock = device.clock
         self._waited = 0.0
         self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until: float | None = None
@@ -120,6 +122,8 @@ class TimedRun:
         """Every step so far."""
         self.last = 0
         """Steps by the end of the window."""
+        self.gpu: GpuReading | None = None
+        """The state of the GPU there, while steps are still on their way."""
         group.post(False)
 
     def advance(self, steps: int) -> None:
@@ -167,6 +171,7 @@ class TimedRun:
                 self._lead(1)
         self.last = len(self.log.marks)
         self._meet(self.last)
+        self.gpu = _reading(self.device)
         self.device.synchronize()
         self._note_ends(0)
         return window
@@ -381,14 +386,24 @@ class TimedRun:
     @property
     def _ahead(self) -> int:
         """Steps by which the host may be ahead of the device."""
-        ends, most = self.log.ends, self.device.steps_ahead
-        is_short = len(ends) > 1 and ends[-1] - ends[-2] < LONG_STEP
-        return most if is_short else min(most, LEAST_AHEAD)
+        ends = self.log.ends
+        return steps_ahead(self.device, ends[-1] - ends[-2]) if len(ends) > 1 else LEAST_AHEAD
 
     @property
     def in_flight(self) -> int:
         """Batches that the loader has asked its workers for ahead of time, at most."""
         return self.config.num_workers * (self.config.prefetch_factor or 0)
+
+
+def _reading(device: Device) -> GpuReading | None:
+    return device.gpu.read() if device.gpu else None
+
+
+def steps_ahead(device: Device, seconds: float) -> int:
+    """Return the steps of so many seconds by which the host may be ahead of a device; none of a CPU."""
+    if not device.is_asynchronous:
+        return 0
+    return max(LEAST_AHEAD, math.ceil(AHEAD_SECONDS / max(seconds, AHEAD_SECONDS / MOST_AHEAD)))
 
 
 class FollowingRun(TimedRun):
@@ -404,6 +419,7 @@ class FollowingRun(TimedRun):
             window = self._open_here(whole_epochs=word[0])
         assert window is not None
         self.last = word
+        self.gpu = _reading(self.device)
         self.device.synchronize()
         self._note_ends(0)
         return window

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,9 +19,8 @@ from autotune.config import Config
 from autotune.encoding import from_json
 from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
-from autotune.measure.conditions import open_gpu
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
-from autotune.runner.card import Cards, Gpu, holders
+from autotune.runner.card import holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
@@ -55,12 +54,12 @@ LEAST_CPUS = 0.1
 class ProcessRunner:
     """Measures on this machine, in sessions: processes that have loaded the workload.
 
-    On a CPU, configurations with the same threads, ranks and options share a session. On an accelerator batch size and
-    precision must be the same too, because memory fragments and kernels are chosen per process. Options stay on a model
-    and in its process, so each set of them has sessions of its own.
+    On a CPU, configurations with the same threads, ranks and options share a session. On an accelerator a session
+    trains with one batch size and precision, because memory fragments and kernels are chosen per process. Options stay
+    on a model and in its process, so each set of them has sessions of its own.
     A session that forks loader workers never reads the dataset, or workers would inherit its offsets, threads and
-    locks: what reads has a session of its own. ``request.fresh`` always opens a new one, and a failure ends the one
-    it happened in.
+    locks: what reads has a session of its own, for all probes of steps and losses. ``request.fresh`` always opens a new
+    one, and a failure ends the one it happened in.
     """
 
     def __init__(
@@ -83,11 +82,13 @@ class ProcessRunner:
         self._oversubscribe_ranks = oversubscribe_ranks
         self._pickled: IO[bytes] | None = None
         self._locks: list[DeviceLock] = []
-        self._cards = Cards()
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
         self._session: MeasuringProcess | None = None
-        self._key: tuple[Any, ...] | None = None
+        self._common: tuple[Any, ...] = ()
+        """The settings of the session's configurations."""
+        self._step: Any = None
+        """The step that it is for; ``None`` before its first."""
         self._on_cpu = False
         self._longest_load = 0.0
         self.script: dict[str, Any] | None = None
@@ -108,12 +109,10 @@ class ProcessRunner:
             raise UserCodeError(message, lost.tail) from None
         facts, self.script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
         self._on_cpu = facts.device == "cpu"
-        self._key = self._session_key(baseline)
+        self._common, self._step = self._session_key(baseline)[0], None
         if self.script is not None:
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
         if not self._on_cpu and not self._locks:
-            opened: Iterable[Any] = map(open_gpu, (facts.device_uuid, *facts.other_devices))
-            self._cards = Cards([gpu for gpu in opened if isinstance(gpu, Gpu)])
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
 
@@ -153,7 +152,7 @@ class ProcessRunner:
 
     def close(self) -> None:
         """End every process and its descendants; the accelerator stays this tuner's, which may go on."""
-        self._session = self._key = None
+        self._session = None
         while self._processes:
             self._processes.popitem()[1].stop()
 
@@ -171,14 +170,14 @@ class ProcessRunner:
             if self._pickled is not None:
                 self._pickled.close()
                 self._pickled = None
-            self._cards = Cards()
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         config = self._as_asked(config, request)
-        key = self._session_key(config, request)
-        if self._session is None or request.fresh or key != self._key:
+        common, step = self._session_key(config, request)
+        if request.fresh or not self._is_open(common, step):
             self._open(config)
-            self._key = key
+            self._common, self._step = common, None
+        self._step = step or self._step
         assert self._session is not None
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
         reply = _unwrap(self._session.ask(message, request.time_limit))
@@ -196,21 +195,25 @@ class ProcessRunner:
             return config
         reading = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
         forking = config if config.num_workers else replace(config, num_workers=1)
-        is_open = not request.fresh and self._key == self._session_key(forking, request)
+        is_open = not request.fresh and self._is_open(*self._session_key(forking, request))
         return forking if request.part == "loader" or (is_open and request.part != "anatomy") else reading
 
-    def _session_key(self, config: Config, request: Request | None = None) -> tuple[Any, ...]:
-        """Return the settings that configurations of one session have in common.
+    def _session_key(self, config: Config, request: Request | None = None) -> tuple[tuple[Any, ...], Any]:
+        """Return the settings that configurations of one session have in common, and the step that it is for.
 
-        A ladder of batch sizes is climbed in one on an accelerator too: from small to large, memory is not taken twice.
+        On an accelerator that is the one of training, or those of all probes: from small to large, memory is not taken
+        twice. The loader's probe makes no step.
         """
         plain = _needs_plain_model(config, request)
         common = (*_threads(config), config.ranks, config.options, plain, config.num_workers > 0)
-        if self._on_cpu:
-            return common
-        if request is not None and request.part != "training":
-            return (*common, "looks", config.amp if request.part == "compute" else "")
-        return (*common, config.step_key)
+        if self._on_cpu or (request is not None and request.part == "loader"):
+            return common, None
+        return common, config.step_key if request is None or request.part == "training" else "probes"
+
+    def _is_open(self, common: tuple[Any, ...], step: Any) -> bool:
+        """Return whether the open session is one for a step with these settings, or may become it."""
+        is_free = None in (step, self._step) or step == self._step
+        return self._session is not None and common == self._common and is_free
 
     def _open(self, config: Config) -> MeasuringProcess:
         """Open a session with the configuration's threads, and load the workload in it."""
@@ -222,7 +225,6 @@ class ProcessRunner:
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()
-        self._cards.prepare()
         _unwrap(process.open(config.ranks))
         message = _load_message(self._source, self._device, config)
         if isinstance(self._source, Script):
@@ -255,10 +257,9 @@ class ProcessRunner:
 
     def _end_session(self) -> None:
         """End the session; a process that does not close it in time is killed with everything it has started."""
-        session, self._session, self._key = self._session, None, None
+        session, self._session = self._session, None
         if session is not None and not session.close():
             session.stop()
-            self._cards.is_spoilt = True
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
 
 

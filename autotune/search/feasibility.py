@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.config import Config
-from autotune.limits import MemoryLimit, format_size
+from autotune.limits import format_size
 from autotune.records import Measurement, Outcome
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import CHANCE, Observations
@@ -32,6 +32,8 @@ class Fitting:
             self._limits[kind] = limit
             known = peaks[kind, config.amp, config.options]
             known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
+        if observations.device_limit is not None:
+            self._limits["device"] = observations.device_limit
         self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
         self._refusals: dict[tuple[object, ...], str | None] = {}
 
@@ -127,7 +129,7 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
         measured, ran = trial.measurement, _in_words(trial.config)
         if measured is None:
             yield _Failure(trial.config, trial.outcome, f"{ran} ended as {trial.outcome}")
-        elif exceeds(measured, observations.memory_limit):
+        elif exceeds(measured, observations):
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
             yield _Failure(trial.config, outcome, f"{ran} takes more memory than allowed")
     for probe in observations.probes:
@@ -171,6 +173,6 @@ def _in_flight(config: Config) -> int:
     return config.batch_size * config.num_workers * (config.prefetch_factor or 0)
 
 
-def exceeds(measured: Measurement, memory_limit: MemoryLimit) -> bool:
+def exceeds(measured: Measurement, observations: Observations) -> bool:
     """Return whether a measured configuration used more memory than it may, or will by the end of an epoch."""
-    return measured.epoch_peak_bytes > memory_limit.of(measured.memory_limit_bytes)
+    return measured.epoch_peak_bytes > observations.may_take(measured)

@@ -207,9 +207,8 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
 
 def feasible(observations: Observations) -> list[Trial]:
     """Return the trials, disturbed ones too, that gave a number and left enough memory free; the baseline always."""
-    trials, limit = observations.trials, observations.memory_limit
-    numbered = [(trial, trial.measurement) for trial in trials if trial.measurement is not None]
-    return [trial for trial, measured in numbered if trial.kind == "baseline" or not exceeds(measured, limit)]
+    numbered = [(trial, trial.measurement) for trial in observations.trials if trial.measurement is not None]
+    return [trial for trial, measured in numbered if trial.kind == "baseline" or not exceeds(measured, observations)]
 
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import fmean, stdev
@@ -43,8 +43,11 @@ LEAST_DEVIATION = 0.2
 class LoaderModel:
     """Build times for every batch size, and the rates that follow."""
 
-    def __init__(self, traces: Sequence[LoaderTrace], host_seconds: float | None) -> None:
-        """Take traces, and the host's seconds to launch a step on an accelerator: ``None`` where the host trains."""
+    def __init__(self, traces: Sequence[LoaderTrace], host_seconds: Mapping[int, float] | None) -> None:
+        """Take traces, and the host's seconds to launch a step on an accelerator by batch size.
+
+        ``None`` where the host trains; the seconds may grow with the batch where a step waits for the device.
+        """
         self._traces = sorted(traces, key=lambda trace: trace.batch_size)
         self._host_seconds = host_seconds
         self._at: dict[int, LoaderTrace] = {}
@@ -59,8 +62,8 @@ class LoaderModel:
         """Return batches per second with steps of so many seconds on a batch that is there.
 
         On a CPU the loop receives a batch, then trains; without workers it builds it first. An accelerator trains
-        while the host receives or builds and asks for the next step; a copy from memory that is not pinned makes the
-        host wait for it.
+        while the host receives or builds and asks for the next step. A copy takes its time too; from memory that is not
+        pinned it makes the host wait.
         """
         rows = [
             (c.batch_size, c.num_workers, c.prefetch_factor or 0, c.pin_memory, step)
@@ -70,29 +73,38 @@ class LoaderModel:
         batches, row = np.unique(settings[:, 0], return_inverse=True)
         traces = [self.trace(int(batch)) for batch in batches]
         workers, prefetch, steps = *settings[:, 1:3].astype(np.int64).T, settings[:, 4]
-        builds, copies, pins, receives = np.array(
+        builds, copies, pinned_copies, pins, receives, launches = np.array(
             [
                 (
                     fmean(t.build_seconds) if t.inline_seconds is None else t.inline_seconds,
                     t.transfer_seconds,
-                    t.pin_seconds,
+                    t.pinned_transfer_seconds,
+                    t.inline_pin_seconds,
                     t.receive_seconds,
+                    self.launch_seconds(t.batch_size) or 0.0,
                 )
                 for t in traces
             ]
         )[row].T
-        is_fed, is_pinned, host = workers > 0, settings[:, 3] > 0, self._host_seconds
-        if host is None:
+        is_fed, is_pinned = workers > 0, settings[:, 3] > 0
+        if self._host_seconds is None:
             periods = builds + steps
         else:
-            copies = np.where(is_pinned, 0.0, copies)
-            periods = np.maximum(builds + np.where(is_pinned, pins, 0.0) + host, steps) + copies
-            steps, receives = np.maximum(steps, host + receives) + copies, np.zeros_like(receives)
+            copies, steps = np.where(is_pinned, 0.0, copies), steps + np.where(is_pinned, pinned_copies, 0.0)
+            periods = np.maximum(builds + np.where(is_pinned, pins, 0.0) + launches, steps) + copies
+            steps, receives = np.maximum(steps, launches + receives) + copies, np.zeros_like(receives)
         rates: Floats = 1 / np.maximum(periods, NOTHING)
         if is_fed.any():
             sequences, fed = np.array([_sequence(trace.build_seconds) for trace in traces]), np.flatnonzero(is_fed)
             rates[fed] = pipeline_rates(sequences, row[fed], workers[fed], prefetch[fed], steps[fed], receives[fed])
         return rates[position.ravel()]
+
+    def launch_seconds(self, batch_size: int) -> float | None:
+        """Return the host's seconds to launch a step, by the nearest batch size; ``None`` where the host trains."""
+        if self._host_seconds is None:
+            return None
+        near = min(self._host_seconds, key=lambda known: abs(math.log(known / batch_size)), default=0)
+        return self._host_seconds.get(near, 0.0)
 
     def pin_rate(self, config: Config) -> float:
         """Return the most batches per second that the pinning thread copies."""
@@ -192,7 +204,9 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         inline_seconds=None if near.inline_seconds is None else near.inline_seconds * factor,
         cpu_seconds=near.cpu_seconds * factor,
         pin_seconds=near.pin_seconds * samples,
+        inline_pin_seconds=near.inline_pin_seconds * samples,
         transfer_seconds=near.transfer_seconds * samples,
+        pinned_transfer_seconds=near.pinned_transfer_seconds * samples,
         batch_bytes=round(near.batch_bytes * samples),
         batch_tensors=math.ceil(near.batch_tensors * batch_size / near.batch_size)
         if has_one_each

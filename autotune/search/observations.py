@@ -11,7 +11,7 @@ from autotune.config import Config, StepKey
 from autotune.host import Host
 from autotune.limits import MemoryLimit
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Outcome, Probe, Trial, WorkloadFacts
+from autotune.records import Measurement, Outcome, Probe, Trial, WorkloadFacts
 from autotune.search.space import Space
 
 GAIN = 0.02
@@ -121,6 +121,18 @@ class Observations:
         alike = amp, self.trials[0].config.options if options is None else options
         numerics = (probe for probe in self.probes if probe.part == "numerics")
         return [probe for probe in numerics if (probe.config.amp, probe.config.options) == alike]
+
+    @property
+    def device_limit(self) -> int | None:
+        """Bytes of device memory that training could have when last measured: others come, and go again."""
+        trials, probes = [trial.measurement for trial in self.trials], [probe.attempt.compute for probe in self.probes]
+        found = [each for each in (*trials[:1], *probes, *trials[1:]) if each and each.memory == "device"]
+        return found[-1].memory_limit_bytes if found else None
+
+    def may_take(self, measured: ComputeProbe | Measurement) -> float:
+        """Return the bytes that training may take of the memory that limits a measurement."""
+        limit = self.device_limit if measured.memory == "device" else None
+        return self.memory_limit.of(measured.memory_limit_bytes if limit is None else limit)
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:

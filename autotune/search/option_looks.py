@@ -85,7 +85,7 @@ def _reason_against_step(observations: Observations, config: Config, beside: Con
         return f"{attempt.message or attempt.outcome}{more}"
     if look.samples_per_second < (1 + GAIN) * _look(observations, beside).samples_per_second:
         return f"the step is not {GAIN:.0%} faster with it"
-    most = observations.memory_limit.of(look.memory_limit_bytes)
+    most = observations.may_take(look)
     if look.peak_memory_bytes > most:
         needed = format_size(look.peak_memory_bytes)
         return f"training would take {needed} of memory with it; {format_size(most)} may be used"

@@ -5,6 +5,7 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -147,13 +148,17 @@ def loader_model(observations: Observations) -> LoaderModel:
     """Return the loader's model from its probes and training without workers; else from the baseline's measurement."""
     baseline = observations.trials[0]
     assert baseline.measurement is not None
-    own = [look for config, look in observations.looks if config.options == baseline.config.options]
-    host_seconds = None if observations.on_cpu else min((look.host_seconds for look in own), default=0.0)
+    launches: dict[int, float] = {}
+    for config, look in observations.looks:
+        if config.options == baseline.config.options:
+            launches[config.batch_size] = min(look.host_seconds, launches.get(config.batch_size, math.inf))
+    host_seconds = None if observations.on_cpu else launches
     traces = observations.traces or (trace_from_baseline(baseline.config, baseline.measurement),)
     without = (trial for trial in observations.trials if trial.measurement and not trial.config.num_workers)
     if (alone := next(without, None)) and alone.measurement:
         # an accelerator waits for a batch and for being asked
-        waited = alone.measurement.step_time.data_wait - (host_seconds or 0.0)
+        launch = LoaderModel(traces, host_seconds).launch_seconds(alone.config.batch_size) or 0.0
+        waited = alone.measurement.step_time.data_wait - launch
         traces = with_inline(traces, alone.config.batch_size, max(waited, NOTHING))
     return LoaderModel(traces, host_seconds)
 

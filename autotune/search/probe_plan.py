@@ -179,7 +179,7 @@ def _failed_of_group(observations: Observations, config: Config) -> dict[int, Ou
 def _next_on_ladder(observations: Observations, space: Space, config: Config) -> Config | None:
     """Return the next rung for a precision, or a smaller batch where larger ones do not pay."""
     looks, failed = _looks_of_group(observations, config), _failed_of_group(observations, config)
-    if not set(failed.values()) <= {Outcome.DEVICE_OOM, Outcome.HOST_OOM}:
+    if not set(failed.values()) <= {Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SUSPECT}:
         return None  # it fails for another reason than its size
     rates = [look.samples_per_second for look in looks.values()]
     if len(rates) < 2 or rates[-1] > FLAT * rates[-2]:  # the largest batch was faster than the one before
@@ -192,8 +192,8 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
 
 def _memory(observations: Observations, looks: Mapping[int, ComputeProbe]) -> tuple[dict[int, int], float]:
     """Return peak bytes by batch size, and the usable bytes."""
-    limit = min((look.memory_limit_bytes for look in looks.values()), default=0)
-    return {batch: look.peak_memory_bytes for batch, look in looks.items()}, observations.memory_limit.of(limit)
+    limit = min(map(observations.may_take, looks.values()), default=0.0)
+    return {batch: look.peak_memory_bytes for batch, look in looks.items()}, limit
 
 
 def _second_trace(observations: Observations, space: Space, start: Config) -> Config | None:

@@ -155,14 +155,15 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
     most = min(MAX_BATCH_SIZE, facts.epoch_samples // 2 if facts.epoch_samples else MAX_BATCH_SIZE)
     batches = {baseline.batch_size * 2**k for k in range(7)} | {baseline.batch_size // 2**k for k in (1, 2)}
     workers = tuple(count for count in _WORKER_STEPS if count <= max(4, min(32, 2 * cpus)))
-    threads = {2**k for k in range(8) if 2**k <= cpus} | {cpus} if on_cpu else {1}
+    threads = {2**k for k in range(8) if 2**k <= cpus} | {cpus} if on_cpu else set[int]()  # an accelerator has its own
+    # a backward in fp16 is not fast on a CPU, and bf16, which needs no scaling of the loss, is as fast elsewhere
+    without = {"fp16"} - {baseline.amp} if on_cpu or "bf16" in facts.amp_modes else set[str]()
     return {
         "batch_size": tuple(sorted({b for b in batches if 1 <= b <= most} | {baseline.batch_size})),
         "num_workers": workers,
         "prefetch_factor": (2, 4, 8),
         "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),
         "persistent_workers": (not facts.sets_epoch,),  # decided at the end, see with_persistence
-        # on a CPU the backward of fp16 is not fast
-        "amp": tuple(mode for mode in facts.amp_modes if not (on_cpu and mode == "fp16")),
+        "amp": tuple(mode for mode in facts.amp_modes if mode not in without),
         "threads": tuple(sorted(threads | {facts.intra_op_threads})),
     }

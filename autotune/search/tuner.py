@@ -203,7 +203,7 @@ class Tuner:
         return {trial.config for trial in self._search.study.history if has_failed(trial, self._fits)}
 
     def _fits(self, measured: Measurement) -> bool:
-        return not exceeds(measured, self.setup.memory_limit)
+        return not exceeds(measured, self._search.study.observations)
 
     def _in_words(self, stop: Stop) -> str:
         """Return why the run ended; where the budget is not spent, why the rest of it was no use."""

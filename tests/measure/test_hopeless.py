@@ -125,7 +125,7 @@ def test_a_slow_beginning_alone_does_not_end_a_window() -> None:
 def on_accelerator(step: float, least_rate: float, epoch_batches: int) -> tuple[TimedRun, WindowSummary]:
     device = SimulatedAccelerator(0.0005, step)
     request, config = Request(seconds=3, least_rate=least_rate), Config(batch_size=BATCH_SIZE)
-    run = TimedRun(config, device.step, ReadyBatches(epoch_batches), device, request, device.clock)
+    run = TimedRun(config, device.step, ReadyBatches(epoch_batches), device, request)
     run.settle()
     window = run.fill()
     assert len(run.log.ends) == len(run.log.marks)

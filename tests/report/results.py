@@ -59,7 +59,7 @@ def kept_study(path: Path, **facts: Any) -> Result:
 def simulated_result() -> Result:
     """The result of one such run, which is kept nowhere."""
     facts = gpu_facts(**NAMES)
-    return tuner_of(machine(), space_of(facts), facts, host(8)).result()
+    return tuner_of(machine(), space_of(facts, amp="off,bf16,fp16"), facts, host(8)).result()
 
 
 def unfinished(path: Path) -> RecordedStudy:

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
-from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
-from autotune.records import Attempt, Outcome, Probe
-from autotune.search.feasibility import LEAST_OWN, Fitting, exceeds
+from autotune.limits import MemoryLimit
+from autotune.records import Attempt, Outcome, Probe, Trial
+from autotune.search.feasibility import LEAST_OWN, Fitting, exceeds, refusals_of
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import Observations
 from autotune.search.step_model import LARGEST_STEP
 from tests import examples
+from tests.search.there import there
 from tests.simulated import gpu_facts, host
 
 MIB, GIB = 2**20, 2**30
@@ -29,6 +30,11 @@ def look(batch_size: int, device: int, own: int = 0, amp: Any = "off") -> Probe:
     )
     attempt = Attempt(outcome=Outcome.OK, payload=compute)
     return Probe(part="compute", config=Config(batch_size=batch_size, amp=amp), attempt=attempt)
+
+
+def known(headroom: float) -> Observations:
+    """A machine of which nothing was measured."""
+    return Observations(facts=gpu_facts(), host=host(), memory_limit=MemoryLimit(headroom=headroom), trials=())
 
 
 def fitting(
@@ -104,7 +110,7 @@ def test_beyond_so_many_times_the_largest_that_ran_nothing_is_said_to_fit(batch:
 @given(st.integers(0, 1000), st.integers(1, 1000), st.floats(0, 0.9))
 def test_exceeding_is_leaving_less_than_the_headroom(peak: int, limit: int, headroom: float) -> None:
     numbers = examples.measurement(peak_memory_bytes=peak, memory_limit_bytes=limit)
-    assert exceeds(numbers, MemoryLimit(headroom=headroom)) == (peak > limit * (1 - headroom))
+    assert exceeds(numbers, known(headroom)) == (peak > limit * (1 - headroom))
 
 
 @pytest.mark.parametrize(("batch_size", "workers", "fits"), [(256, 2, False), (128, 2, True), (256, 0, True)])
@@ -116,8 +122,26 @@ def test_a_worker_has_its_batch_ready_before_the_loader_gives_up(batch_size: int
 
 def test_memory_that_grows_until_the_end_of_an_epoch_is_exceeded_before_it_is() -> None:
     numbers = examples.measurement(memory="host", peak_memory_bytes=2**30, memory_limit_bytes=2**32)
-    assert not exceeds(numbers, DEFAULT_MEMORY_LIMIT)
-    assert exceeds(replace(numbers, epoch_host_memory_bytes=2**33), DEFAULT_MEMORY_LIMIT)
+    assert not exceeds(numbers, known(0.1))
+    assert exceeds(replace(numbers, epoch_host_memory_bytes=2**33), known(0.1))
+
+
+def device_trial(number: int, peak: int, limit: int) -> Trial:
+    measured = examples.device_measurement(peak_memory_bytes=peak * GIB, memory_limit_bytes=limit * GIB)
+    kind: Any = "search" if number else "baseline"
+    return examples.trial(number=number, kind=kind, config=Config(batch_size=32 << number), measurement=measured)
+
+
+def test_memory_that_others_took_for_a_while_closes_nothing_once_they_are_gone() -> None:
+    """Others held 60 of 80 GiB while the second trial ran, and not any more while the third did."""
+    trials = (device_trial(0, 5, 80), device_trial(1, 19, 20), device_trial(2, 30, 80))
+    while_there, gone = replace(known(0.1), trials=trials[:2]), replace(known(0.1), trials=trials)
+    assert exceeds(there(trials[1].measurement), while_there)
+    assert not exceeds(there(trials[1].measurement), gone)
+    configs = [Config(batch_size=batch) for batch in (64, 128)]
+    for observations, closed in ((while_there, 2), (gone, 0)):
+        unfit = [Fitting(observations, LOADER).refusal(config) for config in configs]
+        assert len(list(filter(None, refusals_of(configs, unfit, observations)))) == closed
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tests.simulated import (
 
 GIB = 2**30
 FACTS = gpu_facts(epoch_samples=None)
-SPACE = space_of(FACTS, batch_size="16..128", num_workers="0,1,2,4", prefetch_factor="2,4")
+SPACE = space_of(FACTS, batch_size="16..128", num_workers="0,1,2,4", prefetch_factor="2,4", amp="off,bf16,fp16")
 WORKERS = Config(batch_size=32, num_workers=2, prefetch_factor=4, persistent_workers=True)
 
 

@@ -92,27 +92,27 @@ def test_on_a_cpu_without_workers_a_batch_is_built_between_two_steps(build: floa
     assert rate(model, Config(), step) == pytest.approx(1 / (build + step))
 
 
-HOST, PIN, COPY, RECEIVE = 0.002, 0.003, 0.005, 0.001
+HOST, PIN, ALONE, COPY, PINNED_COPY, RECEIVE = 0.002, 0.003, 0.006, 0.005, 0.002, 0.001
 
 
 def accelerator(build: float) -> LoaderModel:
-    seconds = {"pin_seconds": PIN, "transfer_seconds": COPY, "receive_seconds": RECEIVE}
-    return LoaderModel([trace(32, build, **seconds)], HOST)
+    seconds = {"pin_seconds": ALONE, "inline_pin_seconds": PIN, "transfer_seconds": COPY, "receive_seconds": RECEIVE}
+    return LoaderModel([trace(32, build, pinned_transfer_seconds=PINNED_COPY, **seconds)], {8: HOST, 4096: 100 * HOST})
 
 
 @pytest.mark.parametrize("step", [0.001, 0.030, 0.2])
 @pytest.mark.parametrize("build", [0.0, 0.020, 0.1])
 def test_an_accelerator_trains_while_the_host_builds(step: float, build: float) -> None:
     model = accelerator(build)
-    assert rate(model, Config(pin_memory=True), step) == pytest.approx(1 / max(build + PIN + HOST, step))
+    assert rate(model, Config(pin_memory=True), step) == pytest.approx(1 / max(build + PIN + HOST, step + PINNED_COPY))
     assert rate(model, Config(), step) == pytest.approx(1 / (max(build + HOST, step) + COPY))
 
 
 @pytest.mark.parametrize("step", [0.001, 0.030, 0.2])
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_an_accelerator_waits_for_workers_for_the_host_or_for_its_own_steps(step: float, workers: int) -> None:
-    own = max(step, HOST + RECEIVE)
-    for pins, least in ((True, own), (False, own + COPY)):
+    pinned, own = max(step + PINNED_COPY, HOST + RECEIVE), max(step, HOST + RECEIVE)
+    for pins, least in ((True, pinned), (False, own + COPY)):
         found = rate(accelerator(0.040), Config(num_workers=workers, pin_memory=pins), step)
         assert found == pytest.approx(1 / max(0.040 / workers, least))
 

@@ -222,7 +222,7 @@ def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(out
     def fails(part: Part, config: Config) -> Outcome | None:
         return outcome if (part, config.amp) == ("compute", "bf16") and config.batch_size >= fails_from else None
 
-    probes = on_gpu(fails=fails).run()
+    probes = on_gpu(fails=fails, bounds={"amp": "off,bf16,fp16"}).run()
     of_bf16 = [probe.attempt.outcome for probe in probes if (probe.part, probe.config.amp) == ("compute", "bf16")]
     assert of_bf16.count(outcome) == 1
     assert {config.amp for config in steps(probes)} == {"off", "bf16", "fp16"}
@@ -232,7 +232,7 @@ def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(out
 
 def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before_its_first_step() -> None:
     for baseline, compared in ((Config(), ["bf16", "fp16"]), (Config(amp="bf16"), ["fp16"])):
-        probes = on_gpu(baseline=baseline).run()
+        probes = on_gpu(baseline=baseline, bounds={"amp": "off,bf16,fp16"}).run()
         assert [probe.config.amp for probe in probes if probe.part == "numerics"] == compared
         for amp in compared:
             parts = [probe.part for probe in probes if probe.config.amp == amp and probe.part != "loader"]
@@ -242,7 +242,7 @@ def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before
 
 
 def test_half_precision_is_looked_at_before_the_ladder_of_fp32_is_climbed() -> None:
-    probes = [probe for probe in on_gpu().run() if probe.part != "loader"]
+    probes = [probe for probe in on_gpu(bounds={"amp": "off,bf16,fp16"}).run() if probe.part != "loader"]
     first = [(probe.part, probe.config.amp, probe.config.batch_size) for probe in probes[:3]]
     assert first == [("compute", "off", 32), ("numerics", "bf16", 32), ("compute", "bf16", 32)]
     assert {probe.config.amp for probe in probes[3:] if probe.part == "compute"} > {"off", "bf16"}

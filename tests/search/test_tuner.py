@@ -234,7 +234,7 @@ def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_i
 def test_where_others_take_half_of_the_cpus_only_what_is_proven_is_the_answer(is_busy: bool) -> None:
     outcome = Outcome.SUSPECT if is_busy else None
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome, seconds=6.0)
-    result = tuned(machine, budget=60.0)
+    result = tuned(machine, budget=45.0)
     assert (result.verdict, result.rounds < 3) == (Verdict.UNDECIDED, True)
     assert there(result.likeliest).speedup > 2
     assert (result.config == result.baseline) == is_busy
@@ -378,13 +378,13 @@ def bf16_is_fast_and_fp16_faster(config: Config) -> StepCost:
 
 def test_a_precision_in_which_the_model_does_not_train_is_left_out_and_named() -> None:
     machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001, numerics=overflowing)
-    result = tuned(machine, batch_size=32)
+    result = tuned(machine, batch_size=32, amp="off,bf16,fp16")
     assert {config.amp for config, _ in machine.calls} == {"off", "bf16"}
     assert result.config.amp == "bf16"
     (note,) = [note for note in result.notes if "fp16" in note]
     assert note == "in fp16 gradients overflow at every scale of the loss: left out"
-    sound = tuned(SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001), batch_size=32)
-    assert sound.config.amp == "fp16"
+    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001)
+    assert tuned(machine, batch_size=32, amp="off,bf16,fp16").config.amp == "fp16"
 
 
 def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() -> None:

@@ -1,0 +1,145 @@
+"""The whole program on a fake accelerator: the real runner, whose measuring process is a session in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from autotune.config import Config
+from autotune.encoding import to_json
+from autotune.host import Gpu, Host
+from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget
+from autotune.measure.session import Session
+from autotune.messages import Messages, Progress
+from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.result import Result
+from autotune.runner import local
+from autotune.runner.local import ProcessRunner
+from autotune.runner.process import ProcessLostError
+from autotune.search.sampler import Setup
+from autotune.search.space import build_space
+from autotune.search.tuner import Tuner
+from autotune.storage.open import StudyStorage
+from autotune.workload import ImportedWorkload
+from tests import examples
+from tests.accelerator import Card, FakeAccelerator, Job, on_card, workload_of
+
+
+class CardProcess:
+    """A measuring process to the runner: a real ``Session``, whose opening costs time on the card's clock."""
+
+    def __init__(self, card: Card, job: Job, opening: float) -> None:
+        self._card, self._job, self._opening = card, job, opening
+        self._session: Session | None = None
+        self.opened = 0
+
+    def open(self, ranks: int) -> dict[str, Any]:
+        self._card.end_process()
+        self._card.now += self._opening
+        self._session = Session(workload_of(self._card, self._job), FakeAccelerator(self._card))
+        self.opened += 1
+        return {"opened": True}
+
+    def ask(self, message: dict[str, Any], limit: float, *rest: Any) -> dict[str, Any]:
+        assert self._session is not None
+        if message["op"] == "load":
+            return {"loaded": True}
+        if message["op"] == "inspect":
+            return {"facts": self._session.facts(), "script": None}
+        begin, request = self._card.now, Request(**message["request"])
+        attempt = self._session.measure(Config.from_document(message["config"]), request)
+        if self._card.now - begin > limit:
+            self._card.now = begin + limit
+            raise ProcessLostError(Outcome.TIMEOUT, "took too long", "")
+        found: dict[str, Any] = to_json(attempt)
+        return found
+
+    def close(self) -> bool:
+        self._session = None
+        return True
+
+    def stop(self) -> None:
+        self.close()
+
+
+class CardRunner:
+    """The real runner of a job on a card; attempts take the seconds of the card's clock."""
+
+    def __init__(self, card: Card, job: Job, opening: float = 2.0) -> None:
+        self.card, self.job = card, job
+        self.process = CardProcess(card, job, opening)
+        self.asked: list[tuple[Config, Request, Attempt]] = []
+        source = ImportedWorkload(model="tests:job", dataset=None, path=())
+        self._runner = ProcessRunner(source, patience=0.0)
+
+    def inspect(self, baseline: Config) -> WorkloadFacts:
+        return self._runner.inspect(baseline)
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        begin = self.card.now
+        attempt = replace(self._runner.measure(config, request), seconds=self.card.now - begin)
+        self.asked.append((config, request, attempt))
+        return attempt
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+@contextmanager
+def runner_on(card: Card, job: Job, opening: float = 2.0) -> Iterator[CardRunner]:
+    """Put a card, a job and its loader in the place of a machine."""
+    runner = CardRunner(card, job, opening)
+    with (
+        on_card(card, job),
+        patch.object(local, "MeasuringProcess", lambda *given: runner.process),
+        patch.object(local, "DeviceLock", _NoLock),
+        patch.object(local, "cpu_usage", dict),
+        patch.object(local, "suspended_seconds", float),
+    ):
+        yield runner
+
+
+class _NoLock:
+    def __init__(self, device: str) -> None:
+        """Take a device: nobody shares this one."""
+
+    def take(self, *given: Any) -> None:
+        """Do nothing."""
+
+    def free(self) -> None:
+        """Do nothing."""
+
+
+def host_of(card: Card, job: Job) -> Host:
+    gpu = Gpu(uuid="GPU-fake", name="Fake Accelerator", memory_bytes=card.total, driver="580.0")
+    cpus = int(job.cpus)
+    return examples.host(cpus=cpus, affinity_cpus=cpus, gpus=(gpu,), shm_bytes=None)
+
+
+def tuned(
+    runner: CardRunner,
+    baseline: Config | None = None,
+    budget: float = 180.0,
+    seed: int = 0,
+    **given: Any,
+) -> tuple[Result, Tuner]:
+    """Search for a job's fastest configuration on its card, and prove it, by the card's clock."""
+    card, time = runner.card, Budget(budget, runner.card.clock)
+    base = baseline or Config(batch_size=32)
+    facts = runner.inspect(base)
+    opening, host = time.spent, host_of(card, runner.job)
+    space = build_space(facts, host.cpus, base, given)
+    setup = Setup(space=space, facts=facts, host=host, memory_limit=DEFAULT_MEMORY_LIMIT)
+
+    def quiet(progress: Progress) -> None:
+        """Show nothing."""
+
+    tuner = Tuner(runner, setup, time, Messages(time, quiet), opening=opening, seed=seed)
+    storage = StudyStorage(None)
+    try:
+        return tuner.result(storage), tuner
+    finally:
+        storage.close()
