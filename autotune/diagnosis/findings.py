@@ -17,14 +17,14 @@ LEAST_SHARE = 0.1
 FASTER = 1.02
 """Ratio of two rates from which one counts as faster."""
 OF_MEMORY = (Outcome.HOST_OOM, Outcome.SHM)
-OF_LOADERS = (
+OF_LOADERS = {
     *OF_MEMORY,
     Outcome.TIMEOUT,
     Outcome.CRASHED,
     Outcome.WORKER_DIED,
     Outcome.UNPICKLABLE,
     Outcome.USER_ERROR,
-)
+}
 """Outcomes of failing workers; those for want of memory may pass with smaller batches."""
 LESS_FOR_EACH = "store the data decoded or smaller, use faster decoders, augment whole batches on the device"
 SMALLER_TYPES = "send smaller types (uint8 images)"
@@ -312,18 +312,6 @@ def code_figures(evidence: Evidence) -> tuple[str, ...]:
     if anatomy.collate_seconds > LEAST_SHARE * batch:
         texts.append(f"collating is {percent(anatomy.collate_seconds / batch)} of building a batch")
     return tuple(texts)
-
-
-def phase_figures(measured: Measurement) -> tuple[str, ...]:
-    """Return how a step divides into its phases."""
-    split = measured.step_time
-    phases = {"forward": split.forward, "backward": split.backward, "optimizer": split.optimizer}
-    return (", ".join(f"{name} {percent(seconds / split.total)}" for name, seconds in phases.items()),)
-
-
-def peak_figure(measured: Measurement) -> str:
-    """Return the peak of the memory that limits training."""
-    return f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB used"
 
 
 def workers_text(count: int) -> str:

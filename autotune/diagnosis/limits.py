@@ -2,7 +2,8 @@
 
 A step slower than on a resident batch lost the time somewhere: waiting for data, copying, between the phases, to
 workers on its CPUs, at the start of epochs. The part that takes the most is the limit, if it takes a tenth of the
-time; otherwise the step itself is. Where a part has several causes, the probes of loader and code say which.
+time; otherwise the step itself is. A step that the host launches too slowly counts beside them. Where a part has
+several causes, the probes of loader and code say which.
 """
 
 from __future__ import annotations
@@ -11,18 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autotune.config import Config
-from autotune.diagnosis.findings import (
-    FASTER,
-    LEAST_SHARE,
-    Cause,
-    Evidence,
-    Finding,
-    limit,
-    ms,
-    peak_figure,
-    percent,
-    phase_figures,
-)
+from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, limit, ms, percent
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
 from autotune.records import Measurement, to_divide
@@ -59,7 +49,7 @@ def _together(alike: Sequence[Finding]) -> Finding:
 
 
 def _limits(evidence: Evidence) -> Iterator[Finding]:
-    """Yield the parts beside the step that take a tenth of the time or more.
+    """Yield the parts beside the step that take a tenth of the time or more, and the step where the host delays it.
 
     The loop may have waited less than in the long run, while a queue drained, or more, at the start of an epoch. The
     rate inside an epoch says which.
@@ -74,20 +64,24 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
     between = max(0.0, total - same - steady)
     ordering = min(between, samples * (measured.order_seconds or 0.0) / (measured.epoch_samples or float("inf")))
     slowed = max(0.0, computing - alone) if evidence.config.num_workers else 0.0
-    lost: list[tuple[float, Callable[[Evidence], Finding]]] = [
-        (_waited(measured), late_loader),
-        (split.host_to_device, _slow_copy),
-        (split.communication, _communication),
-        (split.other, lambda _: limit(Cause.LOOP, f"{ms(split.other)} a step")),
-        (slowed, lambda _: _slowed_step(evidence, computing, alone)),
-        (between - ordering, _restarts),
-        (ordering, _slow_sampler),
-        (same, _same_samples),
+    in_ranks = f"{ms(split.communication)} a step in the slowest of {len(measured.ranks)} ranks"
+    sorting = f"{measured.order_seconds or 0.0:.3g} s for each epoch of {measured.epoch_samples or 0:,} samples"
+    lost: list[tuple[float, Callable[[], Finding]]] = [
+        (_waited(measured), lambda: late_loader(evidence)),
+        (split.host_to_device, lambda: _slow_copy(evidence)),
+        (split.communication, lambda: limit(Cause.COMMUNICATION, in_ranks)),
+        (split.other, lambda: limit(Cause.LOOP, f"{ms(split.other)} a step")),
+        (slowed, lambda: _slowed_step(evidence, computing, alone)),
+        (between - ordering, lambda: _restarts(evidence)),
+        (ordering, lambda: limit(Cause.SAMPLER, sorting)),
+        (same, lambda: _same_samples(evidence)),
     ]
+    if (step := _step_limit(evidence)).cause is Cause.LAUNCH:
+        lost.append((max(0.0, computing - split.communication - slowed), lambda: step))
     total = max(total, sum(seconds for seconds, _ in lost))  # where they were not measured in the same steps
-    for seconds, finder in lost:
+    for seconds, find_out in lost:
         if seconds >= LEAST_SHARE * total:
-            yield replace(finder(evidence), share=seconds / total)
+            yield replace(find_out(), share=seconds / total)
 
 
 def _step_limit(evidence: Evidence) -> Finding:
@@ -96,8 +90,9 @@ def _step_limit(evidence: Evidence) -> Finding:
     if conditions.gpu_slowdowns:
         return limit(Cause.HEAT, *conditions.gpu_slowdowns)
     if conditions.allocator_retries:
+        used = f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB used"
         retries = f"{conditions.allocator_retries} times in {measured.steps} steps"
-        return limit(Cause.MEMORY, retries, peak_figure(measured))
+        return limit(Cause.MEMORY, retries, used)
     if conditions.is_throttled and not evidence.is_asynchronous:
         return quota(evidence)
     return _launch_limit(evidence) or _compute_limit(evidence)
@@ -137,8 +132,11 @@ def _compute_limit(evidence: Evidence) -> Finding:
     if share < OWN_STEP:
         reach = f", with {step}; nothing else takes a tenth of the time"
     figure = f"{percent(share)} of the rate on batches already on the device"
+    split = measured.step_time
+    parts = {"forward": split.forward, "backward": split.backward, "optimizer": split.optimizer}
+    phases = ", ".join(f"{name} {percent(seconds / split.total)}" for name, seconds in parts.items())
     words = {"reach": reach, "first": f"{first} first, then " if first else ""}
-    return replace(limit(Cause.COMPUTE, figure, *phase_figures(measured), **words), share=share)
+    return replace(limit(Cause.COMPUTE, figure, phases, **words), share=share)
 
 
 def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:
@@ -159,12 +157,6 @@ def _slow_copy(evidence: Evidence) -> Finding:
         f"{ms(seconds)} a step{size_text}, memory {'pinned' if is_pinned else 'not pinned'}",
         first="" if is_pinned else "pin_memory=True, with non_blocking copies; ",
     )
-
-
-def _communication(evidence: Evidence) -> Finding:
-    measured = evidence.measurement
-    seconds = measured.step_time.communication
-    return limit(Cause.COMMUNICATION, f"{ms(seconds)} a step in the slowest of {len(measured.ranks)} ranks")
 
 
 def _slowed_step(evidence: Evidence, computing: float, alone: float) -> Finding:
@@ -211,14 +203,6 @@ def _waited(measured: Measurement) -> float:
     """Return for how long an average step waits for data, the rate inside an epoch taken into account."""
     split, samples = measured.step_time, measured.samples / measured.steps
     return max(0.0, split.data_wait + samples / measured.steady_samples_per_second - split.total)
-
-
-def _slow_sampler(evidence: Evidence) -> Finding:
-    measured = evidence.measurement
-    return limit(
-        Cause.SAMPLER,
-        f"{measured.order_seconds or 0.0:.3g} s for each epoch of {measured.epoch_samples or 0:,} samples",
-    )
 
 
 def _same_samples(evidence: Evidence) -> Finding:

@@ -274,6 +274,12 @@ def test_what_takes_the_most_time_comes_first_and_the_next_after_it() -> None:
     assert [finding.share for finding in found] == pytest.approx([40 / 90, 20 / 90])
 
 
+def test_a_slow_launch_is_told_beside_other_limits_by_the_time_it_takes() -> None:
+    found = find(evidence(split(data_wait=20.0), facts=ON_GPU, compute=BY_HOST, anatomy=clean(), **BLOCKED))
+    assert [finding.cause for finding in found] == [Cause.LAUNCH, Cause.WAITING]
+    assert [finding.share for finding in found] == pytest.approx([30 / 50, 20 / 50])
+
+
 def test_a_queue_that_drained_in_the_window_hides_no_late_loader() -> None:
     steady = BATCH / 0.060  # in the long run, of which the window saw nothing
     found = find(evidence(split(), samples_per_second=steady, steady_samples_per_second=steady, **BLOCKED))
