@@ -35,10 +35,9 @@ FOREIGN_BYTES = 2**29
 
 def habits(evidence: Evidence) -> Iterator[Finding]:
     """Yield the habits that cost time or memory, the machine's first."""
-    found = (_of_machine(evidence), _of_ranks(evidence.measurement), _of_memory(evidence))
     anatomy = evidence.anatomy
     inside = () if anatomy is None else (_of_code(evidence, anatomy), _of_workers(evidence, anatomy))
-    for finding in chain(*found, *inside):
+    for finding in chain(_of_machine(evidence), _of_ranks(evidence.measurement), _of_memory(evidence), *inside):
         yield replace(finding, is_limit=False)
 
 

@@ -36,8 +36,8 @@ LEAST_SHARE = 0.01
 """Share of the time below which a function is not worth naming."""
 LOADER = os.path.join(TORCH, "utils", "data", "")
 """Torch's loader, whose own time is nobody's choice."""
-BOUND_METHOD = re.compile(r"<(?:method|slot wrapper) '(.+?)' of '(.+?)' objects>")
-FUNCTION = re.compile(r"<(?:built-in method|built-in function|function) (.+?)(?: of type object)?(?: at 0x\w+)?>")
+IN_C = re.compile(r"<(?:built-in )?(?:method|function|slot wrapper) '?([^' ]+)'?(?: of '(.+?)' objects)?(?: .+)?>")
+"""A profiler's name of a function written in C, with the name of its type."""
 MOST_OBJECTS = 1_000_000
 MOST_SECONDS = 1.0
 """Longest that pickling a dataset may take."""
@@ -184,10 +184,10 @@ def _name(code: CodeType | str) -> str:
     """Return a function's place; of one written in C its module or type, and its name."""
     if isinstance(code, CodeType):
         return place(code.co_filename, code.co_firstlineno, code.co_name)
-    if match := BOUND_METHOD.fullmatch(code):
-        return f"built-in {match[2].replace('torch._C.TensorBase', 'torch.Tensor')}.{match[1]}"
-    match = FUNCTION.fullmatch(code)
-    return f"built-in {match[1].removeprefix('builtins.')}" if match else code
+    if not (match := IN_C.fullmatch(code)):
+        return code
+    name = ".".join(filter(None, (match[2], match[1]))).removeprefix("builtins.")
+    return f"built-in {name.replace('torch._C.TensorBase', 'torch.Tensor')}"
 
 
 def count_objects(dataset: object) -> int:

@@ -74,10 +74,10 @@ class _Operators(TorchDispatchMode):
             return False  # its tensors are on the host, and the host waits for nothing
         if name == INDEX:
             return any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
-        if name == COPY and (target := arguments.get("device")) is not None:
-            is_to_host = torch.device(target).type == "cpu" != self._device.type
-            return is_to_host and not arguments.get("non_blocking")
-        return name != COPY
+        if name == COPY:
+            target = torch.device(arguments.get("device") or self._device)
+            return target.type == "cpu" and self._device.type != "cpu" and not arguments.get("non_blocking")
+        return True
 
 
 class _Methods(TorchFunctionMode):
