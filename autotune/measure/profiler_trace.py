@@ -38,6 +38,8 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
         raise UsageError("a trace needs a file to be written to: pass trace_path")
     path = Path(request.trace_path)
     with _explained(path):
+        if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
+            raise OSError(errno.EINVAL, "it is no regular file")
         folder = TemporaryDirectory(prefix=".", dir=path.parent)
     with folder:
         stream = open_stream(workload, config)
