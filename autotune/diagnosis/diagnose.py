@@ -83,59 +83,44 @@ def diagnose(
                 "configuration without ranks; the result of tuning says what limits several ranks"
             )
         facts = runner.inspect(given)
-        return _Looks(runner, fitted(given, facts, None), facts, messages).diagnosis(trace)
+        return _examine(runner, fitted(given, facts, None), facts, messages, trace)
 
 
-@dataclass(slots=True)
-class _Looks:
-    """The probes of one configuration."""
+def _examine(
+    runner: Runner, config: Config, facts: WorkloadFacts, messages: Messages, trace: str | Path | None
+) -> Diagnosis:
+    """Measure one configuration, probe its parts, and conclude."""
 
-    runner: Runner
-    config: Config
-    facts: WorkloadFacts
-    messages: Messages
+    def look(part: Part, **settings: Any) -> Attempt:
+        messages.show(Progress(phase="probe", running=config))
+        return runner.measure(config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part, **settings))
 
-    def diagnosis(self, trace: str | Path | None) -> Diagnosis:
-        """Measure, probe the parts, and conclude."""
-        measured = self._measure()
-        compute, loader, inside = (self._look(part) for part in ("compute", "loader", "anatomy"))
-        traced = None if trace is None else self._trace(Path(trace))
-        evidence = Evidence(
-            config=self.config,
-            facts=self.facts,
-            host=inspect_host(),
-            measurement=measured,
-            compute=compute.compute,
-            loader=loader.loader,
-            anatomy=inside.anatomy,
-            looks=(Probe(part="loader", config=self.config, attempt=loader),),
-        )
-        failed = {"the step alone": compute, "the data loader": loader, "the workload's code": inside}
-        unseen = (f"{what} could not be probed: {look.message}" for what, look in failed.items() if not look.found)
-        return Diagnosis(
-            config=self.config,
-            facts=self.facts,
-            measurement=measured,
-            findings=find(evidence),
-            anatomy=inside.anatomy,
-            trace=traced.trace if traced else None,
-            notes=(*measured.notes, *unseen, *([f"no trace: {traced.message}"] if traced and not traced.trace else [])),
-        )
-
-    def _measure(self) -> Measurement:
-        self.messages.show(Progress(phase="baseline", running=self.config))
-        request = Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT)
-        attempt = measure_once_more(self.runner, self.config, request, lambda first: True, if_disturbed=True)
-        trial = Trial(number=0, kind="baseline", config=self.config, attempt=attempt)
-        self.messages.show(Progress(phase="baseline", finished=trial))
-        return require_numbers(attempt)
-
-    def _look(self, part: Part) -> Attempt:
-        self.messages.show(Progress(phase="probe", running=self.config))
-        return self.runner.measure(self.config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part))
-
-    def _trace(self, path: Path) -> Attempt:
-        request = Request(
-            seconds=PART_SECONDS, time_limit=TIME_LIMIT, part="trace", trace_path=str(path.resolve()), fresh=True
-        )
-        return self.runner.measure(self.config, request)
+    messages.show(Progress(phase="baseline", running=config))
+    request = Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT)
+    attempt = measure_once_more(runner, config, request, lambda first: True, if_disturbed=True)
+    trial = Trial(number=0, kind="baseline", config=config, attempt=attempt)
+    messages.show(Progress(phase="baseline", finished=trial))
+    measured = require_numbers(attempt)
+    compute, loader, inside = look("compute"), look("loader"), look("anatomy")
+    traced = None if trace is None else look("trace", trace_path=str(Path(trace).resolve()), fresh=True)
+    evidence = Evidence(
+        config=config,
+        facts=facts,
+        host=inspect_host(),
+        measurement=measured,
+        compute=compute.compute,
+        loader=loader.loader,
+        anatomy=inside.anatomy,
+        looks=(Probe(part="loader", config=config, attempt=loader),),
+    )
+    failed = {"the step alone": compute, "the data loader": loader, "the workload's code": inside}
+    unseen = (f"{what} could not be probed: {look.message}" for what, look in failed.items() if not look.found)
+    return Diagnosis(
+        config=config,
+        facts=facts,
+        measurement=measured,
+        findings=find(evidence),
+        anatomy=inside.anatomy,
+        trace=traced.trace if traced else None,
+        notes=(*measured.notes, *unseen, *([f"no trace: {traced.message}"] if traced and not traced.trace else [])),
+    )

@@ -10,87 +10,184 @@ from statistics import fmean
 from autotune.config import Config, StepKey
 from autotune.host import Host
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
-from autotune.records import Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
+from autotune.records import ONE_THREAD, Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
 
 LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as a limit of the rate."""
 FASTER = 1.02
 """Ratio of two rates from which one counts as faster."""
-
-
 OF_MEMORY = (Outcome.HOST_OOM, Outcome.SHM)
-OF_LOADERS = (
+OF_LOADERS = {
     *OF_MEMORY,
     Outcome.TIMEOUT,
     Outcome.CRASHED,
     Outcome.WORKER_DIED,
     Outcome.UNPICKLABLE,
     Outcome.USER_ERROR,
-)
+}
 """Outcomes of failing workers; those for want of memory may pass with smaller batches."""
+LESS_FOR_EACH = "store the data decoded or smaller, use faster decoders, augment whole batches on the device"
+SMALLER_TYPES = "send smaller types (uint8 images)"
 
 
 class Cause(StrEnum):
-    """A reason why training is not faster, or will not be."""
+    """A reason why training is not faster, or will not be: its name, the finding in a sentence, and the advice.
 
-    COMPUTE = "compute"
-    """The model itself: no loader could make it faster."""
-    LAUNCH = "launch"
-    """The host launches work more slowly than the accelerator does it."""
-    MEMORY = "memory"
-    """The device's memory is full, and is given back and taken again in every step."""
-    HEAT = "heat"
-    """The accelerator runs below its clocks: heat, power, a fault."""
-    DECODING = "decoding"
-    """The dataset's own code: decoding, parsing, augmenting."""
-    STORAGE = "storage"
-    """Reading from storage."""
-    WAITING = "waiting"
-    """Building a batch waits for something that is neither a CPU nor local storage, such as a network or a lock."""
-    ONE_READER = "one_reader"
-    """Storage or a lock serves one worker at a time."""
-    CPUS = "cpus"
-    """Every CPU is busy: loader and step take them from each other."""
-    QUOTA = "quota"
-    """A quota of CPU time stops the processes."""
-    WORKER_THREADS = "worker_threads"
-    """Each loader worker computes in several threads, and all of them share the CPUs."""
-    RECEIVE = "receive"
-    """The training process is busy receiving batches from its workers."""
-    PINNING = "pinning"
-    """One thread copies all batches into pinned memory."""
-    COPY = "copy"
-    """Copying batches to the device."""
-    COMMUNICATION = "communication"
-    """Synchronising the gradients of several ranks."""
-    SLOW_RANK = "slow_rank"
-    """One rank takes longer than the others, which wait for it in every step."""
-    LOOP = "loop"
-    """The Python of the training loop between the phases of a step."""
-    SAMPLER = "sampler"
-    """Ordering each epoch, in the training process."""
-    RESTARTS = "restarts"
-    """Starting loader workers for every epoch."""
-    SAME_SAMPLES = "same_samples"
-    """The workers of an iterable dataset all yield the same samples."""
-    NEIGHBOURS = "neighbours"
-    """Other processes take the CPUs."""
-    SHARED_GPU = "shared_gpu"
-    """Another process holds memory on the accelerator."""
-    CPU_BUILD = "cpu_build"
-    """This build of torch cannot use the machine's GPU."""
-    SYNCHRONISATION = "synchronisation"
-    """The step reads values back, for which the host waits for the device."""
-    GETITEMS = "getitems"
-    """The dataset fetches one sample at a time where it could fetch a batch."""
-    MANY_TENSORS = "many_tensors"
-    """A batch consists of many tensors, each of which is sent and moved by itself."""
-    NUMPY = "numpy"
-    """Samples are numpy arrays, which are copied once more to become tensors."""
-    SPAWN = "spawn"
-    """Workers are spawned: each imports everything anew and unpickles the dataset."""
-    DATASET_COPIES = "dataset_copies"
-    """Every worker gets, or makes while it runs, its own copy of the dataset."""
+    Words in braces are filled in where the cause is found.
+    """
+
+    what: str
+    advice: str
+
+    def __new__(cls, name: str, what: str, advice: str) -> Cause:
+        """Make a cause that is equal to its name."""
+        cause = str.__new__(cls, name)
+        cause._value_, cause.what, cause.advice = name, what, advice
+        return cause
+
+    # the step
+    COMPUTE = (
+        "compute",
+        "the model's own compute{reach}",
+        "{first}torch.compile, channels_last, a fused optimizer, or a smaller model",
+    )
+    LAUNCH = (
+        "launch",
+        "the host launches operators more slowly than the accelerator runs them",
+        "take larger batches, torch.compile (mode='reduce-overhead' uses CUDA graphs), or a fused optimizer",
+    )
+    MEMORY = (
+        "memory",
+        "device memory is full: the allocator frees memory and takes it again while training",
+        "take a smaller batch, amp, or activation checkpointing",
+    )
+    HEAT = (
+        "heat",
+        "the accelerator runs slower than it can",
+        "check its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
+    )
+    # building batches
+    DECODING = (
+        "decoding",
+        "training waits for data: building a batch takes CPU time (decoding, augmenting, collating)",
+        f"{{workers}}do less for each sample: {LESS_FOR_EACH}",
+    )
+    STORAGE = (
+        "storage",
+        "training waits for data: loading a sample waits for storage",
+        "{workers}read larger pieces (one archive, not many files), or keep the data in memory or on a faster disk",
+    )
+    WAITING = (
+        "waiting",
+        "training waits for data: loading a sample waits on a network, a lock or another process",
+        "{workers}fetch ahead, and fetch many samples at once",
+    )
+    ONE_READER = (
+        "one_reader",
+        "{count} are no faster than one: they wait for storage or a lock that serves one reader at a time",
+        "read larger pieces, read several samples per request (__getitems__), or use other storage or a second copy",
+    )
+    CPUS = (
+        "cpus",
+        "{state}: loader workers and the training step compete for the CPUs",
+        "{ways}; do less for each sample",
+    )
+    QUOTA = (
+        "quota",
+        "a CPU quota (of a container or a batch system) keeps stopping the processes",
+        "take only as many workers and threads as the quota has CPUs, or ask for a larger quota",
+    )
+    WORKER_THREADS = (
+        "worker_threads",
+        "each loader worker computes in several threads{overload}",
+        f"{ONE_THREAD}, in the dataset or in worker_init_fn",
+    )
+    # moving batches
+    RECEIVE = (
+        "receive",
+        "batches are ready, but receiving them from the workers keeps the training process busy",
+        "send fewer, larger tensors of small types (uint8 images, int32 tokens); make floats on the device{or_none}",
+    )
+    PINNING = (
+        "pinning",
+        "one thread copies every batch into pinned memory, and cannot keep up",
+        f"{SMALLER_TYPES}, or pin_memory=False",
+    )
+    COPY = (
+        "copy",
+        "copying batches to the device holds up training",
+        f"{{first}}{SMALLER_TYPES} and turn them into floats on the device",
+    )
+    # the rest of the loop
+    COMMUNICATION = (
+        "communication",
+        "synchronising gradients between ranks takes time that backward does not hide",
+        "take larger batches per rank, or accumulate several (--global-batch-size) for each synchronisation",
+    )
+    SLOW_RANK = (
+        "slow_rank",
+        "rank {rank} takes longer than the others, which wait for it in every step",
+        "check its {part}",
+    )
+    LOOP = (
+        "loop",
+        "the training loop itself takes time between the phases of a step",
+        "take larger batches; log and compute metrics only every so many steps",
+    )
+    SAMPLER = (
+        "sampler",
+        "training waits while the sampler orders each epoch; workers do not help, it runs in the training process",
+        "let the sampler sort once and only shuffle for each epoch, or make longer epochs",
+    )
+    RESTARTS = ("restarts", "epochs are short, and each starts the data loader anew", "{ways}")
+    SAME_SAMPLES = ("same_samples", "the {those}workers of the iterable dataset yield the same samples", "{divide}")
+    # the machine
+    NEIGHBOURS = (
+        "neighbours",
+        "other processes take CPUs that training could use",
+        "stop other programs, and measure again{rest}",
+    )
+    SHARED_GPU = (
+        "shared_gpu",
+        "another process is on the same accelerator",
+        "find it with nvidia-smi: processes on one accelerator slow each other down",
+    )
+    CPU_BUILD = (
+        "cpu_build",
+        "the driver shows a GPU, but this build of torch is for CPUs only",
+        "install a torch build for this GPU (pytorch.org/get-started)",
+    )
+    # habits of the code
+    SYNCHRONISATION = (
+        "synchronisation",
+        "the step reads values back into Python; on an accelerator the host waits there for all work in its queue",
+        "keep logged values as tensors (loss.detach()), and read them only every so many steps",
+    )
+    GETITEMS = (
+        "getitems",
+        "samples are small and fetched one at a time",
+        "give the dataset __getitems__(indices), which fetches a whole batch at once",
+    )
+    MANY_TENSORS = (
+        "many_tensors",
+        "a batch consists of many tensors, each sent to the training process and copied to the device on its own",
+        "concatenate them into a few in collate_fn, with offsets",
+    )
+    NUMPY = (
+        "numpy",
+        "samples are numpy arrays, which collating turns into tensors one by one",
+        "return torch.from_numpy(array) from the dataset",
+    )
+    SPAWN = (
+        "spawn",
+        "workers start by {method}: each imports everything anew and unpickles the dataset",
+        "{keep}import less at the top of the dataset's module, and open the data on first use",
+    )
+    DATASET_COPIES = (
+        "dataset_copies",
+        "each worker {copies}",
+        "keep large data in a few arrays or tensors (or memory-mapped) instead of lists: workers share those",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +285,10 @@ class Evidence:
         return config.step_key._replace(threads=threads)
 
 
-def limit(cause: Cause, what: str, evidence: tuple[str, ...], advice: str, share: float | None = None) -> Finding:
-    """Return a cause that limits the rate."""
-    return Finding(cause=cause, is_limit=True, what=what, evidence=evidence, advice=advice, share=share)
+def limit(cause: Cause, *figures: str, **words: str) -> Finding:
+    """Return a cause that limits the rate, with its figures and the words that its texts leave open."""
+    what, advice = cause.what.format(**words), cause.advice.format(**words)
+    return Finding(cause=cause, is_limit=True, what=what, evidence=figures, advice=advice)
 
 
 def loader_figures(evidence: Evidence) -> tuple[str, ...]:
@@ -214,18 +312,6 @@ def code_figures(evidence: Evidence) -> tuple[str, ...]:
     if anatomy.collate_seconds > LEAST_SHARE * batch:
         texts.append(f"collating is {percent(anatomy.collate_seconds / batch)} of building a batch")
     return tuple(texts)
-
-
-def phase_figures(measured: Measurement) -> tuple[str, ...]:
-    """Return how a step divides into its phases."""
-    split = measured.step_time
-    phases = {"forward": split.forward, "backward": split.backward, "optimizer": split.optimizer}
-    return (", ".join(f"{name} {percent(seconds / split.total)}" for name, seconds in phases.items()),)
-
-
-def peak_figure(measured: Measurement) -> str:
-    """Return the peak of the memory that limits training."""
-    return f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB used"
 
 
 def workers_text(count: int) -> str:

@@ -2,7 +2,8 @@
 
 A step slower than on a resident batch lost the time somewhere: waiting for data, copying, between the phases, to
 workers on its CPUs, at the start of epochs. The part that takes the most is the limit, if it takes a tenth of the
-time; otherwise the step itself is. Where a part has several causes, the probes of loader and code say which.
+time; otherwise the step itself is. A step that the host launches too slowly counts beside them. Where a part has
+several causes, the probes of loader and code say which.
 """
 
 from __future__ import annotations
@@ -11,25 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autotune.config import Config
-from autotune.diagnosis.findings import (
-    FASTER,
-    LEAST_SHARE,
-    Cause,
-    Evidence,
-    Finding,
-    limit,
-    ms,
-    peak_figure,
-    percent,
-    phase_figures,
-)
+from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, limit, ms, percent
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
 from autotune.records import Measurement, to_divide
 
-LAUNCHING = 0.8
-"""Host time of a step, as a share of it, from which an accelerator waits for its host; unless it is as busy as this."""
+LAUNCHING = 0.85
+"""Host time of a step, as a share of the step on the device, from which an accelerator waits for its host."""
 BUSY_GPU = 0.9
+"""Utilisation of a GPU from which it does not wait, where the host's time may hold its own waits for the device."""
 OWN_STEP = 0.95
 """Share of the rate on resident batches from which no loader could make training much faster."""
 TAKEN = 0.5
@@ -58,7 +49,7 @@ def _together(alike: Sequence[Finding]) -> Finding:
 
 
 def _limits(evidence: Evidence) -> Iterator[Finding]:
-    """Yield the parts beside the step that take a tenth of the time or more.
+    """Yield the parts beside the step that take a tenth of the time or more, and the step where the host delays it.
 
     The loop may have waited less than in the long run, while a queue drained, or more, at the start of an epoch. The
     rate inside an epoch says which.
@@ -72,63 +63,62 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
     same = total * (1 - measured.unique_share)
     between = max(0.0, total - same - steady)
     ordering = min(between, samples * (measured.order_seconds or 0.0) / (measured.epoch_samples or float("inf")))
-    lost: list[tuple[float, Callable[[Evidence, float], Finding]]] = [
-        (_waited(measured), late_loader),
-        (split.host_to_device, _slow_copy),
-        (split.communication, _communication),
-        (split.other, _slow_loop),
-        (max(0.0, computing - alone) if evidence.config.num_workers else 0.0, _slowed_step),
-        (between - ordering, _restarts),
-        (ordering, _slow_sampler),
-        (same, _same_samples),
+    slowed = max(0.0, computing - alone) if evidence.config.num_workers else 0.0
+    in_ranks = f"{ms(split.communication)} a step in the slowest of {len(measured.ranks)} ranks"
+    sorting = f"{measured.order_seconds or 0.0:.3g} s for each epoch of {measured.epoch_samples or 0:,} samples"
+    lost: list[tuple[float, Callable[[], Finding]]] = [
+        (_waited(measured), lambda: late_loader(evidence)),
+        (split.host_to_device, lambda: _slow_copy(evidence)),
+        (split.communication, lambda: limit(Cause.COMMUNICATION, in_ranks)),
+        (split.other, lambda: limit(Cause.LOOP, f"{ms(split.other)} a step")),
+        (slowed, lambda: _slowed_step(evidence, computing, alone)),
+        (between - ordering, lambda: _restarts(evidence)),
+        (ordering, lambda: limit(Cause.SAMPLER, sorting)),
+        (same, lambda: _same_samples(evidence)),
     ]
+    if (step := _step_limit(evidence)).cause is Cause.LAUNCH:
+        lost.append((max(0.0, computing - split.communication - slowed), lambda: step))
     total = max(total, sum(seconds for seconds, _ in lost))  # where they were not measured in the same steps
-    for seconds, finder in lost:
+    for seconds, find_out in lost:
         if seconds >= LEAST_SHARE * total:
-            yield finder(evidence, seconds / total)
+            yield replace(find_out(), share=seconds / total)
 
 
 def _step_limit(evidence: Evidence) -> Finding:
     """Return why the step itself takes so long."""
     measured, conditions = evidence.measurement, evidence.measurement.conditions
     if conditions.gpu_slowdowns:
-        return limit(
-            Cause.HEAT,
-            "the accelerator runs slower than it can",
-            conditions.gpu_slowdowns,
-            "check its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
-        )
+        return limit(Cause.HEAT, *conditions.gpu_slowdowns)
     if conditions.allocator_retries:
-        return limit(
-            Cause.MEMORY,
-            "device memory is full: the allocator frees memory and takes it again while training",
-            (f"{conditions.allocator_retries} times in {measured.steps} steps", peak_figure(measured)),
-            "take a smaller batch, amp, or activation checkpointing",
-        )
+        used = f"{measured.peak_memory_bytes / 2**30:.1f} of {measured.memory_limit_bytes / 2**30:.1f} GiB used"
+        retries = f"{conditions.allocator_retries} times in {measured.steps} steps"
+        return limit(Cause.MEMORY, retries, used)
     if conditions.is_throttled and not evidence.is_asynchronous:
-        return quota(evidence, None)
+        return quota(evidence)
     return _launch_limit(evidence) or _compute_limit(evidence)
 
 
 def _launch_limit(evidence: Evidence) -> Finding | None:
-    """Return the finding of an accelerator that waits for the host's next operator, where it does."""
-    compute, utilisation = evidence.compute, evidence.measurement.conditions.gpu_utilisation
-    if not evidence.is_asynchronous or compute is None or (utilisation or 0.0) >= BUSY_GPU:
+    """Return the finding of an accelerator that waits for the host's next operator, where it does.
+
+    The host's time of a step that waits for the device, and does not only launch it, says nothing: there utilisation
+    decides. fp16 waits too, because its scaler reads back whether gradients are finite.
+    """
+    compute, anatomy, config = evidence.compute, evidence.anatomy, evidence.config
+    if not evidence.is_asynchronous or compute is None:
         return None
-    step = evidence.config.samples_per_step / compute.samples_per_second
-    if compute.host_seconds < LAUNCHING * step:
+    step = config.samples_per_step / compute.samples_per_second
+    waits = config.amp == "fp16" or bool(anatomy and anatomy.synchronisations)
+    utilisation = evidence.measurement.conditions.gpu_utilisation
+    is_busy = waits if utilisation is None else utilisation >= BUSY_GPU
+    if compute.host_seconds < LAUNCHING * step or (is_busy and (waits or anatomy is None)):
         return None
     figures = [f"the host takes {ms(compute.host_seconds)} to launch a step of {ms(step)}"]
-    if evidence.anatomy:
-        figures.append(f"{evidence.anatomy.operators_per_step} operators per step")
+    if anatomy:
+        figures.append(f"{anatomy.operators_per_step} operators per step")
     if utilisation is not None:
         figures.append(f"the GPU was in use {percent(utilisation)} of the time")
-    return limit(
-        Cause.LAUNCH,
-        "the host launches operators more slowly than the accelerator runs them",
-        tuple(figures),
-        "take larger batches, torch.compile (mode='reduce-overhead' uses CUDA graphs), or a fused optimizer",
-    )
+    return limit(Cause.LAUNCH, *figures)
 
 
 def _compute_limit(evidence: Evidence) -> Finding:
@@ -138,16 +128,15 @@ def _compute_limit(evidence: Evidence) -> Finding:
     may_amp = config.amp == "off" and len(modes) > 1 and _may_pay(evidence, lambda other: other.amp != "off")
     may_grow = _may_pay(evidence, lambda other: other.amp == config.amp and other.batch_size > config.batch_size)
     first = " and ".join([*(["amp"] if may_amp else []), *(["larger batches"] if may_grow else [])])
-    return limit(
-        Cause.COMPUTE,
-        f"the model's own compute: no data loader could make training with {step} much faster"
-        if share >= OWN_STEP
-        else f"the model's own compute, with {step}; nothing else takes a tenth of the time",
-        (f"{percent(share)} of the rate on batches already on the device", *phase_figures(measured)),
-        (f"{first} first, then " if first else "")
-        + "torch.compile, channels_last, a fused optimizer, or a smaller model",
-        share,
-    )
+    reach = f": no data loader could make training with {step} much faster"
+    if share < OWN_STEP:
+        reach = f", with {step}; nothing else takes a tenth of the time"
+    figure = f"{percent(share)} of the rate on batches already on the device"
+    split = measured.step_time
+    parts = {"forward": split.forward, "backward": split.backward, "optimizer": split.optimizer}
+    phases = ", ".join(f"{name} {percent(seconds / split.total)}" for name, seconds in parts.items())
+    words = {"reach": reach, "first": f"{first} first, then " if first else ""}
+    return replace(limit(Cause.COMPUTE, figure, phases, **words), share=share)
 
 
 def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:
@@ -159,80 +148,41 @@ def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:
     return not rates or max(rates) > FASTER * evidence.measurement.samples_per_second
 
 
-def _slow_copy(evidence: Evidence, share: float) -> Finding:
-    config, split = evidence.config, evidence.measurement.step_time
-    pinned = "pinned" if config.pin_memory else "not pinned"
-    size = evidence.measurement.batch_bytes
-    bytes_text = f", {size / 2**20:.3g} MiB" if size else ""
-    advice = "send smaller types (uint8 images) and turn them into floats on the device"
+def _slow_copy(evidence: Evidence) -> Finding:
+    seconds, size = evidence.measurement.step_time.host_to_device, evidence.measurement.batch_bytes
+    size_text = f", {size / 2**20:.3g} MiB" if size else ""
+    is_pinned = evidence.config.pin_memory
     return limit(
         Cause.COPY,
-        "copying batches to the device holds up training",
-        (f"{ms(split.host_to_device)} a step{bytes_text}, memory {pinned}",),
-        advice if config.pin_memory else f"pin_memory=True, with non_blocking copies; {advice}",
-        share,
+        f"{ms(seconds)} a step{size_text}, memory {'pinned' if is_pinned else 'not pinned'}",
+        first="" if is_pinned else "pin_memory=True, with non_blocking copies; ",
     )
 
 
-def _communication(evidence: Evidence, share: float) -> Finding:
-    measured = evidence.measurement
-    return limit(
-        Cause.COMMUNICATION,
-        "synchronising gradients between ranks takes time that backward does not hide",
-        (f"{ms(measured.step_time.communication)} a step in the slowest of {len(measured.ranks)} ranks",),
-        "take larger batches per rank, or accumulate several (--global-batch-size): gradients are synchronised once "
-        "per optimizer step",
-        share,
-    )
-
-
-def _slow_loop(evidence: Evidence, share: float) -> Finding:
-    return limit(
-        Cause.LOOP,
-        "the training loop itself takes time between the phases of a step",
-        (f"{ms(evidence.measurement.step_time.other)} a step",),
-        "take larger batches; log and compute metrics only every so many steps",
-        share,
-    )
-
-
-def _slowed_step(evidence: Evidence, share: float) -> Finding:
+def _slowed_step(evidence: Evidence, computing: float, alone: float) -> Finding:
     """Return why the step takes longer than on a resident batch: on a CPU, the loader has taken its place."""
-    measured, conditions = evidence.measurement, evidence.measurement.conditions
+    conditions = evidence.measurement.conditions
     if conditions.is_throttled:
-        return quota(evidence, share)
-    alone = measured.samples / measured.steps / measured.ceiling_samples_per_second
-    split = measured.step_time
-    computing = split.forward + split.backward + split.communication + split.optimizer
+        return quota(evidence)
     if conditions.gpu_slowdowns or conditions.allocator_retries:
         return _step_limit(evidence)
     return limit(
         Cause.CPUS,
-        "the step is slower beside the data loader than alone: they compete for the CPUs",
-        (
-            f"{ms(computing)} with the data loader, {ms(alone)} alone",
-            f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
-        ),
-        f"{_either(_fewer_workers(evidence), 'fewer threads for training (--threads)')}; do less for each sample",
-        share,
+        f"{ms(computing)} with the data loader, {ms(alone)} alone",
+        f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
+        state="the step is slower beside the data loader than alone",
+        ways=_either(_fewer_workers(evidence), "fewer threads for training (--threads)"),
     )
 
 
-def _restarts(evidence: Evidence, share: float) -> Finding:
+def _restarts(evidence: Evidence) -> Finding:
     measured, anatomy = evidence.measurement, evidence.anatomy
-    seconds = measured.restart_seconds or measured.first_batch_seconds
-    figures = [f"{seconds:.3g} s until the first batch of an epoch"]
+    figures = [f"{measured.restart_seconds or measured.first_batch_seconds:.3g} s until the first batch of an epoch"]
     if anatomy and anatomy.start_method != "fork":
         figures.append(f"workers start by {anatomy.start_method}")
     keep = "persistent_workers=True" if evidence.should_keep_workers else ""
     longer = "longer epochs (a sampler that goes through the data several times)"
-    return limit(
-        Cause.RESTARTS,
-        "epochs are short, and each starts the data loader anew",
-        tuple(figures),
-        _either(keep, _fewer_workers(evidence), longer),
-        share,
-    )
+    return limit(Cause.RESTARTS, *figures, ways=_either(keep, _fewer_workers(evidence), longer))
 
 
 def _fewer_workers(evidence: Evidence) -> str:
@@ -255,35 +205,15 @@ def _waited(measured: Measurement) -> float:
     return max(0.0, split.data_wait + samples / measured.steady_samples_per_second - split.total)
 
 
-def _slow_sampler(evidence: Evidence, share: float) -> Finding:
-    measured = evidence.measurement
-    return limit(
-        Cause.SAMPLER,
-        "training waits while the sampler orders each epoch; workers do not help, it runs in the training process",
-        (f"{measured.order_seconds or 0.0:.3g} s for each epoch of {measured.epoch_samples or 0:,} samples",),
-        "let the sampler sort once and only shuffle for each epoch, or make longer epochs",
-        share,
-    )
-
-
-def _same_samples(evidence: Evidence, share: float) -> Finding:
-    ranks = "" if evidence.config.ranks == 1 else "ranks or "
-    return limit(
-        Cause.SAME_SAMPLES,
-        f"the {ranks}workers of the iterable dataset yield the same samples",
-        (f"only {percent(evidence.measurement.unique_share)} of the samples differ",),
-        to_divide(evidence.config.ranks),
-        share,
-    )
+def _same_samples(evidence: Evidence) -> Finding:
+    ranks, share = evidence.config.ranks, percent(evidence.measurement.unique_share)
+    words = {"those": "" if ranks == 1 else "ranks or ", "divide": to_divide(ranks)}
+    return limit(Cause.SAME_SAMPLES, f"only {share} of the samples differ", **words)
 
 
 def _neighbours(evidence: Evidence) -> Finding:
     """Return the finding of others that take the CPUs; where they take most, no other finding can be trusted."""
     conditions = evidence.measurement.conditions
     rest = ": no other finding can be trusted" if conditions.taken_share >= TAKEN else ""
-    return limit(
-        Cause.NEIGHBOURS,
-        "other processes take CPUs that training could use",
-        (f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others",),
-        f"stop other programs, and measure again{rest}",
-    )
+    used = f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others"
+    return limit(Cause.NEIGHBOURS, used, rest=rest)

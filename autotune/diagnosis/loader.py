@@ -42,57 +42,45 @@ MENDING = {
 """The way out after failures of workers; for other outcomes the message has it."""
 
 
-def late_loader(evidence: Evidence, share: float) -> Finding:
-    """Return why training waits for data."""
-    conditions = evidence.measurement.conditions
+def late_loader(evidence: Evidence) -> Finding:
+    """Return why training waits for data: the first cause that fits."""
+    conditions, config = evidence.measurement.conditions, evidence.config
+    is_full = conditions.own_cpus + conditions.foreign_cpus >= FULL_CPUS * conditions.cpus
     if conditions.is_throttled:
-        return quota(evidence, share)
-    used = conditions.own_cpus + conditions.foreign_cpus
-    is_full = used >= FULL_CPUS * conditions.cpus
+        return quota(evidence)
     if is_full and (conditions.worker_threads or 1) > 1:
-        return _worker_threads(evidence, share)
-    for name in (_slow_receive, _slow_pinning, _one_reader):
-        if (finding := name(evidence, share)) is not None:
-            return finding
-    if is_full and evidence.config.num_workers:
-        return _full_cpus(evidence, share)
-    return _slow_dataset(evidence, share)
+        threads = f"{conditions.worker_threads} threads in a worker"
+        figure = f"{threads}, {config.num_workers} workers, {conditions.cpus} CPUs"
+        return limit(Cause.WORKER_THREADS, figure, overload=": together they overload the CPUs")
+    if found := _slow_pinning(evidence) or _slow_receive(evidence) or _one_reader(evidence):
+        return found
+    if is_full and config.num_workers:
+        return limit(
+            Cause.CPUS,
+            f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
+            *loader_figures(evidence),
+            *code_figures(evidence),
+            state="every CPU is busy",
+            ways="fewer threads for training (--threads)",
+        )
+    return _slow_dataset(evidence)
 
 
-def _slow_dataset(evidence: Evidence, share: float) -> Finding:
+def _slow_dataset(evidence: Evidence) -> Finding:
     """Return the reason why building a batch takes long."""
-    conditions, blocked = evidence.measurement.conditions, evidence.blocked_share
+    blocked, loader = evidence.blocked_share, evidence.loader
     is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
     figures, workers = loader_figures(evidence), _workers_advice(evidence)
-    storage = (evidence.loader.storage_share if evidence.loader else None) or conditions.storage_share or 0.0
-    if is_blocked and storage >= FROM_STORAGE:
-        return limit(
-            Cause.STORAGE,
-            "training waits for data: loading a sample waits for storage",
-            (*figures, f"{percent(storage)} of the bytes read came from storage, not from the page cache"),
-            f"{workers}read larger pieces (one archive instead of many small files), or keep the data in memory "
-            "or on a faster disk",
-            share,
-        )
-    if is_blocked:
-        return limit(
-            Cause.WAITING,
-            "training waits for data: loading a sample waits on a network, a lock or another process",
-            figures,
-            f"{workers}fetch ahead, and fetch many samples at once",
-            share,
-        )
-    return limit(
-        Cause.DECODING,
-        "training waits for data: building a batch takes CPU time (decoding, augmenting, collating)",
-        (*figures, *code_figures(evidence)),
-        f"{workers}do less for each sample: store the data decoded or smaller, use faster decoders, augment whole "
-        "batches on the device",
-        share,
-    )
+    if not is_blocked:
+        return limit(Cause.DECODING, *figures, *code_figures(evidence), workers=workers)
+    storage = (loader.storage_share if loader else None) or evidence.measurement.conditions.storage_share or 0.0
+    if storage < FROM_STORAGE:
+        return limit(Cause.WAITING, *figures, workers=workers)
+    read = f"{percent(storage)} of the bytes read came from storage, not from the page cache"
+    return limit(Cause.STORAGE, *figures, read, workers=workers)
 
 
-def _one_reader(evidence: Evidence, share: float) -> Finding | None:
+def _one_reader(evidence: Evidence) -> Finding | None:
     """Return the finding of several workers that are no faster than one, though they need no CPU."""
     loader, config, measured = evidence.loader, evidence.config, evidence.measurement
     if loader is None or (evidence.blocked_share or 0.0) < 1 - BLOCKED:
@@ -103,14 +91,8 @@ def _one_reader(evidence: Evidence, share: float) -> Finding | None:
     if several is None or rates[several] > min(ONE_READER * one, BELOW_STEP * measured.ceiling_samples_per_second):
         return None
     count = workers_text(several.num_workers)
-    return limit(
-        Cause.ONE_READER,
-        f"{count} are no faster than one: they wait for storage or a lock that serves one reader at a time",
-        (*loader_figures(evidence), f"one worker alone {one:,.0f} samples/s, {count} {rates[several]:,.0f}"),
-        "read larger pieces, read several samples per request (__getitems__), or use other storage or a second copy "
-        "of the data",
-        share,
-    )
+    figure = f"one worker alone {one:,.0f} samples/s, {count} {rates[several]:,.0f}"
+    return limit(Cause.ONE_READER, *loader_figures(evidence), figure, count=count)
 
 
 def _looks_idle(evidence: Evidence) -> bool:
@@ -123,7 +105,21 @@ def _looks_idle(evidence: Evidence) -> bool:
     return max(0.0, own - step) < BLOCKED * builders
 
 
-def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
+def _slow_pinning(evidence: Evidence) -> Finding | None:
+    """Return the finding of a thread that pins batches and does little else, where it takes as long as a step."""
+    loader, step = evidence.loader, evidence.measurement.step_time.total
+    if loader is None or not evidence.config.pin_memory or not evidence.config.num_workers:
+        return None
+    pin, receive = (
+        seconds * evidence.config.batch_size / loader.batch_size
+        for seconds in (loader.pin_seconds, loader.receive_seconds)
+    )
+    if pin < receive or pin + receive < FULL_CPUS * step:
+        return None
+    return limit(Cause.PINNING, f"receiving a batch takes {ms(receive)} and pinning it {ms(pin)}, a step {ms(step)}")
+
+
+def _slow_receive(evidence: Evidence) -> Finding | None:
     loader, measured = evidence.loader, evidence.measurement
     if loader is None or not evidence.config.num_workers or measured.ready_batches < 1:
         return None
@@ -132,64 +128,13 @@ def _slow_receive(evidence: Evidence, share: float) -> Finding | None:
     if not waited / 2 <= receive <= BELIEVED * waited:
         return None
     figures = [
-        f"receiving a ready batch takes {ms(receive)} of the {ms(measured.step_time.data_wait)} that training waits",
+        f"receiving a ready batch takes {ms(receive)} of the {ms(waited)} that training waits",
         f"{measured.ready_batches:.1f} batches were ready on average",
     ]
     if evidence.anatomy:
         figures.append(f"a batch consists of {evidence.anatomy.batch_tensors} tensors")
     is_measured = evidence.is_no_faster(lambda config: not config.num_workers)
-    or_none = "" if is_measured else "; no workers at all may be faster"
-    return limit(
-        Cause.RECEIVE,
-        "batches are ready, but receiving them from the workers keeps the training process busy",
-        tuple(figures),
-        "send fewer and larger tensors, in as small a type as will do (uint8 images, int32 tokens), and turn them into "
-        f"floats on the device{or_none}",
-        share,
-    )
-
-
-def _slow_pinning(evidence: Evidence, share: float) -> Finding | None:
-    loader, measured = evidence.loader, evidence.measurement
-    if loader is None or not evidence.config.pin_memory:
-        return None
-    pin = loader.pin_seconds * evidence.config.batch_size / loader.batch_size
-    step = measured.step_time.total
-    if pin < FULL_CPUS * step:
-        return None
-    return limit(
-        Cause.PINNING,
-        "one thread copies every batch into pinned memory, and cannot keep up",
-        (f"pinning a batch takes {ms(pin)}, a step {ms(step)}",),
-        "send smaller types (uint8 images), or pin_memory=False",
-        share,
-    )
-
-
-def _full_cpus(evidence: Evidence, share: float) -> Finding:
-    conditions = evidence.measurement.conditions
-    return limit(
-        Cause.CPUS,
-        "every CPU is busy: loader workers and the training step compete for them",
-        (
-            f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
-            *loader_figures(evidence),
-            *code_figures(evidence),
-        ),
-        "do less for each sample, or give training fewer threads (--threads)",
-        share,
-    )
-
-
-def _worker_threads(evidence: Evidence, share: float) -> Finding:
-    conditions, workers = evidence.measurement.conditions, evidence.config.num_workers
-    return limit(
-        Cause.WORKER_THREADS,
-        "each loader worker computes in several threads: together they overload the CPUs",
-        (f"{conditions.worker_threads} threads in a worker, {workers} workers, {conditions.cpus} CPUs",),
-        "limit them in the dataset or in worker_init_fn, for example cv2.setNumThreads(0), or set OMP_NUM_THREADS=1",
-        share,
-    )
+    return limit(Cause.RECEIVE, *figures, or_none="" if is_measured else "; no workers at all may be faster")
 
 
 def _workers_advice(evidence: Evidence) -> str:
@@ -225,14 +170,8 @@ def _failed_workers(evidence: Evidence) -> str:
     return ""
 
 
-def quota(evidence: Evidence, share: float | None) -> Finding:
+def quota(evidence: Evidence) -> Finding:
     """Return the finding of a CPU quota that stops the processes."""
-    conditions, host = evidence.measurement.conditions, evidence.host
+    host, stopped = evidence.host, evidence.measurement.conditions.throttled_share or 0.0
     allowed = "" if host.quota_cpus is None else f", the quota is {host.quota_cpus:g} of {host.affinity_cpus} CPUs"
-    return limit(
-        Cause.QUOTA,
-        "a CPU quota (of a container or a batch system) keeps stopping the processes",
-        (f"stopped for {percent(conditions.throttled_share or 0.0)} of the time{allowed}",),
-        "take only as many workers and threads as the quota has CPUs, or ask for a larger quota",
-        share,
-    )
+    return limit(Cause.QUOTA, f"stopped for {percent(stopped)} of the time{allowed}")

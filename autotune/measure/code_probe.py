@@ -34,10 +34,10 @@ MOST_STEPS = 10
 MOST_FUNCTIONS = 6
 LEAST_SHARE = 0.01
 """Share of the time below which a function is not worth naming."""
-LOADER = os.path.join(TORCH, "utils", "data") + os.sep
+LOADER = os.path.join(TORCH, "utils", "data", "")
 """Torch's loader, whose own time is nobody's choice."""
-BOUND_METHOD = re.compile(r"<(?:method|slot wrapper) '(.+?)' of '(.+?)' objects>")
-FUNCTION = re.compile(r"<(?:built-in method|built-in function|function) (.+?)(?: of type object)?(?: at 0x\w+)?>")
+IN_C = re.compile(r"<(?:built-in )?(?:method|function|slot wrapper) '?([^' ]+)'?(?: of '(.+?)' objects)?(?: .+)?>")
+"""A profiler's name of a function written in C, with the name of its type."""
 MOST_OBJECTS = 1_000_000
 MOST_SECONDS = 1.0
 """Longest that pickling a dataset may take."""
@@ -57,7 +57,6 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
     sample_seconds, collate_seconds = building.measure(TIMING_SHARE * seconds)
     code = building.profile(PROFILE_SHARE * seconds)
     operators, synchronisations = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
-    accelerators = torch.version.cuda, torch.version.hip, torch.accelerator.current_accelerator()
     start_method = multiprocessing.get_start_method(allow_none=True)  # without it the question would fix the answer
     return Anatomy(
         sample_seconds=sample_seconds,
@@ -72,7 +71,7 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
         start_method=start_method or multiprocessing.get_all_start_methods()[0],
         operators_per_step=operators,
         synchronisations=synchronisations,
-        has_cuda_build=any(each is not None for each in accelerators),
+        has_cuda_build=bool(torch.version.cuda or torch.version.hip) or torch.accelerator.is_available(),
         seconds=time.perf_counter() - begin,
     )
 
@@ -85,38 +84,27 @@ def _watch_steps(
     Returns how many ATen operators the host called in a step, and where it waited for the device.
     """
     step = TrainingStep(workload, replace(config, accumulation_steps=1), device)
-    batch = move(building.batch, device.torch_device, non_blocking=False)
-    limit = time.perf_counter() + seconds
-    step(batch, building.samples)
-    operators = _count_operators(step, batch, building.samples)
-    steps = 0
-    with watch_synchronisations(device.torch_device) as log:
+    batch, samples = move(building.batch, device.torch_device, non_blocking=False), building.samples
+    limit, steps = time.perf_counter() + seconds, 0
+    step(batch, samples)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:  # compiled regions are no operators of ATen
+        step(batch, samples)
+    operators = sum(_is_outermost(event) for event in profiler.events() or ())
+    with watch_synchronisations(device.torch_device) as waits:
         while steps == 0 or (steps < MOST_STEPS and time.perf_counter() < limit):
-            step(batch, building.samples)
+            step(batch, samples)
             steps += 1
     device.synchronize()
-    return operators, log.per_step(steps)
+    return operators, tuple(
+        Synchronisation(operator=operator, where=where, per_step=count / steps)
+        for (operator, where), count in waits.most_common()
+    )
 
 
-def _count_operators(step: TrainingStep, batch: Any, samples: int) -> int:
-    """Count the ATen operators of one step that no other ATen operator calls, in autograd's threads too.
-
-    The profiler leaves compiled regions as they are: fused operators are none any more.
-    """
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        step(batch, samples)
-    return sum(_is_operator(event) and not _is_part_of_operator(event) for event in profiler.events() or ())
-
-
-def _is_operator(event: Any) -> bool:
-    return str(event.name).startswith("aten::")
-
-
-def _is_part_of_operator(event: Any) -> bool:
+def _is_outermost(event: Any) -> bool:
+    """Return whether an event is an ATen operator that no other one calls."""
     parent = event.cpu_parent
-    while parent is not None and not _is_operator(parent):
-        parent = parent.cpu_parent
-    return parent is not None
+    return event.name.startswith("aten::") and not (parent and parent.name.startswith("aten::"))
 
 
 class Building:
@@ -141,15 +129,12 @@ class Building:
 
         The first batch counts only where it is the only one.
         """
-        times = [self._build()]
-        limit = time.perf_counter() + seconds - times[0][1]
+        limit, batches = time.perf_counter() + seconds, [self._build()]
         while time.perf_counter() < limit:
-            times.append(self._build())
-        counted = times[1:] or times
-        collate = sum(collated for *_, collated in counted)
-        read = sum(built for _, built, _ in counted) - collate
-        samples = sum(count for count, *_ in counted)
-        return read / max(1, samples), collate / len(counted)
+            batches.append(self._build())
+        counted = batches[1:] or batches
+        samples, built, collated = (sum(column) for column in zip(*counted, strict=True))
+        return (built - collated) / max(1, samples), collated / len(counted)
 
     def profile(self, seconds: float) -> tuple[CodeShare, ...]:
         """Build batches for so long, one at least, under cProfile; return where the time went.
@@ -159,11 +144,8 @@ class Building:
         profile = cProfile.Profile()
         limit = time.perf_counter() + seconds
         while True:
-            profile.enable()
-            try:
+            with profile:
                 self._build()
-            finally:
-                profile.disable()
             if time.perf_counter() >= limit:
                 return _shares(profile)
 
@@ -202,10 +184,10 @@ def _name(code: CodeType | str) -> str:
     """Return a function's place; of one written in C its module or type, and its name."""
     if isinstance(code, CodeType):
         return place(code.co_filename, code.co_firstlineno, code.co_name)
-    if match := BOUND_METHOD.fullmatch(code):
-        return f"built-in {match[2].replace('torch._C.TensorBase', 'torch.Tensor')}.{match[1]}"
-    match = FUNCTION.fullmatch(code)
-    return f"built-in {match[1].removeprefix('builtins.')}" if match else code
+    if not (match := IN_C.fullmatch(code)):
+        return code
+    name = ".".join(filter(None, (match[2], match[1]))).removeprefix("builtins.")
+    return f"built-in {name.replace('torch._C.TensorBase', 'torch.Tensor')}"
 
 
 def count_objects(dataset: object) -> int:
@@ -213,15 +195,14 @@ def count_objects(dataset: object) -> int:
 
     None of the user's code runs. Counts up to ``MOST_OBJECTS``.
     """
-    held: set[int] = set()
-    visited = {id(dataset)}
-    pending = [dataset]
+    held, visited, pending = set[int](), {id(dataset)}, [dataset]
     while pending and len(held) < MOST_OBJECTS:
         holder = pending.pop()
-        if issubclass(type(holder), CONTAINERS) and len(holder) >= MOST_OBJECTS:  # type: ignore[arg-type]
-            return MOST_OBJECTS
+        is_container = issubclass(type(holder), CONTAINERS)
+        if is_container and len(holder) >= MOST_OBJECTS:  # type: ignore[arg-type]
+            return MOST_OBJECTS  # without a list of all that it holds
         parts = gc.get_referents(holder)
-        if issubclass(type(holder), CONTAINERS):
+        if is_container:
             held.update(map(id, islice(parts, MOST_OBJECTS - len(held))))
         for part in parts:
             kind = type(part)  # the collector does not track containers of plain values
@@ -229,45 +210,35 @@ def count_objects(dataset: object) -> int:
             if may_hold and id(part) not in visited:
                 visited.add(id(part))
                 pending.append(part)
-    return min(len(held), MOST_OBJECTS)
+    return len(held)
 
 
 def pickled_bytes(dataset: object) -> int | None:
     """Return the bytes of a pickled dataset, tensors left out; ``None`` where it fails or takes too long."""
-    sink = _Sink()
+    pickler = _Pickler()
     try:
-        _Pickler(sink).dump(dataset)
+        pickler.dump(dataset)
     except Exception:  # the user's own code may raise anything here
         return None
-    return sink.bytes
-
-
-class _Sink:
-    """Counts the bytes written to it, and keeps nothing."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._limit = time.perf_counter() + MOST_SECONDS
-
-    def write(self, data: Any) -> int:
-        if time.perf_counter() > self._limit:
-            raise TimeoutError
-        count = memoryview(data).nbytes
-        self.bytes += count
-        return count
+    return pickler.bytes
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles objects of ``__main__`` too: in a script of the user's it can be imported."""
+    """Counts bytes and keeps nothing. Pickles objects of ``__main__`` too: a script of the user's can be imported."""
 
-    def __init__(self, sink: _Sink) -> None:
-        super().__init__(sink)
-        self._sink = sink
+    def __init__(self) -> None:
+        self.bytes, self._limit = 0, time.perf_counter() + MOST_SECONDS
+        super().__init__(self)
+
+    def write(self, data: Any) -> None:
+        if time.perf_counter() > self._limit:
+            raise TimeoutError
+        self.bytes += memoryview(data).nbytes
 
     def reducer_override(self, part: Any) -> Any:
         if isinstance(part, torch.Tensor):
             return int, ()
         if isinstance(part, np.ndarray) and not part.dtype.hasobject:
-            self._sink.bytes += part.nbytes  # without the copy that pickling makes of a file mapped into memory
+            self.bytes += part.nbytes  # without the copy that pickling makes of a file mapped into memory
             return int, ()
         return super().reducer_override(part)

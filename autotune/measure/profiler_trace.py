@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
@@ -37,7 +36,12 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
     """
     if request.trace_path is None:
         raise UsageError("a trace needs a file to be written to: pass trace_path")
-    with _written_whole(Path(request.trace_path)) as file:
+    path = Path(request.trace_path)
+    with _explained(path):
+        if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
+            raise OSError(errno.EINVAL, "it is no regular file")
+        folder = TemporaryDirectory(prefix=".", dir=path.parent)
+    with folder:
         stream = open_stream(workload, config)
         warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
         try:
@@ -45,9 +49,13 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
             profiler, steps = _profile(stream, warm, device, request.seconds / 2)
         finally:
             stream.close()
-        profiler.export_chrome_trace(str(file))
-        operations = _longest_operations(profiler, device, steps)
-    return Trace(path=request.trace_path, operations=operations, steps=steps)
+        with _explained(path):
+            file = Path(folder.name, path.name)  # the profiler looks at the ending
+            profiler.export_chrome_trace(str(file))
+            if not file.stat().st_size:  # it only logs its errors
+                raise OSError(errno.EIO, "the profiler wrote nothing")
+            file.replace(path)
+    return Trace(path=request.trace_path, operations=_longest_operations(profiler, device, steps), steps=steps)
 
 
 def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float) -> None:
@@ -76,37 +84,16 @@ def _profile(stream: BatchStream, warm: WarmStep, device: Device, seconds: float
 
 def _longest_operations(profiler: profile, device: Device, steps: int) -> tuple[TracedOperation, ...]:
     """Return the operations by their own time, on the accelerator the time of the kernels that each started."""
-    # kernels are in what started them
-    totals = [total for total in profiler.key_averages() if total.device_type.name == "CPU" and total.key != STEP_NAME]
     attribute = "self_device_time_total" if device.is_asynchronous else "self_cpu_time_total"
-    totals.sort(key=lambda total: -getattr(total, attribute))
+    times = {
+        total: getattr(total, attribute) * 1e-6 / steps
+        for total in profiler.key_averages()  # kernels are in what started them
+        if total.device_type.name == "CPU" and total.key != STEP_NAME and getattr(total, attribute) > 0
+    }
     return tuple(
-        TracedOperation(name=total.key, seconds=getattr(total, attribute) * 1e-6 / steps, calls=total.count / steps)
-        for total in totals[:MOST_OPERATIONS]
-        if getattr(total, attribute) > 0
+        TracedOperation(name=total.key, seconds=times[total], calls=total.count / steps)
+        for total in sorted(times, key=lambda total: -times[total])[:MOST_OPERATIONS]
     )
-
-
-@contextmanager
-def _written_whole(path: Path) -> Iterator[Path]:
-    """Give an empty file beside ``path``, which replaces ``path`` at the end and is removed after a failure.
-
-    Raises ``UsageError`` at once when it cannot be created, and at the end when nothing was written to it: the
-    profiler only logs errors.
-    """
-    temporary = path.parent / f".{secrets.token_hex(8)}.{path.name}"  # the profiler looks at the ending
-    with _explained(path):
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        temporary.touch(exist_ok=False)
-    try:
-        yield temporary
-        with _explained(path):
-            if not temporary.stat().st_size:
-                raise OSError(errno.EIO, "the profiler wrote nothing")
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

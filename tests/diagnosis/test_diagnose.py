@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.diagnose import Diagnosis, _Looks, diagnose
+from autotune.diagnosis.diagnose import Diagnosis, _examine, diagnose
 from autotune.diagnosis.findings import Cause
 from autotune.errors import ConfigFileError, UserCodeError
 from autotune.messages import Messages
@@ -73,6 +73,6 @@ class Hanging(SimulatedMachine):
 def test_where_the_look_at_the_loader_hangs_workers_are_not_advised() -> None:
     machine = Hanging(cost=lambda config: StepCost(wait=0.05, compute=0.02))
     messages = Messages(on_progress=lambda progress: None)
-    found = _Looks(machine, Config(), examples.facts(), messages).diagnosis(None)
+    found = _examine(machine, Config(), examples.facts(), messages, None)
     assert "one worker failed here (no answer within 29 s" in found.findings[0].advice
     assert "use loader workers" not in found.findings[0].advice

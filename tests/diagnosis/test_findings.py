@@ -274,6 +274,12 @@ def test_what_takes_the_most_time_comes_first_and_the_next_after_it() -> None:
     assert [finding.share for finding in found] == pytest.approx([40 / 90, 20 / 90])
 
 
+def test_a_slow_launch_is_told_beside_other_limits_by_the_time_it_takes() -> None:
+    found = find(evidence(split(data_wait=20.0), facts=ON_GPU, compute=BY_HOST, anatomy=clean(), **BLOCKED))
+    assert [finding.cause for finding in found] == [Cause.LAUNCH, Cause.WAITING]
+    assert [finding.share for finding in found] == pytest.approx([30 / 50, 20 / 50])
+
+
 def test_a_queue_that_drained_in_the_window_hides_no_late_loader() -> None:
     steady = BATCH / 0.060  # in the long run, of which the window saw nothing
     found = find(evidence(split(), samples_per_second=steady, steady_samples_per_second=steady, **BLOCKED))
@@ -290,10 +296,32 @@ def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> No
     assert find(odd)[0].cause is Cause.DECODING
 
 
-def test_a_launch_is_no_limit_of_a_busy_gpu() -> None:
-    busy = LIMITS["many small operators"][1]
-    conditions = replace(busy.measurement.conditions, gpu_utilisation=0.97)
-    assert find(replace(busy, measurement=replace(busy.measurement, conditions=conditions)))[0].cause is Cause.COMPUTE
+@pytest.mark.parametrize(
+    ("host", "utilisation", "waits", "cause"),
+    [
+        (0.026, None, False, Cause.LAUNCH),
+        (0.026, 0.97, False, Cause.LAUNCH),  # short kernels, one after the other, count as busy
+        (0.024, 0.4, False, Cause.COMPUTE),
+        (0.030, None, True, Cause.COMPUTE),
+        (0.030, 0.97, True, Cause.COMPUTE),
+        (0.030, 0.4, True, Cause.LAUNCH),
+    ],
+)
+def test_the_hosts_time_tells_a_slow_launch_unless_the_step_waits_for_the_device(
+    host: float, utilisation: float | None, waits: bool, cause: Cause
+) -> None:
+    code = clean(synchronisations=(READ_BACK,) if waits else ())
+    compute, conditions = replace(BY_HOST, host_seconds=host), {"gpu_utilisation": utilisation}
+    known = evidence(split(), facts=ON_GPU, compute=compute, anatomy=code, conditions=conditions)
+    assert find(known)[0].cause is cause
+    scaled = replace(known, config=replace(known.config, amp="fp16" if waits else "bf16"), anatomy=clean())
+    assert find(scaled)[0].cause is cause
+
+
+def test_the_pinning_thread_receives_too_and_is_told_before_the_training_process() -> None:
+    both = examples.loader_trace(pin_seconds=0.04, receive_seconds=0.03)
+    assert find(evidence(WAITS, config=PINNED, facts=ON_GPU, ready_batches=3.0, loader=both))[0].cause is Cause.PINNING
+    assert find(evidence(WAITS, config=LOADED, facts=ON_GPU, ready_batches=3.0, loader=both))[0].cause is Cause.RECEIVE
 
 
 def test_the_code_that_takes_the_time_is_named() -> None:

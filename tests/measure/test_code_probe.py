@@ -62,6 +62,16 @@ def test_neither_autotune_nor_torchs_loader_is_in_the_list_and_the_start_method_
     assert plain.python_objects < 100
 
 
+def test_a_torch_that_raises_without_an_accelerator_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(check_available: bool = False) -> None:  # as torch 2.6 does; torch's optimizers ask with a check
+        if not check_available:
+            raise RuntimeError("cannot access accelerator device when none is available")
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", asked)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert look(Squares(MANY), seconds=0.1).has_cuda_build == bool(torch.version.cuda or torch.version.hip)
+
+
 def test_the_profiler_is_off_afterwards_also_after_an_error() -> None:
     def raise_if_profiled(index: int) -> None:
         if sys.getprofile() is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from autotune.config import Config
+from autotune.errors import UsageError
 from autotune.measure.device import CpuDevice
 from autotune.measure.profiler_trace import trace_steps
 from autotune.measure.step_probe import open_step
@@ -85,6 +87,15 @@ def test_a_file_that_is_there_is_replaced_and_compressed_where_its_name_ends_in_
     trace(workload(), path)
     assert json.loads(read(path.read_bytes()))["traceEvents"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "trace.json"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="it is no regular file"):
+        trace(workload(), pipe)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_what_goes_wrong_in_a_step_leaves_no_file_and_no_profiler(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_places_are_named_without_folders_of_the_machine(monkeypatch: pytest.Mon
     monkeypatch.chdir(folder)
     assert place(str(folder / "data" / "read.py"), 3, "f") == "data/read.py:3 f"
     assert place("/env/lib/python3.11/site-packages/PIL/Image.py", 2871, "open") == "PIL/Image.py:2871 open"
-    assert place(str(folder / ".venv/lib/site-packages/a/b/c.py"), 1, "f") == "b/c.py:1 f"
+    assert place(str(folder / ".venv/lib/site-packages/a/b/c.py"), 1, "f") == "a/b/c.py:1 f"
     assert place(str(tmp_path / "elsewhere" / "x.py"), 1, "f") == "elsewhere/x.py:1 f"
     assert place(json.decoder.__file__, 9, "decode") == "json/decoder.py:9 decode"
     assert place("<string>", 1, "<module>") == "<string>:1 <module>"
