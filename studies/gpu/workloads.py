@@ -79,7 +79,7 @@ class Jpegs(Dataset[tuple[Tensor, int]]):
 
 def resnet() -> Workload:
     """Some 0.5 to 2 ms of a CPU and 12 GFLOP for a sample."""
-    return Workload(residual_network(), Jpegs(), optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    return Workload(residual_network(), Jpegs(), optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9))
 
 
 # --- a tiny model ---
@@ -106,6 +106,8 @@ class Transformer(nn.Module):
             for _ in range(LAYERS)
         )
         self.norm = nn.LayerNorm(CHANNELS)
+        for table in (self.words, self.places):
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
