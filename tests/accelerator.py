@@ -7,6 +7,7 @@ hold memory too. Nothing waits in real time: a second on the card's clock costs 
 from __future__ import annotations
 
 import math
+import random
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ from autotune.probes import LoaderTrace
 GIB = 2**30
 BLOCK = 2 * 2**20
 """Bytes in which the allocator takes memory."""
+MOST_ORDERED = 20_000
+"""Samples of the dataset that is read in truth; ordering more takes real time."""
 QUEUE = 1000
 """Launches that a device takes before it makes the host wait."""
 
@@ -57,10 +60,15 @@ class Card:
     has_bf16: bool = True
     neighbour: Callable[[float], int] = nobody
     """Bytes that other processes hold, by the time."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of its pace from one process to the next, and of a batch's build time."""
+    seed: int = 0
     speed: Callable[[float], float] = full_speed
     """The share of its clock that the card runs at, by the time; below 1 it is too hot."""
     now: float = 0.0
     """The host's clock."""
+    cpu: float = 0.0
+    """CPU seconds of the training process so far."""
     done: float = 0.0
     """When the device has done all that it was asked for."""
     busy: float = 0.0
@@ -72,24 +80,42 @@ class Card:
     allocated: int = 0
     reserved: int = 0
     retries: int = 0
+    pace: float = 1.0
+    """How long the process's kernels take, as a share."""
     _queue: deque[tuple[float, int]] = field(default_factory=deque)
     _peaks: list[int] = field(default_factory=lambda: [0, 0])
+
+    def __post_init__(self) -> None:
+        self._generator = random.Random(self.seed)
+
+    def chance(self) -> float:
+        """Return a factor around 1."""
+        return math.exp(self._generator.gauss(0.0, self.spread))
 
     def clock(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
     # --- work ---
+
+    def compute(self, seconds: float) -> None:
+        """Let the host compute; while it waits for the device it sleeps."""
+        self.now += seconds
+        self.cpu += seconds
 
     def launch(self, kernels: int, seconds: float) -> None:
         """Ask for kernels that take the device so many seconds together."""
         while self._queue and (self._queue[0][0] <= self.now or sum(n for _, n in self._queue) + kernels > QUEUE):
             self.now = max(self.now, self._queue.popleft()[0])
         first, speed = self.now + self.launch_seconds, self.speed(max(self.now, self.done))
-        self.now += kernels * self.launch_seconds
+        self.compute(kernels * self.launch_seconds)
         self.done = max(first, self.done)  # it begins with the first, and ends after the last was asked for
-        self._work(seconds / speed)
-        self.done = max(self.done, self.now + seconds / speed / max(1, kernels))
-        self.hot += seconds / speed if speed < 1 else 0.0
+        seconds *= self.pace / speed
+        self._work(seconds)
+        self.done = max(self.done, self.now + seconds / max(1, kernels))
+        self.hot += seconds if speed < 1 else 0.0
         self._queue.append((self.done, kernels))
         self.furthest = max(self.furthest, self.done - self.now)
 
@@ -126,6 +152,7 @@ class Card:
     def end_process(self) -> None:
         """Forget the process that has used the card."""
         self.allocated = self.reserved = self.retries = 0
+        self.pace = self.chance()
         self.done = min(self.done, self.now)
         self._queue.clear()
 
@@ -249,13 +276,15 @@ class Job:
     """Bytes that the first step takes to find its kernels."""
     build: float = 0.0
     """Seconds of a CPU to build a sample."""
+    cpu_share: float = 1.0
+    """Share of it that computes; the rest waits."""
     pinning: float = 8e9
     """Bytes per second that the pinning thread copies."""
     receive: float = 1e-4
     """Seconds to receive a batch from a worker."""
     cpus: float = 16.0
     """CPUs that workers and the training process share."""
-    samples: int = 50_000
+    samples: int = 1_281_167
 
     def device_seconds(self, batch: int, amp: str = "off") -> float:
         """Return the device's time for a step on a batch that is there."""
@@ -324,10 +353,10 @@ class _Samples(Dataset[torch.Tensor]):
         self._card, self._job = card, job
 
     def __len__(self) -> int:
-        return self._job.samples
+        return min(self._job.samples, MOST_ORDERED)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self._card.now += self._job.build
+        self._card.compute(self._job.build)
         return torch.zeros(1)
 
 
@@ -341,6 +370,8 @@ def rows(card: Card, job: Job, samples: int, *, is_pinned: bool = False) -> Rows
 def workload_of(card: Card, job: Job) -> Workload:
     """Return a job as a workload: a small model whose step asks the card for the job's work."""
     model = nn.Linear(1, 1)
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
     is_first, share = [True], [0.0]
 
     def training_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -427,7 +458,7 @@ class FakeStream:
             self._build_until(number)
             card.now = max(card.now, self._ready[number]) + self.job.receive
         else:
-            card.now += self.job.builds(config) + pin
+            card.compute(self.job.builds(config) + pin)
         self._given.append(card.now)
         self.samples, self.position, self.consumed = config.batch_size, self.position + 1, self.consumed + 1
         return rows(card, self.job, config.batch_size, is_pinned=config.pin_memory)
@@ -439,7 +470,7 @@ class FakeStream:
             k = len(self._built)
             asked = self._given[k - in_flight] if k >= in_flight else self._began
             free = self._built[k - workers] if k >= workers else self._began
-            self._built.append(max(asked, free) + self.job.builds(self.config))
+            self._built.append(max(asked, free) + self.job.builds(self.config) * self.card.chance())
             self._ready.append(max(self._built[k], self._ready[k - 1] if k else 0.0) + pin)
 
     @property
@@ -475,7 +506,7 @@ def trace_of(card: Card, job: Job, config: Config, seconds: float) -> LoaderTrac
         transfer_seconds=size / card.pageable,
         pinned_transfer_seconds=size / card.pinned,
         inline_pin_seconds=size / job.pinning,
-        cpu_seconds=build,
+        cpu_seconds=build * job.cpu_share,
         batch_bytes=size,
         start_seconds=0.03,
         worker_memory_bytes=2**26,
@@ -493,7 +524,7 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
 
     def counters(root: Any = None, job: Any = None, gpu: Any = None) -> Snapshot:
         counted = gpu.counters(()) if gpu else None
-        return replace(QUIET, clock=card.now, own=card.now, busy=card.now, gpu=counted)
+        return replace(QUIET, clock=card.now, own=card.cpu, busy=card.cpu, gpu=counted)
 
     threads = torch.get_num_threads()
     with (

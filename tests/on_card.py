@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,8 @@ from autotune.result import Result
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.runner.process import ProcessLostError
+from autotune.search import tuner
+from autotune.search.loop import Search
 from autotune.search.sampler import Setup
 from autotune.search.space import build_space
 from autotune.search.tuner import Tuner
@@ -50,7 +53,7 @@ class CardProcess:
         if message["op"] == "inspect":
             return {"facts": self._session.facts(), "script": None}
         begin, request = self._card.now, Request(**message["request"])
-        attempt = self._session.measure(Config.from_document(message["config"]), request)
+        attempt = self._session.measure(Config.from_document(message["config"]), request, message["room"])
         if self._card.now - begin > limit:
             self._card.now = begin + limit
             raise ProcessLostError(Outcome.TIMEOUT, "took too long", "")
@@ -87,6 +90,12 @@ class CardRunner:
     def close(self) -> None:
         self._runner.close()
 
+    def __enter__(self) -> CardRunner:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        self.close()
+
 
 @contextmanager
 def runner_on(card: Card, job: Job, opening: float = 2.0) -> Iterator[CardRunner]:
@@ -98,6 +107,7 @@ def runner_on(card: Card, job: Job, opening: float = 2.0) -> Iterator[CardRunner
         patch.object(local, "DeviceLock", _NoLock),
         patch.object(local, "cpu_usage", dict),
         patch.object(local, "suspended_seconds", float),
+        patch.object(tuner, "Search", partial(Search, sleep=card.sleep)),
     ):
         yield runner
 
@@ -124,6 +134,7 @@ def tuned(
     baseline: Config | None = None,
     budget: float = 180.0,
     seed: int = 0,
+    storage: str | None = None,
     **given: Any,
 ) -> tuple[Result, Tuner]:
     """Search for a job's fastest configuration on its card, and prove it, by the card's clock."""
@@ -137,9 +148,9 @@ def tuned(
     def quiet(progress: Progress) -> None:
         """Show nothing."""
 
-    tuner = Tuner(runner, setup, time, Messages(time, quiet), opening=opening, seed=seed)
-    storage = StudyStorage(None)
+    run = Tuner(runner, setup, time, Messages(time, quiet), opening=opening, seed=seed)
+    kept = StudyStorage(storage)
     try:
-        return tuner.result(storage), tuner
+        return run.result(kept), run
     finally:
-        storage.close()
+        kept.close()

@@ -86,8 +86,6 @@ class CpuDevice:
     """How often memory was full so far and the allocator freed its cache: a CPU has none."""
     pinned_bytes = 0
     """Peak of pinned host memory in bytes; nothing is pinned for a CPU."""
-    foreign_bytes = 0
-    """Bytes of its memory that others hold; other processes on a CPU are the watchdog's business."""
 
 
 class AcceleratorDevice:
@@ -133,14 +131,6 @@ class AcceleratorDevice:
         if hasattr(self._module, "recommended_max_memory"):  # mps
             return int(self._module.recommended_max_memory())
         return inspect_host().memory_bytes
-
-    @property
-    def foreign_bytes(self) -> int:
-        """Bytes of device memory that this process's allocator does not hold and nobody can have: contexts, others'."""
-        if not hasattr(self._module, "mem_get_info"):
-            return 0
-        free, total = self._module.mem_get_info(self.torch_device)
-        return int(total) - int(free) - self._reserved
 
     @property
     def _reserved(self) -> int:

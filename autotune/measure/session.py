@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from autotune.measure.script import ScriptLoop
 
 FOREIGN_GROWTH = 2**29
-"""Bytes by which others' device memory must have grown for want of it to be their doing: libraries that a session loads
-late take some hundred megabytes."""
+"""Bytes that others must have taken of a card; libraries that a session loads late take some hundred megabytes."""
 UNUSED = (
     "where not every parameter takes part in every step, pass "
     "Workload(parallelize=lambda model: DistributedDataParallel(model, find_unused_parameters=True))"
@@ -46,7 +45,6 @@ class Session:
         self._whole, self._workload = workload, share_of(workload, group)
         self._group = group
         self._device = open_device(device, group) if isinstance(device, str) else device
-        self._foreign = self._device.foreign_bytes
         self._options: tuple[str, ...] = ()
         """The options on the model; they stay."""
         self._is_parallel = False
@@ -82,8 +80,11 @@ class Session:
             "fixed": dict(existing.fixed),
         }
 
-    def measure(self, config: Config, request: Request) -> Attempt:
+    def measure(self, config: Config, request: Request, room: int = 0) -> Attempt:
         """Measure one configuration, or one part of it; a failure becomes an outcome.
+
+        ``room`` is the most device memory that a session could have so far, in bytes: where there is much less now, the
+        want of it is others' doing.
 
         Every rank returns the result of all. A rank that fails ends its part there and then
         (``RankFailedError``), since it cannot meet the others any more.
@@ -94,10 +95,9 @@ class Session:
             attempt = self._measure(config, request)
         except Exception as error:
             outcome, message, details = classify(error, (oom_kills() or 0) - kills)
-            taken = self._device.foreign_bytes - self._foreign
-            if outcome is Outcome.DEVICE_OOM and taken > FOREIGN_GROWTH:
-                outcome = Outcome.SUSPECT  # a larger card would not have helped, nor a smaller batch when it is over
-                message = f"others took {format_size(taken)} of the card's memory meanwhile: {message}"
+            if outcome is Outcome.DEVICE_OOM and (taken := room - self._device.memory_limit) > FOREIGN_GROWTH:
+                outcome = Outcome.SUSPECT  # a smaller batch is not needed once they are gone
+                message = f"others have taken {format_size(taken)} of the card's memory: {message}"
             attempt = Attempt(outcome=outcome, message=message, details=details)
             if self._group.size == 1:
                 return attempt

@@ -103,7 +103,7 @@ def _serve(channel: Channel, number: int, group: RankGroup, pickled: list[int]) 
                 reply = {"facts": session.facts(), "script": session.script()}
             else:
                 config = Config.from_document(message["config"])
-                reply = to_json(session.measure(config, Request(**message["request"])))
+                reply = to_json(session.measure(config, Request(**message["request"]), message["room"]))
         except RankFailedError:
             raise
         except Exception as error:

@@ -91,6 +91,8 @@ class ProcessRunner:
         """The step that it is for; ``None`` before its first."""
         self._on_cpu = False
         self._longest_load = 0.0
+        self._room = 0
+        """The most device memory that a session could have so far, in bytes."""
         self.script: dict[str, Any] | None = None
         """The training loader of a script, once it was inspected: its place and its settings."""
 
@@ -179,9 +181,12 @@ class ProcessRunner:
             self._common, self._step = common, None
         self._step = step or self._step
         assert self._session is not None
-        message = {"op": "measure", "config": config.to_document(), "request": asdict(request)}
+        message = {"op": "measure", "config": config.to_document(), "request": asdict(request), "room": self._room}
         reply = _unwrap(self._session.ask(message, request.time_limit))
         attempt = from_json(Attempt, reply)
+        part = attempt.measurement or attempt.compute
+        if part is not None and part.memory == "device":
+            self._room = max(self._room, part.memory_limit_bytes)
         return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
 
     def _as_asked(self, config: Config, request: Request) -> Config:

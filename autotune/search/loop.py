@@ -45,8 +45,8 @@ LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
-POLL = 1.0
-"""Seconds between two looks at other tuners."""
+POLL, MEMORY_POLL = 1.0, 5.0
+"""Seconds between two looks at other tuners, and at the memory that others have taken."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,7 +132,8 @@ class Search:
     def _looks_again(self, stop: Stop | None = None) -> bool:
         """Take the next probe; return whether there was one.
 
-        Probes have a share of the budget, and the rest after the search for a half precision or options not yet tried.
+        Probes have a share of the budget, and the rest after the search for a half precision or options not yet tried,
+        and for what others' memory made fail.
         """
         options = self.study.setup.space.options
         if self._looks_end is None:  # the baseline has just been measured
@@ -141,10 +142,16 @@ class Search:
         if stop is None:
             is_over = self.budget.spent > self._looks_end
         else:
-            is_over = not (stop.ending is Ending.COMPLETE and (self.untried_precision or options) and self.has_time)
-        if self._done_looking or is_over or self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost:
+            wanted = self.untried_precision or options or self.study.observations.lost
+            is_over = not (stop.ending is Ending.COMPLETE and wanted and self.has_time)
+        is_over = is_over or (self._done_looking and not (stop and self.study.observations.lost))
+        if is_over or self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost:
             return False
         planned = next_probe(self.study.observations, self.study.setup.space)
+        if stop is not None and planned is None and (lost := self.study.observations.lost):
+            self.messages.say("waiting for memory of the accelerator that others have taken")
+            self.sleep(MEMORY_POLL)
+            planned, self._looks_end = (lost.part, lost.config), None  # what follows has its share again
         self._done_looking = planned is None
         if planned is not None:
             self._look(*planned)

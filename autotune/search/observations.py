@@ -101,11 +101,18 @@ class Observations:
         return self.distrust(amp, options) is not None and not was_in_time and len(done) < MAX_COMPARISONS
 
     def is_untried(self, amp: str) -> bool:
-        """Return whether there was no time for a precision: to compare it with fp32, or to probe its step."""
-        if all(probe.attempt.outcome is Outcome.TIMEOUT for probe in self.comparisons(amp)):
+        """Return whether there was no time or memory for a precision: to compare it with fp32, or to probe its step."""
+        if all(probe.attempt.outcome in (Outcome.TIMEOUT, Outcome.SUSPECT) for probe in self.comparisons(amp)):
             return True
         tried = {probe.config.amp for probe in self.step_probes} | {trial.config.amp for trial in self.trials}
         return self.distrust(amp) is None and amp not in tried
+
+    @property
+    def lost(self) -> Probe | None:
+        """The first probe that others' device memory made fail and that was not taken since; ``None`` without any."""
+        last = {(probe.part, probe.config): probe for probe in self.probes}
+        lost = (each for each in last.values() if each.attempt.outcome is Outcome.SUSPECT and not each.attempt.found)
+        return next(lost, None)
 
     @property
     def worker_failures(self) -> list[str]:

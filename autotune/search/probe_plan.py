@@ -32,6 +32,8 @@ SIGNIFICANT_SLOPE = 0.2
 """Share of the peak that must grow with the batch; where it is less the line may not have begun."""
 FLAT = 1.02
 """A larger batch that is not faster than this ratio ends the ladder."""
+RIVAL = 0.9
+"""Share of the fastest precision's rate at the baseline's batch size from which another is probed over batch sizes."""
 RELEVANT_BUILD = 0.02
 """Share of the step below which building a batch is of no interest."""
 HALF: tuple[Amp, ...] = ("bf16", "fp16")
@@ -45,10 +47,10 @@ OTHER_BATCH = 4
 def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] | None:
     """Return the next part to probe and its configuration, or ``None`` when no probe is worth it.
 
-    First the loader, then the step at the baseline's batch size: in its own precision, then in half precision. Each of
-    these then climbs over batch sizes, the faster one first. After that come other precisions and threads at the best
-    of them, and both together. Before the first step in another precision its losses are compared with those in fp32.
-    Last come further options, at the fastest step.
+    First the loader, then the step at the baseline's batch size: in its own precision, then in half precision. The
+    faster of these then climbs over batch sizes, and the other where it is nearly as fast. After that come other
+    precisions and threads at the best of them, and both together. Before the first step in another precision its losses
+    are compared with those in fp32. Last come further options, at the fastest step.
     """
     return next(((part, config) for part, config in _looks(observations, space) if config is not None), None)
 
@@ -69,8 +71,9 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
         max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
         for group in groups
     ]
-    for _, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
-        yield "compute", _next_on_ladder(observations, space, config)
+    for rate, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
+        if rate >= RIVAL * max(rates):  # a slower one borrows the curve of the faster
+            yield "compute", _next_on_ladder(observations, space, config)
     yield "loader", _second_trace(observations, space, start)
     for config in _other_groups(observations, space, start):
         if observations.is_unchecked(config.amp):
@@ -170,10 +173,18 @@ def _looks_of_group(observations: Observations, config: Config) -> dict[int, Com
 
 
 def _failed_of_group(observations: Observations, config: Config) -> dict[int, Outcome]:
-    """Return the outcomes of probes of steps without numbers, by batch size."""
-    failed = (probe for probe in observations.step_probes if not probe.attempt.compute)
-    group = (probe for probe in failed if _is_of_group(observations, probe.config, config))
-    return {probe.config.batch_size: probe.attempt.outcome for probe in group}
+    """Return the outcomes of probes of steps without numbers, by batch size.
+
+    Those count that others' memory made fail until a later probe has numbers.
+    """
+    failed: dict[int, Outcome] = {}
+    for probe in observations.step_probes:
+        if _is_of_group(observations, probe.config, config):
+            if probe.attempt.compute:
+                failed = {batch: outcome for batch, outcome in failed.items() if outcome is not Outcome.SUSPECT}
+            else:
+                failed[probe.config.batch_size] = probe.attempt.outcome
+    return failed
 
 
 def _next_on_ladder(observations: Observations, space: Space, config: Config) -> Config | None:

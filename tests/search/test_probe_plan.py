@@ -241,11 +241,16 @@ def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before
         assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
 
 
-def test_half_precision_is_looked_at_before_the_ladder_of_fp32_is_climbed() -> None:
-    probes = [probe for probe in on_gpu(bounds={"amp": "off,bf16,fp16"}).run() if probe.part != "loader"]
+@pytest.mark.parametrize("faster", [False, True])
+def test_half_precision_is_looked_at_before_any_ladder_and_a_slower_precision_borrows_its_curve(faster: bool) -> None:
+    def rate(config: Config) -> float:
+        return 1e4 * config.batch_size / (config.batch_size + 32) * (2.0 if faster and config.amp != "off" else 1.0)
+
+    probes = [probe for probe in on_gpu(bounds={"amp": "off,bf16,fp16"}, rate=rate).run() if probe.part != "loader"]
     first = [(probe.part, probe.config.amp, probe.config.batch_size) for probe in probes[:3]]
     assert first == [("compute", "off", 32), ("numerics", "bf16", 32), ("compute", "bf16", 32)]
-    assert {probe.config.amp for probe in probes[3:] if probe.part == "compute"} > {"off", "bf16"}
+    ladder = [probe.config for probe in probes[3:] if probe.part == "compute" and probe.config.amp != "fp16"]
+    assert {config.amp for config in ladder} == ({"bf16"} if faster else {"off", "bf16"})
 
 
 @pytest.mark.parametrize(
