@@ -12,6 +12,7 @@ from autotune.config import Config
 from autotune.measure.conditions import POWER_BRAKE, GpuCounters, GpuReading, Snapshot, conditions_between, snapshot
 from autotune.measure.loader import open_stream
 from autotune.workload import Workload
+from tests import examples
 from tests.datasets import Squares
 
 START = Snapshot(
@@ -139,6 +140,17 @@ def test_others_that_compute_on_the_gpu_disturb(
     found = conditions_between(replace(START, gpu=GpuCounters(heat=None, foreign={5: 0.7})), later)
     assert (found.gpu_foreign_share, found.disturbances) == (share, words)
     assert conditions_between(START, later).gpu_foreign_share is None  # it tells of another time
+
+
+@pytest.mark.parametrize(
+    ("crowded", "foreign", "taken"),
+    [(False, None, 0.0), (True, None, 0.5), (True, 0.3, 0.5), (True, 0.7, 0.7), (False, 0.3, 0.3), (False, 0.1, 0.0)],
+)
+def test_what_others_take_is_the_larger_share_of_cpus_and_gpu_where_it_matters(
+    crowded: bool, foreign: float | None, taken: float
+) -> None:
+    found = examples.conditions(is_crowded=crowded, foreign_cpus=1.0, cpus=2, gpu_foreign_share=foreign)
+    assert found.taken_share == taken
 
 
 @pytest.mark.parametrize(
