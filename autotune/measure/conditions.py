@@ -258,14 +258,6 @@ class NvmlGpu:
         count = max(map(len, use.values()), default=1)  # a process has no sample where it did nothing
         return {pid: sum(shares) / count for pid, shares in use.items() if any(shares) and pid not in own}
 
-    def used_bytes(self) -> int | None:
-        """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""
-        return _answer(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
-
-    def holders(self) -> tuple[tuple[int, int | None], ...]:
-        """Return the other processes that are shown on the GPU: number and bytes, ``None`` where they are not told."""
-        return tuple((pid, used) for pid, used in self._held().items() if pid != os.getpid())
-
     def _held(self) -> dict[int, int | None]:
         """Return the bytes of each process, as far as they are shown."""
         processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))

@@ -32,7 +32,6 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         "NVML_PERF_POLICY_THERMAL": 1,
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=9 * 2**30),
         "nvmlDeviceGetViolationStatus": lambda handle, policy: VIOLATIONS[policy],
         "nvmlDeviceGetProcessUtilization": lambda handle, since: [],
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
@@ -75,15 +74,7 @@ def test_the_uuid_finds_the_gpu_whatever_the_order_and_its_memory_is_that_of_thi
 @pytest.mark.parametrize("uuid", ["dddd", "MIG-dddd"])
 def test_a_part_of_a_gpu_is_found_by_its_uuid_as_a_whole_one_is(monkeypatch: pytest.MonkeyPatch, uuid: str) -> None:
     install(monkeypatch)
-    assert opened(uuid).used_bytes() == 9 * 2**30
-
-
-def test_the_other_holders_of_the_memory_are_named_as_far_as_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = [process(1, 5), process(os.getpid(), 7), process(2, None)]
-    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=lambda handle: shown)
-    assert opened().holders() == ((1, 5), (2, None))
-    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=failing, nvmlDeviceGetMemoryInfo=failing)
-    assert (opened().holders(), opened().used_bytes()) == ((), None)
+    assert read(uuid).utilisation == 0.87
 
 
 def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_drivers_gave_the_reasons(
