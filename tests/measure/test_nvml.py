@@ -89,11 +89,9 @@ def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_dri
 
 def test_the_seconds_of_heat_are_counted_and_not_those_of_a_power_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-    counted = snapshot(gpu=opened()).gpu
-    assert counted is not None
-    assert counted.heat == 2.5
+    assert snapshot(gpu=opened()).lost["heat"] == 2.5
     install(monkeypatch, nvmlDeviceGetViolationStatus=failing)
-    assert opened().counters(OWN).heat is None
+    assert opened().heat_seconds() is None
 
 
 @pytest.mark.parametrize(
@@ -114,16 +112,14 @@ def test_what_others_compute_is_their_share_of_the_samples_where_this_process_is
 ) -> None:
     running = {"nvmlDeviceGetComputeRunningProcesses": lambda handle: shown}
     install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: samples, **running)
-    assert opened().counters(OWN).foreign == foreign
+    assert opened().foreign_use(OWN) == foreign
 
 
 def test_workers_and_other_ranks_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [sample(os.getpid(), 50), sample(os.getppid(), 40)]
     install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: samples)
     for job, foreign in ((None, {os.getppid(): 0.4}), (os.getppid(), {})):
-        counted = snapshot(job=job, gpu=opened()).gpu
-        assert counted is not None
-        assert counted.foreign == foreign
+        assert snapshot(job=job, gpu=opened()).foreign == foreign
 
 
 def test_the_use_is_asked_for_since_the_counters_before_and_unsupported_it_is_unknown(
@@ -132,11 +128,11 @@ def test_the_use_is_asked_for_since_the_counters_before_and_unsupported_it_is_un
     asked: list[int] = []
     install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: asked.append(since))
     gpu, begin = opened(), time.time_ns() // 1000
-    gpu.counters(OWN)
-    gpu.counters(OWN)
+    gpu.foreign_use(OWN)
+    gpu.foreign_use(OWN)
     assert begin <= asked[1] <= time.time_ns() // 1000
     install(monkeypatch, nvmlDeviceGetProcessUtilization=failing)
-    assert opened().counters(OWN).foreign is None
+    assert opened().foreign_use(OWN) is None
 
 
 @pytest.mark.parametrize(
