@@ -70,7 +70,8 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
     config, device, stream = run.config, run.device, run.batches
     rows, workers = run.rows(window), config.num_workers
     summary = summarise(rows, window.ready, workers, whole_epochs=window.whole_epochs)
-    samples = _epoch_samples(stream, window, summary)
+    batches, samples = stream.epoch_batches, None if window.whole_epochs else stream.epoch_samples
+    samples = None if batches is None else samples or round(summary.samples * batches / summary.steps)
     epoch = _epoch_cost(samples, run, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
@@ -155,15 +156,6 @@ def _with_growth(
         epoch_host_memory_bytes=measurement.host_memory_bytes + growth.copied_after(batches),
         notes=(*measurement.notes, *growth_notes(kept, samples, limit)),
     )
-
-
-def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) -> int | None:
-    """Return the samples of an epoch, ``None`` while the batches of one are not known."""
-    batches = stream.epoch_batches
-    if batches is None:
-        return None
-    known = None if window.whole_epochs else stream.epoch_samples
-    return known or round(summary.samples * batches / summary.steps)
 
 
 def _epoch_cost(samples: int | None, run: TimedRun, window: Window, summary: WindowSummary) -> EpochCost | None:

@@ -112,6 +112,7 @@ class TimedRun:
         self.device = device
         self.request = request
         self._clock = device.clock
+        self._most_seconds = (1 + LONGEST) * request.seconds  # an epoch that holds no window is measured whole
         self._waited = 0.0
         self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until: float | None = None
@@ -144,7 +145,10 @@ class TimedRun:
     def settle(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
         limit = self._clock() + self.request.seconds
-        while not self._all_settled() and self._clock() <= limit:
+        while self._clock() <= limit:
+            self._group.post(self._is_settled())
+            if self._group.all_ready:
+                break
             self._lead(1)
         self._note_ends(0)
 
@@ -158,9 +162,9 @@ class TimedRun:
             if window.whole_epochs:
                 self._finish_epoch()
             elif self._is_cut(window):
-                if not self._epoch_lasts(most := (1 + LONGEST) * self.request.seconds):
+                if not self._epoch_lasts(self._most_seconds):
                     self.settle()
-                window = self._open(most)
+                window = self._open(self._most_seconds)
             else:
                 self._lead(1)
         self.last = len(self.log.marks)
@@ -327,17 +331,12 @@ class TimedRun:
         """Return whether the epoch has ended in a window, or is about to end and is short."""
         if self.batches.epochs > window.epochs or self.batches.steps_left == 0:
             return True
-        return self._nears_epoch_end(window) and self._epoch_lasts((1 + LONGEST) * self.request.seconds)
+        return self._nears_epoch_end(window) and self._epoch_lasts(self._most_seconds)
 
     def _finish_epoch(self) -> None:
         """Run to the end of the current epoch, or through the next where one has just ended."""
         left = max(0, self.batches.steps_left or 0)  # an epoch can be longer than the one before
         self._lead(left or self.batches.epoch_batches or 1, exactly=True)
-
-    def _all_settled(self) -> bool:
-        """Return whether no rank's inventory changes any more."""
-        self._group.post(self._is_settled())
-        return self._group.all_ready
 
     def _is_settled(self) -> bool:
         ready, turnover = self.log.ready, 2 * (self.in_flight + self.config.num_workers)
