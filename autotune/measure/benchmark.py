@@ -142,7 +142,7 @@ def _with_growth(
     relevant = RELEVANT_GROWTH * limit / group.size
     seems_to_matter = growth and max(growth.kept_after(batches), growth.copied_after(batches)) >= relevant
     if any(group.gather(bool(seems_to_matter))):
-        run.advance(max(1, (run.last - window.first) // 2))  # as many in each rank
+        run.advance(max(run.config.num_workers, (run.last - window.first) // 2))  # as many in each rank
         again = growth_between(after, sample_memory(stream.produced, (), stream.workers))
         growth = least_growth(growth, again) if growth and again else None
     kept = sum(group.gather(growth.kept_after(batches) if growth else 0))
