@@ -142,8 +142,14 @@ class Conditions:
 
     @property
     def taken_share(self) -> float:
-        """Share of the CPUs that others took from the measurement; 0 where it did not need them."""
-        return min(1.0, self.foreign_cpus / self.cpus) if self.is_crowded else 0.0
+        """Share of the CPUs that others took, or of the GPU's time; 0 of CPUs that the measurement did not need."""
+        cpus = min(1.0, self.foreign_cpus / self.cpus) if self.is_crowded else 0.0
+        return max(cpus, self.gpu_foreign_share or 0.0) if self.shares_gpu else cpus
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether others computed on the GPU for a relevant share of the time."""
+        return (self.gpu_foreign_share or 0.0) > FOREIGN_COMPUTE
 
     @property
     def crowd_text(self) -> str:
@@ -158,7 +164,7 @@ class Conditions:
     def disturbances(self) -> tuple[str, ...]:
         """Why a measurement under these conditions is suspect, in plain words; empty where it is not."""
         found = [f"the GPU ran slower than it can: {words}" for words in self.gpu_slowdowns]
-        if (self.gpu_foreign_share or 0.0) > FOREIGN_COMPUTE:
+        if self.shares_gpu:
             who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
             pids = ", ".join(map(str, self.gpu_foreign_pids))
             found.append(f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})")

@@ -523,8 +523,8 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
         return read(workload, Config(batch_size=config.batch_size), place)
 
     def counters(root: Any = None, job: Any = None, gpu: Any = None) -> Snapshot:
-        counted = gpu.counters(()) if gpu else None
-        return replace(QUIET, clock=card.now, own=card.cpu, busy=card.cpu, gpu=counted)
+        lost, foreign = ({"heat": gpu.heat_seconds()}, gpu.foreign_use(())) if gpu else ({}, None)
+        return replace(QUIET, clock=card.now, own=card.cpu, busy=card.cpu, lost=lost, foreign=foreign)
 
     threads = torch.get_num_threads()
     with (
@@ -543,4 +543,4 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-QUIET = Snapshot(clock=0.0, own=0.0, busy=0.0, waiting=0.0, throttled=None, pressure=None, read={}, threads={})
+QUIET = Snapshot(clock=0.0, own=0.0, busy=0.0, lost={"waiting": 0.0}, read={}, threads={})

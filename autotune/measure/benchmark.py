@@ -41,7 +41,8 @@ def measure(
     workload: Workload, config: Config, warm: WarmStep, device: Device, request: Request, group: RankGroup = ALONE
 ) -> Measurement:
     """Time real training steps of one configuration, loader included; of several ranks each measures itself."""
-    stream = open_stream(workload, config, begin_anywhere(group.tell(_seed(request))))
+    seed = secrets.randbits(31) if request.seed is None else request.seed
+    stream = open_stream(workload, config, begin_anywhere(group.tell(seed)))
     known = open_segments(os.getpid())
     warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
     run = (TimedRun if group.leads else FollowingRun)(config, warm.step, stream, device, request, group=group)
@@ -59,25 +60,19 @@ def measure(
         stream.digests_of_others = [
             digest for rank, digests in enumerate(everybody) if rank != group.rank for digest in digests
         ]
-        measurement = _report(run, stream, window, warm, conditions, after)
-        return _with_growth(measurement, memory, after, run, stream, group)
+        measurement = _report(run, window, warm, conditions, after)
+        return _with_growth(measurement, memory, after, run, window, group)
     finally:
         stream.close()
 
 
-def _seed(request: Request) -> int:
-    """Return the seed that a request gives, or any."""
-    return secrets.randbits(31) if request.seed is None else request.seed
-
-
-def _report(
-    run: TimedRun, stream: BatchStream, window: Window, warm: WarmStep, conditions: Conditions, memory: MemorySample
-) -> Measurement:
-    config, device = run.config, run.device
+def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Conditions, memory: MemorySample) -> Measurement:
+    config, device, stream = run.config, run.device, run.batches
     rows, workers = run.rows(window), config.num_workers
     summary = summarise(rows, window.ready, workers, whole_epochs=window.whole_epochs)
-    samples = _epoch_samples(stream, window, summary)
-    epoch = _epoch_cost(samples, run, stream, window, summary)
+    batches, samples = stream.epoch_batches, None if window.whole_epochs else stream.epoch_samples
+    samples = None if batches is None else samples or round(summary.samples * batches / summary.steps)
+    epoch = _epoch_cost(samples, run, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
     width = summary.relative_half_width
@@ -135,18 +130,19 @@ def _with_growth(
     before: MemorySample,
     after: MemorySample,
     run: TimedRun,
-    stream: BatchStream,
+    window: Window,
     group: RankGroup,
 ) -> Measurement:
     """Add the growth of the workers' memory; a relevant growth counts only as far as a second sample confirms it.
 
     The first batches allocate memory that later ones reuse, and memory comes and goes: lasting growth shows each time.
     """
-    growth, batches, limit = growth_between(before, after), stream.epoch_batches or 0, inspect_host().memory_bytes
+    stream, growth, limit = run.batches, growth_between(before, after), inspect_host().memory_bytes
+    batches = stream.epoch_batches or 0
     relevant = RELEVANT_GROWTH * limit / group.size
     seems_to_matter = growth and max(growth.kept_after(batches), growth.copied_after(batches)) >= relevant
     if any(group.gather(bool(seems_to_matter))):
-        run.advance_for(measurement.seconds / 2)
+        run.advance(max(run.config.num_workers, (run.last - window.first) // 2))  # as many in each rank
         again = growth_between(after, sample_memory(stream.produced, (), stream.workers))
         growth = least_growth(growth, again) if growth and again else None
     kept = sum(group.gather(growth.kept_after(batches) if growth else 0))
@@ -162,29 +158,18 @@ def _with_growth(
     )
 
 
-def _epoch_samples(stream: BatchStream, window: Window, summary: WindowSummary) -> int | None:
-    """Return the samples of an epoch, ``None`` while the batches of one are not known."""
-    batches = stream.epoch_batches
-    if batches is None:
-        return None
-    known = None if window.whole_epochs else stream.epoch_samples
-    return known or round(summary.samples * batches / summary.steps)
-
-
-def _epoch_cost(
-    samples: int | None, run: TimedRun, stream: BatchStream, window: Window, summary: WindowSummary
-) -> EpochCost | None:
+def _epoch_cost(samples: int | None, run: TimedRun, window: Window, summary: WindowSummary) -> EpochCost | None:
     """Return the cost of an epoch and its start; ``None`` without a length, or where nothing starts.
 
     Without workers the sampler's order is all that an epoch begins with. A restart of persistent workers that was
     not seen costs this order and the first batch: one round of all workers at most.
     """
-    config, orders = run.config, stream.order_seconds
-    starts = stream.start_seconds if config.num_workers else orders
+    config, orders = run.config, run.batches.order_seconds
+    starts = run.batches.start_seconds if config.num_workers else orders
     if samples is None or not starts:
         return None
     order = fmean(orders) if orders else 0.0
-    first, seen = starts[0], starts[window.epochs : run.epochs_at_end]
+    first, seen = starts[0], starts[window.epochs : run.log.epochs[run.last - 1]]
     inside = summary.seconds - sum(seen)
     start = restart = fmean(seen) if seen else first
     if config.persistent_workers:

@@ -47,19 +47,8 @@ SLOWDOWNS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCounters:
-    """Counters of a GPU at one moment."""
-
-    heat: float | None
-    """Seconds for which heat kept its clocks down; ``None`` where the driver does not count them."""
-    foreign: dict[int, float] | None
-    """Per other process: share of the time since the counters before these in which it computed.
-    ``None`` where processes are hidden or their use is not sampled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Counters at one moment; ``None`` where the system does not keep one."""
+    """Counters at one moment."""
 
     clock: float
     """Seconds."""
@@ -67,18 +56,17 @@ class Snapshot:
     """CPU seconds used by this process tree, or by that of all ranks."""
     busy: float
     """CPU seconds used by everybody on this process's CPUs."""
-    waiting: float | None
-    """Seconds the main thread was ready to run and had no CPU."""
-    throttled: float | None
-    """Seconds for which the cgroup's CPU quota stopped it."""
-    pressure: float | None
-    """Seconds in which some process on the machine waited for a CPU (PSI)."""
+    lost: dict[str, float | None]
+    """Seconds in which the main thread was ``waiting`` for a CPU, the cgroup's quota ``throttled`` it, some process on
+    the machine waited (``pressure``, PSI), and ``heat`` kept the GPU's clocks down. ``None`` where that is not counted.
+    """
     read: dict[int, tuple[int, int]]
     """Per live process: bytes read in all, and bytes of them that came from storage."""
     threads: dict[int, dict[int, float]]
     """Per loader worker: CPU seconds of each of its threads."""
-    gpu: GpuCounters | None = None
-    """Those of the GPU, where it was asked."""
+    foreign: dict[int, float] | None = None
+    """Per other process: share of the time since the GPU was asked before in which it computed there.
+    ``None`` without a GPU, where processes are hidden, and where their use is not sampled."""
 
 
 def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None = None) -> Snapshot:
@@ -94,12 +82,15 @@ def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None
     return Snapshot(
         own=cpu_seconds(job),
         busy=sum(getattr(times[cpu], name, 0.0) for cpu in _cpus() if cpu < len(times) for name in names),
-        waiting=int(schedule[1]) / 1e9 if len(schedule) >= 2 and schedule[1].isdigit() else None,
-        throttled=throttled_seconds(root),
-        pressure=int(pressure) / 1e6 if pressure.isdigit() else None,
+        lost={
+            "waiting": int(schedule[1]) / 1e9 if len(schedule) >= 2 and schedule[1].isdigit() else None,
+            "throttled": throttled_seconds(root),
+            "pressure": int(pressure) / 1e6 if pressure.isdigit() else None,
+            "heat": gpu.heat_seconds() if gpu else None,
+        },
         read=_bytes_read(),
         threads=_thread_seconds(),
-        gpu=gpu.counters({process.pid for process in process_tree(job)}) if gpu else None,
+        foreign=gpu.foreign_use({process.pid for process in process_tree(job)}) if gpu else None,
         clock=time.perf_counter(),
     )
 
@@ -110,40 +101,35 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
     cpus = len(_cpus())
-    others = end.gpu.foreign if begin.gpu and end.gpu else None
+    others = None if begin.foreign is None else end.foreign
+    pairs = {name: (counted, end.lost.get(name)) for name, counted in begin.lost.items()}
+    shares = {name: max(0.0, b - a) / seconds for name, (a, b) in pairs.items() if a is not None and b is not None}
     return Conditions(
         own_cpus=own,
         foreign_cpus=foreign,
         cpus=cpus,
         is_crowded=foreign > FOREIGN_SHARE * cpus and own + foreign > FULL_SHARE * cpus,
-        run_queue_share=_share(begin.waiting, end.waiting, seconds),
-        throttled_share=_share(begin.throttled, end.throttled, seconds),
-        cpu_pressure_share=_share(begin.pressure, end.pressure, seconds),
+        run_queue_share=shares.get("waiting"),
+        throttled_share=shares.get("throttled"),
+        cpu_pressure_share=shares.get("pressure"),
         storage_share=_storage_share(begin.read, end.read),
         worker_threads=_computing_threads(begin.threads, end.threads, LEAST_THREAD_SHARE * seconds),
         gpu_utilisation=gpu.utilisation if gpu else None,
         gpu_clock_mhz=gpu.clock_mhz if gpu else None,
         gpu_process_bytes=gpu.process_bytes if gpu else None,
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
-        gpu_slowdowns=_slowdowns(begin.gpu, end.gpu, seconds, gpu.slowdowns if gpu else ()),
+        gpu_slowdowns=_slowdowns(shares.get("heat"), gpu.slowdowns if gpu else ()),
         gpu_foreign_share=None if others is None else min(1.0, sum(others.values())),
         gpu_foreign_pids=tuple(sorted(others or ())),
         allocator_retries=0,
     )
 
 
-def _share(begin: float | None, end: float | None, seconds: float) -> float | None:
-    return None if begin is None or end is None else max(0.0, end - begin) / seconds
-
-
-def _slowdowns(
-    begin: GpuCounters | None, end: GpuCounters | None, seconds: float, last: tuple[str, ...]
-) -> tuple[str, ...]:
+def _slowdowns(heat: float | None, last: tuple[str, ...]) -> tuple[str, ...]:
     """Return why the GPU was slow; ``last`` are the reasons of the last moment, for what the driver does not count.
 
     It never counts the power brake. A power cap and limits of the board and its voltage are usual.
     """
-    heat = _share(begin.heat, end.heat, seconds) if begin and end else None
     if heat is None:
         return last
     hot = ("thermal slowdown",) if heat > HEAT_SHARE else ()
@@ -240,13 +226,14 @@ class NvmlGpu:
             slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
         )
 
-    def counters(self, own: Container[int]) -> GpuCounters:
-        """Read the GPU's counters; ``own`` are the processes of this training."""
-        nvml, handle = self._nvml, self._handle
-        heat = _answer(lambda: nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL).violationTime)
-        return GpuCounters(heat=None if heat is None else heat / 1e9, foreign=self._foreign_use(own))
+    def heat_seconds(self) -> float | None:
+        """Return the seconds for which heat has kept the clocks down; ``None`` where the driver does not count them."""
+        nvml = self._nvml
+        ask = partial(nvml.nvmlDeviceGetViolationStatus, self._handle, nvml.NVML_PERF_POLICY_THERMAL)
+        return _answer(lambda: ask().violationTime / 1e9)
 
-    def _foreign_use(self, own: Container[int]) -> dict[int, float] | None:
+    def foreign_use(self, own: Container[int]) -> dict[int, float] | None:
+        """Return the share of the time since the last call in which each process computed that is not of ``own``."""
         since, self._counted = self._counted, time.time_ns() // 1000  # as NVML's samples are stamped
         samples = _answer(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, since))
         use: dict[int, list[float]] = {}
@@ -257,14 +244,6 @@ class NvmlGpu:
             return None
         count = max(map(len, use.values()), default=1)  # a process has no sample where it did nothing
         return {pid: sum(shares) / count for pid, shares in use.items() if any(shares) and pid not in own}
-
-    def used_bytes(self) -> int | None:
-        """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""
-        return _answer(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
-
-    def holders(self) -> tuple[tuple[int, int | None], ...]:
-        """Return the other processes that are shown on the GPU: number and bytes, ``None`` where they are not told."""
-        return tuple((pid, used) for pid, used in self._held().items() if pid != os.getpid())
 
     def _held(self) -> dict[int, int | None]:
         """Return the bytes of each process, as far as they are shown."""

@@ -140,8 +140,8 @@ def reset_peak() -> None:
 
 def cpu_seconds(pid: int | None = None) -> float:
     """Return the CPU seconds used so far by a process, this one by default, its live workers and those that ended."""
-    root, total = psutil.Process(pid), 0.0
-    for process in (root, *root.children(recursive=True)):
+    total = 0.0
+    for process in process_tree(pid):
         with contextlib.suppress(*_GONE):
             times = process.cpu_times()
             total += times.user + times.system  # and those it has started itself, such as a fork server's

@@ -260,9 +260,12 @@ def _share(number: int, measured: Measurement) -> RankShare:
 def _conditions(own: Conditions, all_of_them: Sequence[Conditions]) -> Conditions:
     """Return the conditions of all ranks: a slowdown of any rank has slowed all."""
     slowdowns = dict.fromkeys(words for conditions in all_of_them for words in conditions.gpu_slowdowns)
+    fullest = max(all_of_them, key=lambda conditions: conditions.gpu_foreign_share or 0.0)
     return replace(
         own,
         is_crowded=any(conditions.is_crowded for conditions in all_of_them),
+        gpu_foreign_share=fullest.gpu_foreign_share,
+        gpu_foreign_pids=fullest.gpu_foreign_pids,
         gpu_slowdowns=tuple(slowdowns),
         allocator_retries=max(conditions.allocator_retries for conditions in all_of_them),
     )

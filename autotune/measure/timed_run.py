@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -26,6 +25,7 @@ from autotune.measure.window import (
     cycles,
     is_balanced,
     is_stationary,
+    lengths,
     relative_half_width,
     stalls,
 )
@@ -112,6 +112,7 @@ class TimedRun:
         self.device = device
         self.request = request
         self._clock = device.clock
+        self._most_seconds = (1 + LONGEST) * request.seconds  # an epoch that holds no window is measured whole
         self._waited = 0.0
         self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until: float | None = None
@@ -141,18 +142,13 @@ class TimedRun:
             self._group.made_step()
             self._note_ends(self._ahead)
 
-    def advance_for(self, seconds: float) -> None:
-        """Train for so long, one burst at least."""
-        limit = self._clock() + seconds
-        self._lead(self._workers)
-        while self._clock() < limit:
-            self._lead(1)
-        self._meet(len(self.log.marks))
-
     def settle(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
         limit = self._clock() + self.request.seconds
-        while not self._all_settled() and self._clock() <= limit:
+        while self._clock() <= limit:
+            self._group.post(self._is_settled())
+            if self._group.all_ready:
+                break
             self._lead(1)
         self._note_ends(0)
 
@@ -161,25 +157,26 @@ class TimedRun:
 
         The device is synchronised at both ends of the window and nowhere inside.
         """
-        window = self._open_at_epoch() if self._epoch_lasts(self.request.seconds) else self._open(whole_epochs=False)
+        window = self._open(self.request.seconds)
         while not self._is_over(window):
             if window.whole_epochs:
                 self._finish_epoch()
             elif self._is_cut(window):
-                window = self._reopen()
+                if not self._epoch_lasts(self._most_seconds):
+                    self.settle()
+                window = self._open(self._most_seconds)
             else:
                 self._lead(1)
         self.last = len(self.log.marks)
         self._meet(self.last)
-        self.gpu = _reading(self.device)
+        return self._closed(window)
+
+    def _closed(self, window: Window) -> Window:
+        """Return a window after the device has come to its end."""
+        self.gpu = self.device.gpu.read() if self.device.gpu else None
         self.device.synchronize()
         self._note_ends(0)
         return window
-
-    @property
-    def epochs_at_end(self) -> int:
-        """Epochs begun by the end of the window."""
-        return self.log.epochs[self.last - 1]
 
     def rows(self, window: Window) -> list[StepRow]:
         """Return the steps of a window on the device's time line; only after the device was synchronised."""
@@ -286,9 +283,8 @@ class TimedRun:
         if not is_stall and burst * bursts < self._next_look:
             return False
         ends, start, _ = self._ended(window)
-        lengths = [later - earlier for earlier, later in pairwise([start, *ends[burst - 1 :: burst]])]
-        found = stalls(lengths)
-        self._stall, self._next_look = STALL * median(lengths), CHECK_GROWTH * burst * bursts
+        found = stalls(of_bursts := lengths(ends, start, burst))
+        self._stall, self._next_look = STALL * median(of_bursts), CHECK_GROWTH * burst * bursts
         return not found or (found[-1] == bursts - 1 and cycles(ends, start, burst).of_stalls)
 
     def _ended(self, window: Window) -> tuple[list[float], float, list[int]]:
@@ -305,7 +301,12 @@ class TimedRun:
         """Return whether training has waited for data in a window."""
         return self._waited - window.waited > STARVING_SHARE * (self._clock() - window.clock)
 
-    def _open(self, *, whole_epochs: bool) -> Window:
+    def _open(self, longest_epoch: float) -> Window:
+        """Open a window, of whole epochs where one is known to last so long at most."""
+        if whole_epochs := self._epoch_lasts(longest_epoch):
+            self.advance(self._group.left)
+            if self.batches.steps_left != 0:
+                self._finish_epoch()
         self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until = None
         self._meet((whole_epochs,))
@@ -326,34 +327,16 @@ class TimedRun:
             waited=self._waited,
         )
 
-    def _open_at_epoch(self) -> Window:
-        self.advance(self._group.left)
-        if self.batches.steps_left != 0:
-            self._finish_epoch()
-        return self._open(whole_epochs=True)
-
-    def _reopen(self) -> Window:
-        """Open another window where the epoch did not hold one: of whole epochs, unless these are long."""
-        if self._epoch_lasts((1 + LONGEST) * self.request.seconds):
-            return self._open_at_epoch()
-        self.settle()
-        return self._open(whole_epochs=False)
-
     def _is_cut(self, window: Window) -> bool:
         """Return whether the epoch has ended in a window, or is about to end and is short."""
         if self.batches.epochs > window.epochs or self.batches.steps_left == 0:
             return True
-        return self._nears_epoch_end(window) and self._epoch_lasts((1 + LONGEST) * self.request.seconds)
+        return self._nears_epoch_end(window) and self._epoch_lasts(self._most_seconds)
 
     def _finish_epoch(self) -> None:
         """Run to the end of the current epoch, or through the next where one has just ended."""
         left = max(0, self.batches.steps_left or 0)  # an epoch can be longer than the one before
         self._lead(left or self.batches.epoch_batches or 1, exactly=True)
-
-    def _all_settled(self) -> bool:
-        """Return whether no rank's inventory changes any more."""
-        self._group.post(self._is_settled())
-        return self._group.all_ready
 
     def _is_settled(self) -> bool:
         ready, turnover = self.log.ready, 2 * (self.in_flight + self.config.num_workers)
@@ -395,10 +378,6 @@ class TimedRun:
         return self.config.num_workers * (self.config.prefetch_factor or 0)
 
 
-def _reading(device: Device) -> GpuReading | None:
-    return device.gpu.read() if device.gpu else None
-
-
 def steps_ahead(device: Device, seconds: float) -> int:
     """Return the steps of so many seconds by which the host may be ahead of a device; none of a CPU."""
     if not device.is_asynchronous:
@@ -419,14 +398,7 @@ class FollowingRun(TimedRun):
             window = self._open_here(whole_epochs=word[0])
         assert window is not None
         self.last = word
-        self.gpu = _reading(self.device)
-        self.device.synchronize()
-        self._note_ends(0)
-        return window
-
-    def advance_for(self, seconds: float) -> None:
-        """Train for as long as the leader does."""
-        self._follow()
+        return self._closed(window)
 
     def _follow(self) -> Opening | int:
         """Make steps until the leader's next word; return the word."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -115,17 +115,10 @@ def is_balanced(ready_before: float, ready_after: float, steps: int) -> bool:
 class Cycles(NamedTuple):
     """A window's cycles: bursts of steps, or from the end of one stall to that of another."""
 
-    first: int
-    """Steps before the first cycle."""
-    steps: tuple[int, ...]
-    """Steps of each."""
+    edges: Sequence[int]
+    """Steps by the start of each, and by the end of the last."""
     of_stalls: bool
     """Whether they last from stall to stall; then steps outside of them do not count."""
-
-    @property
-    def last(self) -> int:
-        """Steps by the end of the last cycle."""
-        return self.first + sum(self.steps)
 
 
 def cycles(ends: Sequence[float], start: float, burst: int) -> Cycles:
@@ -133,12 +126,10 @@ def cycles(ends: Sequence[float], start: float, burst: int) -> Cycles:
 
     Batches come in bursts of so many steps. From stall to stall ``LEAST_CYCLES`` are needed.
     """
-    stalled = stalls(_lengths(ends, start, burst))
+    stalled = stalls(lengths(ends, start, burst))
     if len(stalled) > LEAST_CYCLES:
-        places = [burst * (place + 1) for place in stalled]
-        return Cycles(places[0], tuple(later - earlier for earlier, later in pairwise(places)), of_stalls=True)
-    size = _merged(len(ends), burst, MOST_PARTS)
-    return Cycles(0, (size,) * (len(ends) // size), of_stalls=False)
+        return Cycles([burst * (place + 1) for place in stalled], of_stalls=True)
+    return Cycles(range(0, len(ends) + 1, _merged(len(ends), burst, MOST_PARTS)), of_stalls=False)
 
 
 def stalls(lengths: Sequence[float]) -> list[int]:
@@ -157,16 +148,15 @@ def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[i
     independent. Larger cycles may last longer: deviations are from the ratio of the sums (Cochran, Sampling Techniques,
     6.3).
     """
-    found = cycles(ends, start, burst)
-    if len(found.steps) < 2:
+    edges, of_stalls = cycles(ends, start, burst)
+    if len(edges) < 3:
         return math.inf
-    edges = [found.first + done for done in accumulate(found.steps, initial=0)]
     times = [ends[edge - 1] if edge else start for edge in edges]
     seconds = [later - earlier for earlier, later in pairwise(times)]
     counts = [sum(samples[earlier:later]) for earlier, later in pairwise(edges)]
     mean, per_sample = fmean(seconds), sum(seconds) / sum(counts)
     values = [mean + length - count * per_sample for length, count in zip(seconds, counts, strict=True)]
-    resembles = not found.of_stalls and len(values) >= LEAST_SERIES
+    resembles = not of_stalls and len(values) >= LEAST_SERIES
     width = autocorrelated_half_width(values) if resembles else half_width(values)
     return min(width, max(half_width(values), max(values) - min(values))) / mean
 
@@ -182,10 +172,10 @@ def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *,
     burst = workers if sum(row.there - row.begin for row in rows) > STARVING_SHARE * ends[-1] else 1
     found, first, last, is_steady = cycles(ends, 0.0, burst), 0, len(rows), True
     if found.of_stalls and not whole_epochs:
-        first, last = found.first, found.last
+        first, last = found.edges[0], found.edges[-1]
     elif not whole_epochs:
         size = _merged(len(ends), burst, MAX_BLOCKS)
-        dropped, is_steady = _settling_blocks(_lengths(ends, 0.0, size))
+        dropped, is_steady = _settling_blocks(lengths(ends, 0.0, size))
         first = dropped * size
     start = ends[first - 1] if first else 0.0
     ready_start = fmean(row.ready for row in rows[max(0, first - workers) : first]) if first else ready_before
@@ -239,7 +229,7 @@ def _merged(steps: int, burst: int, most: int) -> int:
     return burst * max(1, -(-(steps // burst) // most))
 
 
-def _lengths(ends: Sequence[float], start: float, steps: int) -> list[float]:
+def lengths(ends: Sequence[float], start: float, steps: int) -> list[float]:
     """Return the seconds of each group of ``steps`` steps, without the rest at the end."""
     edges = [start, *ends[steps - 1 :: steps]]
     return [later - earlier for earlier, later in pairwise(edges)]

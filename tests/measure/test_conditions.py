@@ -9,14 +9,14 @@ import pytest
 from torch import nn
 
 from autotune.config import Config
-from autotune.measure.conditions import POWER_BRAKE, GpuCounters, GpuReading, Snapshot, conditions_between, snapshot
+from autotune.measure.conditions import POWER_BRAKE, GpuReading, Snapshot, conditions_between, snapshot
 from autotune.measure.loader import open_stream
 from autotune.workload import Workload
+from tests import examples
 from tests.datasets import Squares
 
-START = Snapshot(
-    clock=10.0, own=1.0, busy=5.0, waiting=0.5, throttled=0.0, pressure=2.0, read={7: (1000, 0)}, threads={}
-)
+LOST = {"waiting": 0.5, "throttled": 0.0, "pressure": 2.0, "heat": None}
+START = Snapshot(clock=10.0, own=1.0, busy=5.0, lost=LOST, read={7: (1000, 0)}, threads={})
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +43,14 @@ def test_others_disturb_only_where_they_take_what_we_could_use(own: float, forei
 
 
 def test_waiting_throttling_and_pressure_are_shares_of_the_window() -> None:
-    found = conditions_between(START, after(2.0, waiting=0.6, throttled=1.0, pressure=2.5))
+    found = conditions_between(START, after(2.0, lost={"waiting": 0.6, "throttled": 1.0, "pressure": 2.5}))
     shares = (found.run_queue_share, found.throttled_share, found.cpu_pressure_share)
     assert shares == pytest.approx((0.05, 0.5, 0.25))
 
 
 def test_what_the_system_does_not_count_is_none() -> None:
-    before = replace(START, waiting=None, throttled=None, pressure=None, read={})
-    found = conditions_between(before, after(1.0, waiting=1.0))
+    before = replace(START, lost=dict.fromkeys(LOST), read={})
+    found = conditions_between(before, after(1.0, lost={**LOST, "waiting": 1.0}))
     shares = (found.run_queue_share, found.throttled_share, found.cpu_pressure_share)
     assert (*shares, found.storage_share, found.gpu_utilisation) == (None,) * 5
 
@@ -110,15 +110,15 @@ def test_a_gpu_that_is_hot_makes_the_measurement_suspect() -> None:
 def test_heat_counts_by_the_time_for_which_it_kept_the_clocks_down(
     heat: float | None, last: tuple[str, ...], slowdowns: tuple[str, ...]
 ) -> None:
-    before = replace(START, gpu=GpuCounters(foreign=None, heat=7.0))
+    before = replace(START, lost={"heat": 7.0})
     reading = GpuReading(utilisation=None, clock_mhz=None, process_bytes=None, foreign_bytes=None, slowdowns=last)
-    later = after(4.0, gpu=GpuCounters(foreign=None, heat=None if heat is None else 7.0 + heat))
+    later = after(4.0, lost={"heat": None if heat is None else 7.0 + heat})
     assert conditions_between(before, later, reading).gpu_slowdowns == slowdowns
 
 
 def test_heat_is_seen_without_a_reading_of_the_last_moment() -> None:
-    later = after(1.0, gpu=GpuCounters(foreign=None, heat=7.5))
-    assert conditions_between(replace(START, gpu=GpuCounters(foreign=None, heat=7.0)), later).gpu_slowdowns
+    later = after(1.0, lost={"heat": 7.5})
+    assert conditions_between(replace(START, lost={"heat": 7.0}), later).gpu_slowdowns
     assert not conditions_between(START, later).gpu_slowdowns
 
 
@@ -135,10 +135,21 @@ def test_heat_is_seen_without_a_reading_of_the_last_moment() -> None:
 def test_others_that_compute_on_the_gpu_disturb(
     foreign: dict[int, float] | None, share: float | None, words: tuple[str, ...]
 ) -> None:
-    later = after(1.0, gpu=GpuCounters(heat=None, foreign=foreign))
-    found = conditions_between(replace(START, gpu=GpuCounters(heat=None, foreign={5: 0.7})), later)
+    later = after(1.0, foreign=foreign)
+    found = conditions_between(replace(START, foreign={5: 0.7}), later)
     assert (found.gpu_foreign_share, found.disturbances) == (share, words)
     assert conditions_between(START, later).gpu_foreign_share is None  # it tells of another time
+
+
+@pytest.mark.parametrize(
+    ("crowded", "foreign", "taken"),
+    [(False, None, 0.0), (True, None, 0.5), (True, 0.3, 0.5), (True, 0.7, 0.7), (False, 0.3, 0.3), (False, 0.1, 0.0)],
+)
+def test_what_others_take_is_the_larger_share_of_cpus_and_gpu_where_it_matters(
+    crowded: bool, foreign: float | None, taken: float
+) -> None:
+    found = examples.conditions(is_crowded=crowded, foreign_cpus=1.0, cpus=2, gpu_foreign_share=foreign)
+    assert found.taken_share == taken
 
 
 @pytest.mark.parametrize(
@@ -156,7 +167,7 @@ def test_counters_are_read_from_the_kernels_files_and_damaged_ones_count_nothing
     (tmp_path / "proc/self/schedstat").write_text(waited)
     (tmp_path / "proc/pressure/cpu").write_text(pressed)
     now = snapshot(tmp_path)
-    assert (now.waiting, now.pressure) == expected
+    assert (now.lost["waiting"], now.lost["pressure"]) == expected
     assert now.own > 0
     assert now.busy >= 0
 

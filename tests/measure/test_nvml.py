@@ -32,7 +32,6 @@ def install(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         "NVML_PERF_POLICY_THERMAL": 1,
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: UUIDS[UUIDS.index(uuid)],
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=9 * 2**30),
         "nvmlDeviceGetViolationStatus": lambda handle, policy: VIOLATIONS[policy],
         "nvmlDeviceGetProcessUtilization": lambda handle, since: [],
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=10),
@@ -75,15 +74,7 @@ def test_the_uuid_finds_the_gpu_whatever_the_order_and_its_memory_is_that_of_thi
 @pytest.mark.parametrize("uuid", ["dddd", "MIG-dddd"])
 def test_a_part_of_a_gpu_is_found_by_its_uuid_as_a_whole_one_is(monkeypatch: pytest.MonkeyPatch, uuid: str) -> None:
     install(monkeypatch)
-    assert opened(uuid).used_bytes() == 9 * 2**30
-
-
-def test_the_other_holders_of_the_memory_are_named_as_far_as_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = [process(1, 5), process(os.getpid(), 7), process(2, None)]
-    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=lambda handle: shown)
-    assert opened().holders() == ((1, 5), (2, None))
-    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses=failing, nvmlDeviceGetMemoryInfo=failing)
-    assert (opened().holders(), opened().used_bytes()) == ((), None)
+    assert read(uuid).utilisation == 0.87
 
 
 def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_drivers_gave_the_reasons(
@@ -98,11 +89,9 @@ def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_dri
 
 def test_the_seconds_of_heat_are_counted_and_not_those_of_a_power_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-    counted = snapshot(gpu=opened()).gpu
-    assert counted is not None
-    assert counted.heat == 2.5
+    assert snapshot(gpu=opened()).lost["heat"] == 2.5
     install(monkeypatch, nvmlDeviceGetViolationStatus=failing)
-    assert opened().counters(OWN).heat is None
+    assert opened().heat_seconds() is None
 
 
 @pytest.mark.parametrize(
@@ -123,16 +112,14 @@ def test_what_others_compute_is_their_share_of_the_samples_where_this_process_is
 ) -> None:
     running = {"nvmlDeviceGetComputeRunningProcesses": lambda handle: shown}
     install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: samples, **running)
-    assert opened().counters(OWN).foreign == foreign
+    assert opened().foreign_use(OWN) == foreign
 
 
 def test_workers_and_other_ranks_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [sample(os.getpid(), 50), sample(os.getppid(), 40)]
     install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: samples)
     for job, foreign in ((None, {os.getppid(): 0.4}), (os.getppid(), {})):
-        counted = snapshot(job=job, gpu=opened()).gpu
-        assert counted is not None
-        assert counted.foreign == foreign
+        assert snapshot(job=job, gpu=opened()).foreign == foreign
 
 
 def test_the_use_is_asked_for_since_the_counters_before_and_unsupported_it_is_unknown(
@@ -141,11 +128,11 @@ def test_the_use_is_asked_for_since_the_counters_before_and_unsupported_it_is_un
     asked: list[int] = []
     install(monkeypatch, nvmlDeviceGetProcessUtilization=lambda handle, since: asked.append(since))
     gpu, begin = opened(), time.time_ns() // 1000
-    gpu.counters(OWN)
-    gpu.counters(OWN)
+    gpu.foreign_use(OWN)
+    gpu.foreign_use(OWN)
     assert begin <= asked[1] <= time.time_ns() // 1000
     install(monkeypatch, nvmlDeviceGetProcessUtilization=failing)
-    assert opened().counters(OWN).foreign is None
+    assert opened().foreign_use(OWN) is None
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,16 @@ def test_what_one_rank_suspects_all_suspect() -> None:
     assert (found.outcome, found.message) == (Outcome.SUSPECT, "others used the CPUs")
 
 
+@pytest.mark.parametrize("slowest", [0, 1, 2])
+def test_the_gpu_that_others_use_most_counts_whichever_rank_is_slowest(slowest: int) -> None:
+    others = [(None, ()), (0.3, (7,)), (0.6, (8, 9))]
+    conditions = [examples.conditions(gpu_foreign_share=share, gpu_foreign_pids=pids) for share, pids in others]
+    ranks = [measured(conditions=each) for each in conditions]
+    ranks[slowest] = split(ranks[slowest], 1.0, 0.0)
+    found = one_of(*ranks).conditions
+    assert (found.gpu_foreign_share, found.gpu_foreign_pids, found.taken_share) == (0.6, (8, 9), 0.6)
+
+
 def test_the_first_rank_that_went_wrong_decides() -> None:
     wrong = Attempt(outcome=Outcome.NUMERICS, message="the loss became nan")
     found = as_one([attempt(measured()), wrong])
