@@ -101,6 +101,30 @@ def test_a_tuner_that_waits_for_an_accelerator_has_no_session_on_it() -> None:
         assert runner.measure(SOUND, Request(seconds=0.2, time_limit=60)).measurement is not None
 
 
+class Filled:
+    """A GPU that still holds a gibibyte at the next ``looks``."""
+
+    looks = 0
+
+    def used_bytes(self) -> int:
+        self.looks = max(0, self.looks - 1)
+        return 2**30 if self.looks else 0
+
+
+@pytest.mark.usefixtures("on_accelerator")
+def test_after_a_killed_session_its_memory_comes_back_before_the_next_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, request = Filled(), Request(seconds=0.2, time_limit=60)
+    monkeypatch.setattr("autotune.runner.local.open_gpu", {"GPU-7": gpu}.get)
+    with ProcessRunner(describe("tests.workloads:killed"), "cpu") as runner:
+        runner.inspect(SOUND)
+        assert runner.measure(replace(SOUND, intra_op_threads=2), request).outcome is Outcome.HOST_OOM
+        gpu.looks = 4
+        assert runner.measure(SOUND, request).found
+    assert gpu.looks == 0
+
+
 @pytest.mark.usefixtures("on_accelerator")
 def test_an_accelerator_is_held_from_the_first_look_to_the_end() -> None:
     told: list[str] = []

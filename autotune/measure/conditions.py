@@ -250,6 +250,10 @@ class NvmlGpu:
         processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         return {process.pid: process.usedGpuMemory for process in processes or ()}
 
+    def used_bytes(self) -> int | None:
+        """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""
+        return _answer(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
+
 
 def open_gpu(uuid: str | None) -> NvmlGpu | None:
     """Open the GPU, or the part of one (MIG), with this UUID as CUDA reports it; ``None`` without NVML.

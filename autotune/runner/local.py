@@ -19,8 +19,9 @@ from autotune.config import Config
 from autotune.encoding import from_json
 from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
+from autotune.measure.conditions import open_gpu
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
-from autotune.runner.card import holders
+from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
@@ -82,6 +83,7 @@ class ProcessRunner:
         self._oversubscribe_ranks = oversubscribe_ranks
         self._pickled: IO[bytes] | None = None
         self._locks: list[DeviceLock] = []
+        self._cards = Cards()
         self._device = device
         self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
         self._session: MeasuringProcess | None = None
@@ -115,6 +117,8 @@ class ProcessRunner:
         if self.script is not None:
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
         if not self._on_cpu and not self._locks:
+            opened = map(open_gpu, (facts.device_uuid, *facts.other_devices))
+            self._cards = Cards([gpu for gpu in opened if gpu is not None])
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
 
@@ -172,6 +176,7 @@ class ProcessRunner:
             if self._pickled is not None:
                 self._pickled.close()
                 self._pickled = None
+            self._cards = Cards()
 
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         config = self._as_asked(config, request)
@@ -230,6 +235,7 @@ class ProcessRunner:
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
             self._processes.pop(next(iter(self._processes))).stop()
+        self._cards.prepare()
         _unwrap(process.open(config.ranks))
         message = _load_message(self._source, self._device, config)
         if isinstance(self._source, Script):
@@ -265,6 +271,7 @@ class ProcessRunner:
         session, self._session = self._session, None
         if session is not None and not session.close():
             session.stop()
+            self._cards.is_spoilt = True
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
 
 
