@@ -210,7 +210,7 @@ def tune(
                 facts = runner.inspect(given)
             opening, host = time.spent - begin, inspect_host()
             is_chosen = device != "auto" or "CUDA_VISIBLE_DEVICES" in os.environ or isinstance(workload, Script)
-            for note in device_notes(facts.device, host, given.ranks, is_chosen=is_chosen):
+            for note in device_notes(facts.device, host, facts.versions["torch"], given.ranks, is_chosen=is_chosen):
                 messages.note(note)
             if runner.script is not None:
                 if isinstance(workload, Script) and not workload.allow_writes:

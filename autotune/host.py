@@ -168,12 +168,15 @@ def find_gpus() -> tuple[Gpu, ...]:
             pynvml.nvmlShutdown()
 
 
-def device_notes(device: str, host: Host, ranks: int, *, is_chosen: bool) -> list[str]:
+def device_notes(device: str, host: Host, torch: str, ranks: int, *, is_chosen: bool) -> list[str]:
     """Return a sentence for each accelerator that is not used although it is there, or that was never tried.
 
-    ``device`` trains in ``ranks`` processes; ``is_chosen`` where the user, or an environment variable, has named it.
+    ``device`` trains in ``ranks`` processes with this version of ``torch``; ``is_chosen`` where the user, or an
+    environment variable, has named it.
     """
-    kind, torch, found = device.partition(":")[0], host.versions.get("torch", ""), list[str]()
+    kind, found = device.partition(":")[0], list[str]()
+    if kind == "cpu" and not host.gpus and not is_chosen and ("+cu" in torch or "+rocm" in torch):
+        found.append(f"torch {torch} is a build for GPUs, but finds none here: measured on the CPU")
     if kind == "cpu" and host.gpus and not is_chosen:
         gpu = host.gpus[0]
         why = f"torch {torch} cannot use it with driver {gpu.driver}"

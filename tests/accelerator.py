@@ -265,6 +265,8 @@ class Job:
     """The same in half precision, as a share."""
     kernels: int = 300
     """Launches of a step."""
+    diverges: bool = False
+    """Whether the loss becomes NaN in half precision."""
     waits: bool = False
     """Whether the step reads its loss, so that the host waits for the device."""
     sample_bytes: int = 0
@@ -392,7 +394,7 @@ def workload_of(card: Card, job: Job) -> Workload:
         loss: torch.Tensor = _Backward.apply(model(torch.ones(1, 1)).square().sum(), backward)  # type: ignore[no-untyped-call]
         if job.waits:
             card.synchronize()
-        return loss
+        return loss * math.nan if job.diverges and amp != "off" else loss
 
     class Optimizer(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:

@@ -51,6 +51,8 @@ MADE_ON_H100 = MADE_HERE | {"device": H100.name, "torch": "2.13.0+cu130", "drive
         ("cpu", True, 1, 1, "2.13.0", None),
         ("cpu", False, 1, 1, "2.13.0+cpu", "this torch 2.13.0+cpu is a build for CPUs"),
         ("cpu", False, 1, 1, "2.13.0", "torch 2.13.0 cannot use it with driver 580.95"),
+        ("cpu", False, 0, 1, "2.13.0+cu130", "torch 2.13.0+cu130 is a build for GPUs, but finds none here"),
+        ("cpu", True, 0, 1, "2.13.0+cu130", None),
         ("cuda:0", False, 1, 1, "2.13.0", None),
         ("cuda:0", False, 4, 1, "2.13.0", "4 GPUs are here, and 1 is used: --ranks 4 "),
         ("cuda:0", True, 4, 1, "2.13.0", None),
@@ -62,8 +64,8 @@ MADE_ON_H100 = MADE_HERE | {"device": H100.name, "torch": "2.13.0+cu130", "drive
 def test_a_device_that_is_not_used_or_was_never_tried_is_said(
     device: str, is_chosen: bool, gpus: int, ranks: int, torch: str, note: str | None
 ) -> None:
-    host = replace(CPU_HOST, gpus=(H100,) * gpus, versions={"torch": torch})
-    found = device_notes(device, host, ranks, is_chosen=is_chosen)
+    host = replace(CPU_HOST, gpus=(H100,) * gpus)
+    found = device_notes(device, host, torch, ranks, is_chosen=is_chosen)
     assert len(found) == (note is not None)
     assert note is None or note in found[0]
 

@@ -98,6 +98,14 @@ def test_the_right_limit_is_named_first(case: str) -> None:
     assert found.bottleneck is cause, [finding.text for finding in found.findings]
 
 
+def test_a_precision_in_which_the_loss_is_lost_is_left_out_however_fast_it_is() -> None:
+    with runner_on(Card(), replace(QUICK, diverges=True)) as runner:
+        result, _ = tuned(runner, budget=90.0, **FEW)
+    assert result.config.amp == "off"
+    assert any(note.startswith("in bf16 the loss becomes nan at step 1") for note in result.notes)
+    assert not [config for config, request, _ in runner.asked if config.amp != "off" and request.part != "numerics"]
+
+
 @pytest.mark.filterwarnings("ignore:.*was made with 16 CPUs:UserWarning")
 def test_the_answer_is_written_checked_and_shown(tmp_path: Path) -> None:
     card = Card(total=24 * GIB, spread=0.005)

@@ -248,10 +248,20 @@ def uuid_of(device: torch.device) -> str | None:
     return None if uuid is None else str(uuid)
 
 
+def _reason_of_cuda(device: torch.device) -> str:
+    """Return the words of CUDA's driver, or of torch, for why it cannot be used; empty for other devices."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return f" ({str(error).partition('. ')[0].strip()})"
+    return ""
+
+
 def _require_accelerator(name: str, device: torch.device) -> None:
     if not torch.accelerator.is_available():
         raise UsageError(
-            f"--device {name}: torch {torch.__version__} finds no accelerator here; "
+            f"--device {name}: torch {torch.__version__} finds no accelerator here{_reason_of_cuda(device)}; "
             "pass --device cpu, or install a torch build for this machine's GPU"
         )
     found: torch.device | None = torch.accelerator.current_accelerator()

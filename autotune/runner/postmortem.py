@@ -44,6 +44,7 @@ class Sign(NamedTuple):
 
 _FILES = "; allow more (ulimit -n), or have fewer batches in flight"
 _TIMEOUT = ", the timeout in its own options; allow more, or have smaller batches"
+_ON_DEVICE = "; let the dataset return tensors of the CPU, or load without workers"
 _NO_DEVICE_MEMORY = (
     r"NVML_SUCCESS == r INTERNAL ASSERT FAILED|(Triton Error \[CUDA\]|CUDA driver error): out of memory|"
     r"hipErrorOutOfMemory|^Invalid buffer size|Failed to CUDA \w*alloc|Cuda failure 2\b"
@@ -72,6 +73,7 @@ SIGNS = (
     Sign("RuntimeError", "DataLoader timed out after", Outcome.USER_ERROR, _TIMEOUT),
     Sign("RuntimeError", r"DataLoader worker.*(killed by signal|exited unexpectedly)", Outcome.WORKER_DIED),
     Sign("receiving", "", Outcome.WORKER_DIED),
+    Sign("RuntimeError", r"Cannot re-initialize \w+ in forked subprocess", Outcome.UNPICKLABLE, _ON_DEVICE),
     Sign("RuntimeError", r"busy or unavailable", Outcome.SUSPECT, ": another process has it for itself"),
     Sign("AcceleratorError", "", Outcome.DEVICE_ERROR),
     Sign("RuntimeError", r"(CUDA|HIP) error:", Outcome.DEVICE_ERROR),

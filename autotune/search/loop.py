@@ -139,16 +139,16 @@ class Search:
         if self._looks_end is None:  # the baseline has just been measured
             share = PROBE_SHARE + (OPTIONS_SHARE if options else 0.0)
             self._looks_end = self.budget.spent + share * self.budget.left
+        lost = self.study.observations.lost if stop else None
         if stop is None:
-            is_over = self.budget.spent > self._looks_end
+            is_over = self._done_looking or self.budget.spent > self._looks_end
         else:
-            wanted = self.untried_precision or options or self.study.observations.lost
+            wanted = lost or (not self._done_looking and (self.untried_precision or options))
             is_over = not (stop.ending is Ending.COMPLETE and wanted and self.has_time)
-        is_over = is_over or (self._done_looking and not (stop and self.study.observations.lost))
         if is_over or self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost:
             return False
         planned = next_probe(self.study.observations, self.study.setup.space)
-        if stop is not None and planned is None and (lost := self.study.observations.lost):
+        if planned is None and lost:
             self.messages.say("waiting for memory of the accelerator that others have taken")
             self.sleep(MEMORY_POLL)
             planned, self._looks_end = (lost.part, lost.config), None  # what follows has its share again

@@ -1,6 +1,6 @@
 """Searches beside a neighbour that holds a part of the card: no trial or probe may take more than is left.
 
-    python studies/openings/neighbours.py
+    python -m studies.openings.neighbours
 
 writes ``neighbours.csv`` beside this file: fifty jobs and neighbours, drawn at random.
 """

@@ -1,6 +1,6 @@
 """Default runs on machines whose sessions take seconds to open: the share of the best that each answer reaches.
 
-    python studies/openings/run.py
+    python -m studies.openings.run
 
 writes ``runs.csv`` beside this file and prints the table of its README. The machines are those of
 ``tests.accelerator``: the real search, runner and measuring code, on the clock of a fake card.

@@ -41,7 +41,7 @@ def test_a_device_that_is_not_there_is_a_usage_error(device: AcceleratorDevice) 
 def test_name_memory_and_precisions_are_those_of_the_hardware(cuda: AcceleratorDevice) -> None:
     properties = torch.cuda.get_device_properties(cuda.torch_device)
     assert cuda.name == properties.name != ""
-    assert cuda.memory_limit == pytest.approx(properties.total_memory, rel=0.01)
+    assert 0 < cuda.memory_limit <= properties.total_memory  # contexts, displays and other processes hold the rest
     has_bf16 = properties.major >= 8
     assert cuda.amp_modes == (("off", "bf16", "fp16") if has_bf16 else ("off", "fp16"))
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from autotune import Workload
 from autotune.config import Config
 from autotune.measure.benchmark import measure
+from autotune.measure.device import CpuDevice, event_maker
+from autotune.measure.loader_probe import look_at_loader
+from autotune.measure.step import move
 from autotune.measure.step_probe import WarmStep, open_step
 from autotune.records import Measurement, Request
 from tests.accelerator import GIB, Card, FakeAccelerator, Job, on_card, workload_of
+from tests.datasets import Squares
 
 FED = Config(batch_size=32, num_workers=8, prefetch_factor=4, pin_memory=True)
 STEPS = (0.0003, 0.003, 0.03, 0.4, 5.0)
@@ -121,3 +130,76 @@ def test_heat_is_seen_and_a_cool_card_is_not_called_hot() -> None:
     assert hot.conditions.gpu_slowdowns
     assert not cool.conditions.gpu_slowdowns
     assert cool.conditions.gpu_utilisation == 1.0  # read while it works, not after
+
+
+# --- the device's own parts ---
+
+
+def of_cuda(*, enable_timing: bool, blocking: bool = False) -> str:
+    return "asleep" if blocking else "spinning"
+
+
+def of_mps(*, enable_timing: bool) -> str:
+    return "mps"
+
+
+def test_events_are_waited_for_asleep_where_they_can_be_and_torch_s_own_where_a_module_has_none() -> None:
+    device = torch.device("cpu:0")
+    assert [event_maker(SimpleNamespace(Event=kind), device)() for kind in (of_cuda, of_mps)] == ["asleep", "mps"]
+    assert event_maker(SimpleNamespace(), device).func is torch.Event  # type: ignore[attr-defined]
+
+
+class Encoding:
+    """A batch with a way of its own to move."""
+
+    asked: Any = None
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Encoding:
+        self.asked = non_blocking
+        return self
+
+
+class Stubborn:
+    def to(self, device: Any) -> str:
+        return f"on {device}"
+
+
+def test_an_object_that_moves_itself_is_not_waited_for_either() -> None:
+    batch = Encoding()
+    move([batch], torch.device("cpu"), non_blocking=True)
+    assert batch.asked is True
+    assert move((Stubborn(),), torch.device("cpu"), non_blocking=True) == ("on cpu",)
+
+
+def test_the_optimizer_has_its_state_before_memory_is_counted_also_where_fp16_skips_its_first_steps() -> None:
+    def overflowing(model: nn.Module, batch: Any) -> torch.Tensor:
+        loss: torch.Tensor = model(torch.ones(1, 1)).sum() * 1e36
+        return loss
+
+    workload = Workload(nn.Linear(1, 1), Squares(64), training_step=overflowing)
+    warm = open_step(workload, Config(batch_size=8, amp="fp16"), CpuDevice())
+    assert warm.step.accumulator.optimizer.state  # type: ignore[attr-defined]
+    assert warm.step.scale < 65536
+
+
+def test_pinning_is_timed_in_a_thread_that_computes_alone_and_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, set[int]] = {}
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        kind = "loop" if threading.current_thread() is threading.main_thread() else "thread"
+        threads.setdefault(kind, set()).add(torch.get_num_threads())
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    before = torch.get_num_threads()
+    trace = look_at_loader(Workload(nn.Linear(1, 1), Squares(64)), Config(batch_size=8), FakeAccelerator(Card()), 0.2)
+    assert threads == {"thread": {1}, "loop": {before}}
+    assert min(trace.pin_seconds, trace.inline_pin_seconds) > 0
+
+
+def test_pinned_memory_counts_as_the_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = measured(Card(), of_compute(0.003), FED)
+    monkeypatch.setattr(Card, "host_memory_stats", lambda card: {"allocated_bytes.peak": 64 * GIB})
+    pinned, step = measured(Card(), of_compute(0.003), FED)
+    assert pinned.host_memory_bytes - plain.host_memory_bytes == pytest.approx(64 * GIB, rel=0.01)
+    assert step.compute.host_memory_bytes > 64 * GIB

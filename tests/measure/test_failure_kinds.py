@@ -32,6 +32,13 @@ OF_DEVICES = [
     (RuntimeError("Triton Error [CUDA]: out of memory"), Outcome.DEVICE_OOM),
     (RuntimeError("CUDA driver error: out of memory"), Outcome.DEVICE_OOM),
     (RuntimeError("hipErrorOutOfMemory"), Outcome.DEVICE_OOM),
+    (
+        RuntimeError(
+            "Caught RuntimeError in DataLoader worker process 0.\nRuntimeError: Cannot re-initialize CUDA in "
+            "forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
+        ),
+        Outcome.UNPICKLABLE,
+    ),
     (RuntimeError("Invalid buffer size: 38.15 GiB"), Outcome.DEVICE_OOM),
     (RuntimeError(NO_ROOM_TO_PIN), Outcome.HOST_OOM),
     (
