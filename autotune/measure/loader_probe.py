@@ -152,10 +152,11 @@ def _copies(batch: Any, device: Device) -> dict[str, float]:
         move(batch, device.torch_device, non_blocking=non_blocking)
         device.synchronize()
 
-    alone = list[float]()
+    alone, threads = list[float](), torch.get_num_threads()
     thread = threading.Thread(target=pin_alone)
     thread.start()
     thread.join()
+    torch.set_num_threads(threads)  # of threads that begin later
     device.synchronize()
     return {
         "pin_seconds": alone[0],

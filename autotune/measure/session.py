@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ class Session:
             attempt = self._measure(config, request)
         except Exception as error:
             outcome, message, details = classify(error, (oom_kills() or 0) - kills)
-            if outcome is Outcome.DEVICE_OOM and (taken := room - self._device.memory_limit) > FOREIGN_GROWTH:
+            if outcome is Outcome.DEVICE_OOM and (taken := self._taken_of(room)) > FOREIGN_GROWTH:
                 outcome = Outcome.SUSPECT  # a smaller batch is not needed once they are gone
                 message = f"others have taken {format_size(taken)} of the card's memory: {message}"
             attempt = Attempt(outcome=outcome, message=message, details=details)
@@ -107,6 +108,12 @@ class Session:
         if any(each.outcome is Outcome.SUSPECT for each in found):
             self._key = None  # the next one warms up again, in every rank, for a ceiling to be trusted
         return as_one(found) if len(found) > 1 else found[0]
+
+    def _taken_of(self, room: int) -> int:
+        """Return the bytes of ``room`` that cannot be had any more; 0 in ranks, whose cards may differ."""
+        with suppress(RuntimeError):  # a device in a bad state answers every question with an error
+            return room - self._device.memory_limit if self._group.size == 1 else 0
+        return 0
 
     def _measure(self, config: Config, request: Request) -> Attempt:
         looks = {

@@ -45,8 +45,8 @@ LEAST_OPENING = 3.0
 """Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
-POLL, MEMORY_POLL = 1.0, 5.0
-"""Seconds between two looks at other tuners, and at the memory that others have taken."""
+POLL, LOST_POLL = 1.0, 5.0
+"""Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,8 +149,8 @@ class Search:
             return False
         planned = next_probe(self.study.observations, self.study.setup.space)
         if planned is None and lost:
-            self.messages.say("waiting for memory of the accelerator that others have taken")
-            self.sleep(MEMORY_POLL)
+            self.messages.say(f"waiting, to try again: {lost.attempt.message}")
+            self.sleep(LOST_POLL)
             planned, self._looks_end = (lost.part, lost.config), None  # what follows has its share again
         self._done_looking = planned is None
         if planned is not None:
