@@ -153,7 +153,9 @@ class Conditions:
 
     @property
     def crowd_text(self) -> str:
-        """The CPUs that other processes used, and their names where known."""
+        """The CPUs that other processes used, and their names where known; else their use of the GPU."""
+        if self.shares_gpu and not self.is_crowded:
+            return self._gpu_text
         text = f"other processes used {self.foreign_cpus:.1f} of {self.cpus} CPUs meanwhile"
         if not self.neighbours:
             return text
@@ -161,13 +163,17 @@ class Conditions:
         return f"{text}, {share} {', '.join(self.neighbours)}"
 
     @property
+    def _gpu_text(self) -> str:
+        who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
+        pids = ", ".join(map(str, self.gpu_foreign_pids))
+        return f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})"
+
+    @property
     def disturbances(self) -> tuple[str, ...]:
         """Why a measurement under these conditions is suspect, in plain words; empty where it is not."""
         found = [f"the GPU ran slower than it can: {words}" for words in self.gpu_slowdowns]
         if self.shares_gpu:
-            who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
-            pids = ", ".join(map(str, self.gpu_foreign_pids))
-            found.append(f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})")
+            found.append(self._gpu_text)
         if self.is_crowded:
             found.append(self.crowd_text)
         if self.allocator_retries:
@@ -440,6 +446,8 @@ class Probe:
     """Batch size, precision and threads it was made with."""
     attempt: Attempt
     """Its outcome; the message may say why a precision must not be used."""
+    after: int = 0
+    """Trials that had ended before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ class Cause(StrEnum):
     SHARED_GPU = (
         "shared_gpu",
         "another process is on the same accelerator",
-        "find it with nvidia-smi: processes on one accelerator slow each other down",
+        "find it with nvidia-smi: processes on one accelerator slow each other down{rest}",
     )
     CPU_BUILD = (
         "cpu_build",

@@ -46,7 +46,7 @@ def _of_machine(evidence: Evidence) -> Iterator[Finding]:
     if facts.device == "cpu" and host.gpus and evidence.anatomy is not None and not evidence.anatomy.has_cuda_build:
         yield limit(Cause.CPU_BUILD, host.gpus[0].name, f"torch {facts.versions['torch']}")
     if (foreign := conditions.gpu_foreign_bytes or 0) >= FOREIGN_BYTES:
-        yield limit(Cause.SHARED_GPU, f"it holds {foreign / 2**30:.1f} GiB")
+        yield limit(Cause.SHARED_GPU, f"it holds {foreign / 2**30:.1f} GiB", rest="")
     if (threads := conditions.worker_threads or 1) > 1:
         yield limit(Cause.WORKER_THREADS, f"{threads} threads", overload="")
 

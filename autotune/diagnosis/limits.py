@@ -212,8 +212,10 @@ def _same_samples(evidence: Evidence) -> Finding:
 
 
 def _neighbours(evidence: Evidence) -> Finding:
-    """Return the finding of others that take the CPUs; where they take most, no other finding can be trusted."""
+    """Return the finding of others that take the CPUs or the GPU; if they take most, no other can be trusted."""
     conditions = evidence.measurement.conditions
     rest = ": no other finding can be trusted" if conditions.taken_share >= TAKEN else ""
+    if conditions.shares_gpu and not conditions.is_crowded:
+        return limit(Cause.SHARED_GPU, conditions.crowd_text, rest=rest)
     used = f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others"
     return limit(Cause.NEIGHBOURS, used, rest=rest)

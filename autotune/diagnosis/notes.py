@@ -17,9 +17,9 @@ UNEVEN = 1.25
 
 
 def crowded_in(trials: Sequence[Trial]) -> list[Conditions]:
-    """Return the conditions of measurements while others took the CPUs."""
+    """Return the conditions of measurements while others took the CPUs or the GPU."""
     measured = [trial.measurement.conditions for trial in trials if trial.measurement]
-    return [conditions for conditions in measured if conditions.is_crowded]
+    return [conditions for conditions in measured if conditions.is_crowded or conditions.shares_gpu]
 
 
 def on_disturbances(trials: Sequence[Trial], *, has_answer: bool) -> Iterator[str]:

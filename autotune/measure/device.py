@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,7 @@ class AcceleratorDevice:
     def forget_peaks(self) -> None:
         """Empty the allocator's cache, so that blocks of another size do not count."""
         reset_peak()
-        for name in ("empty_cache", "reset_peak_memory_stats"):
+        for name in ("empty_cache", "reset_peak_memory_stats", "reset_peak_host_memory_stats"):
             forget = getattr(self._module, name, None)
             if forget:
                 forget()
@@ -219,11 +220,11 @@ def event_maker(module: Any, device: torch.device) -> Callable[[], Any]:
     make = getattr(module, "Event", None)
     if make is None:
         return partial(torch.Event, device, enable_timing=True)
-    try:
-        make(enable_timing=True, blocking=True)
-    except TypeError:
-        return partial(make, enable_timing=True)
-    return partial(make, enable_timing=True, blocking=True)
+    if device.type != "mps":  # its events complain where they could not be made
+        with suppress(TypeError):
+            make(enable_timing=True, blocking=True)
+            return partial(make, enable_timing=True, blocking=True)
+    return partial(make, enable_timing=True)
 
 
 def _name_for(name: str, group: RankGroup) -> str:

@@ -138,7 +138,10 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
 
 def _copies(batch: Any, device: Device) -> dict[str, float]:
     """Return the seconds of pinning a batch and of copying it to the device, by the trace's fields."""
-    pinned = [tensor.pin_memory() for tensor in tensors_in(batch)]
+
+    def copy(batch: Any, *, non_blocking: bool) -> None:
+        move(batch, device.torch_device, non_blocking=non_blocking)
+        device.synchronize()
 
     def pin() -> None:
         for tensor in tensors_in(batch):
@@ -148,20 +151,20 @@ def _copies(batch: Any, device: Device) -> dict[str, float]:
         torch.set_num_threads(1)  # as torch's pinning thread does; it is this thread's own
         alone.append(_least_seconds(pin))
 
-    def copy(batch: Any, *, non_blocking: bool) -> None:
-        move(batch, device.torch_device, non_blocking=non_blocking)
-        device.synchronize()
-
+    device.synchronize()
+    transfer = _least_seconds(lambda: copy(batch, non_blocking=False))
+    if device.torch_device.type == "mps":  # nothing is pinned for it
+        return {"pin_seconds": 0.0, "transfer_seconds": transfer}
+    pinned = [tensor.pin_memory() for tensor in tensors_in(batch)]
     alone, threads = list[float](), torch.get_num_threads()
     thread = threading.Thread(target=pin_alone)
     thread.start()
     thread.join()
     torch.set_num_threads(threads)  # of threads that begin later
-    device.synchronize()
     return {
         "pin_seconds": alone[0],
         "inline_pin_seconds": _least_seconds(pin),
-        "transfer_seconds": _least_seconds(lambda: copy(batch, non_blocking=False)),
+        "transfer_seconds": transfer,
         "pinned_transfer_seconds": _least_seconds(lambda: copy(pinned, non_blocking=True)),
     }
 

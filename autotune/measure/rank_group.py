@@ -216,7 +216,7 @@ def _measurement(ranks: Sequence[Measurement]) -> Measurement:
     rates = [(measured.samples_per_second, measured.ci95) for measured in ranks]
     width = max((ci95[1] - ci95[0]) / 2 / own if ci95 else float("inf") for own, ci95 in rates)
     rate = passed * counted
-    fullest = max(ranks, key=lambda measured: measured.epoch_peak_bytes)
+    fullest = min(ranks, key=lambda measured: measured.memory_limit_bytes - measured.epoch_peak_bytes)
     host_limit = fullest.memory_limit_bytes // (len(ranks) if fullest.memory == "host" else 1)
     epoch_samples = [measured.epoch_samples for measured in ranks]
     losses = [measured.loss for measured in ranks]
@@ -272,7 +272,7 @@ def _conditions(own: Conditions, all_of_them: Sequence[Conditions]) -> Condition
 
 
 def _step(ranks: Sequence[ComputeProbe]) -> ComputeProbe:
-    fullest = max(ranks, key=lambda probe: probe.peak_memory_bytes)
+    fullest = min(ranks, key=lambda probe: probe.memory_limit_bytes - probe.peak_memory_bytes)
     return replace(
         fullest,
         samples_per_second=sum(probe.samples_per_second for probe in ranks),

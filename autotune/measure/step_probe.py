@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -77,11 +77,12 @@ def open_step(
     found = _resident_batches(workload, config, device)
     end, first_step_seconds = _take_first_step(step, *found[0], device, group)
     count, clock, begin = min(group.gather(len(found))), device.clock, device.clock()
-    launches, steps, least = list[float](), list[float](), 1 if device.is_asynchronous else 0
+    launches, steps, least = list[float](), list[float](), 2 if device.is_asynchronous else 0
     for _ in group.together(lambda: len(steps) >= max(least, count - 1) or clock() - begin > ROUND_SECONDS):
         called = clock()
         end = step(*found[(len(steps) + 1) % count])[-1]
-        launches.append(clock() - called)  # no step is on its way: a full queue would make the host wait
+        # no step is on its way, for which the host would wait; the first takes memory anew
+        launches.append(clock() - called)
         device.synchronize()
         steps.append(clock() - called)
     found, ends = found[: min(count, len(steps) + 1)], [end]
@@ -102,7 +103,7 @@ def open_step(
     compute = ComputeProbe(
         samples_per_second=rate,
         first_step_seconds=first_step_seconds,
-        host_seconds=median(launches) if device.is_asynchronous else fmean(times),
+        host_seconds=median(launches[1:] or launches) if device.is_asynchronous else fmean(times),
         cpu_seconds=(after.own - before.own) / (len(ends) - 1) / group.size,
         peak_memory_bytes=peaks[1] if peaks else host,
         memory="device" if peaks else "host",
@@ -134,33 +135,42 @@ def _joined_batches(workload: Workload, config: Config, device: Device) -> list[
     Reading a large one takes longer than all steps on it where a dataset is slow. Empty where small ones differ in more
     than their values.
     """
-    size, pieces = config.batch_size, list[Any]()
+    size = config.batch_size
     if not device.is_asynchronous or size <= LEAST_PIECES * PIECE or workload.batch_sampler is not None:
         return []
-    with closing(open_reader(workload, replace(config, batch_size=PIECE), place=None)) as stream:
-        pieces.append(take_batch(stream))
-        begin, most = device.clock(), RESIDENT_SHARE * device.memory_limit / max(1, tensor_bytes(pieces[0]))
-        while len(pieces) < LEAST_PIECES or (
-            len(pieces) < min(RESIDENT * size / PIECE, most) and device.clock() - begin < READ_SECONDS
-        ):
-            pieces.append(take_batch(stream))
-            if stream.samples != PIECE:
-                return []
-    samples = PIECE * len(pieces)
+    try:
+        return list(_joined(_pieces(workload, config, device), size, device))
+    except Exception:  # they differ, or hold more than tensors, or the user's code wants whole batches: read these
+        return []
 
-    def batch(number: int) -> Any:
-        def join(*parts: torch.Tensor) -> torch.Tensor:
+
+def _pieces(workload: Workload, config: Config, device: Device) -> list[Any]:
+    """Return small batches, as many as are read in a moment. Raises ``ValueError`` where one has another size."""
+    found = list[Any]()
+    with closing(open_reader(workload, replace(config, batch_size=PIECE), place=None)) as stream:
+        found.append(take_batch(stream))
+        begin, most = device.clock(), RESIDENT_SHARE * device.memory_limit / max(1, tensor_bytes(found[0]))
+        most = min(RESIDENT * config.batch_size / PIECE, most)
+        while len(found) < LEAST_PIECES or (len(found) < most and device.clock() - begin < READ_SECONDS):
+            found.append(take_batch(stream))
+            if stream.samples != PIECE:
+                raise ValueError("too few samples")
+    return found
+
+
+def _joined(pieces: Sequence[Any], size: int, device: Device) -> Iterator[_Resident]:
+    """Yield batches of ``size`` samples joined from small ones. Raises any error where these cannot be joined."""
+    samples = PIECE * len(pieces)
+    for number in range(max(1, samples // size)):
+        places = torch.arange(number * size, (number + 1) * size) % samples
+
+        def join(*parts: torch.Tensor, places: torch.Tensor = places) -> torch.Tensor:
             rows = torch.cat(parts)
             if len(rows) != samples:
                 raise ValueError("no row for each sample")
-            return rows[torch.arange(number * size, (number + 1) * size) % samples]
+            return rows[places]
 
-        return move(tree_map(join, *pieces), device.torch_device, non_blocking=False)
-
-    try:
-        return [_Resident(batch(number), size) for number in range(max(1, samples // size))]
-    except (TypeError, ValueError, RuntimeError, AttributeError):  # they differ, or hold more than tensors
-        return []
+        yield _Resident(move(tree_map(join, *pieces), device.torch_device, non_blocking=False), size)
 
 
 def ceiling(times: Sequence[float], samples: Sequence[int]) -> tuple[float, float]:

@@ -52,6 +52,7 @@ def require_numbers(attempt: Attempt) -> Measurement:
         return attempt.measurement
     if attempt.outcome in THEIR_FAILURES:
         raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
+    way_out = "run it again" if attempt.outcome is Outcome.SUSPECT else SMALLER
     raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; {SMALLER}"
+        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; {way_out}"
     )

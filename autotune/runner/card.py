@@ -14,6 +14,8 @@ MOST_NAMED = 3
 """Processes that are named at most."""
 PATIENCE, NAP = 10.0, 0.1
 """Seconds for which a killed session's memory is waited for, and between two looks."""
+FULL = 0.1
+"""Share of a card's memory; with less free, its holders are named."""
 SLACK = 256 * 2**20
 """Bytes that may be missing then."""
 
@@ -52,15 +54,18 @@ def _is_more(used: int | None, before: int | None) -> bool:
 
 
 def holders() -> str:
-    """Return the processes that hold most of the cards' memory, in words; empty where NVML shows none."""
+    """Return the processes that hold most memory of full cards, in words; empty where NVML shows none."""
     found: list[tuple[int, int, int]] = []
     with suppress(Exception):  # no library, no driver, no permission: each means that nothing is known
         import pynvml
 
         pynvml.nvmlInit()
         for number in range(pynvml.nvmlDeviceGetCount()):
-            for each in pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(number)):
-                found.append((each.usedGpuMemory or 0, each.pid, number))
+            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            if memory.free < FULL * memory.total:
+                for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    found.append((each.usedGpuMemory or 0, each.pid, number))
         pynvml.nvmlShutdown()
     texts = []
     for used, process, number in sorted(found, reverse=True)[:MOST_NAMED]:

@@ -143,7 +143,10 @@ class ProcessRunner:
         try:
             attempt = self._ask_to_measure(config, request)
         except ProcessLostError as lost:
-            attempt = Attempt(outcome=lost.outcome, message=str(lost), details=lost.tail)
+            outcome = lost.outcome
+            if outcome is Outcome.DEVICE_OOM and self._longest_load:  # it had room to be loaded before
+                outcome = Outcome.SUSPECT
+            attempt = Attempt(outcome=outcome, message=str(lost), details=lost.tail)
         except (UsageError, UserCodeError) as error:
             details = getattr(error, "user_traceback", "")
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)

@@ -47,6 +47,8 @@ HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
 POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
+MOST_RETAKEN = 12
+"""Most probes that are taken again for that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Search:
     _looks_end: float | None = field(default=None, init=False)
     _done_looking: bool = field(default=False, init=False)
     _doubted: int = field(default=0, init=False)
+    _retaken: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
 
     def run(self) -> Stop:
@@ -139,7 +142,7 @@ class Search:
         if self._looks_end is None:  # the baseline has just been measured
             share = PROBE_SHARE + (OPTIONS_SHARE if options else 0.0)
             self._looks_end = self.budget.spent + share * self.budget.left
-        lost = self.study.observations.lost if stop else None
+        lost = self.study.observations.lost if stop and self._retaken < MOST_RETAKEN else None
         if stop is None:
             is_over = self._done_looking or self.budget.spent > self._looks_end
         else:
@@ -149,8 +152,10 @@ class Search:
             return False
         planned = next_probe(self.study.observations, self.study.setup.space)
         if planned is None and lost:
-            self.messages.say(f"waiting, to try again: {lost.attempt.message}")
+            if not self._retaken:
+                self.messages.say(f"waiting, to try again: {lost.attempt.message}")
             self.sleep(LOST_POLL)
+            self._retaken += 1
             planned, self._looks_end = (lost.part, lost.config), None  # what follows has its share again
         self._done_looking = planned is None
         if planned is not None:

@@ -109,10 +109,13 @@ class Observations:
 
     @property
     def lost(self) -> Probe | None:
-        """The first probe that others' device memory made fail and that was not taken since; ``None`` without any."""
+        """A probe that others' device memory made fail and that was not taken since; ``None`` without any.
+
+        The comparisons of precisions come first: more depends on them.
+        """
         last = {(probe.part, probe.config): probe for probe in self.probes}
-        lost = (each for each in last.values() if each.attempt.outcome is Outcome.SUSPECT and not each.attempt.found)
-        return next(lost, None)
+        lost = [each for each in last.values() if each.attempt.outcome is Outcome.SUSPECT and not each.attempt.found]
+        return min(lost, key=lambda probe: probe.part != "numerics", default=None)
 
     @property
     def worker_failures(self) -> list[str]:
@@ -132,14 +135,15 @@ class Observations:
     @property
     def device_limit(self) -> int | None:
         """Bytes of device memory that training could have when last measured: others come, and go again."""
-        trials, probes = [trial.measurement for trial in self.trials], [probe.attempt.compute for probe in self.probes]
-        found = [each for each in (*trials[:1], *probes, *trials[1:]) if each and each.memory == "device"]
-        return found[-1].memory_limit_bytes if found else None
+        trials = [(float(number), trial.measurement) for number, trial in enumerate(self.trials)]
+        probes = [(max(1, probe.after) - 0.5, probe.attempt.compute) for probe in self.probes]
+        found = [(when, each) for when, each in (*trials, *probes) if each and each.memory == "device"]
+        return max(reversed(found), key=lambda pair: pair[0])[1].memory_limit_bytes if found else None
 
     def may_take(self, measured: ComputeProbe | Measurement) -> float:
-        """Return the bytes that training may take of the memory that limits a measurement."""
-        limit = self.device_limit if measured.memory == "device" else None
-        return self.memory_limit.of(measured.memory_limit_bytes if limit is None else limit)
+        """Return the bytes that a measured step may take: of the memory that it had then, or that there is now."""
+        now = self.device_limit if measured.memory == "device" else None
+        return self.memory_limit.of(max(measured.memory_limit_bytes, now or 0))
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:

@@ -203,8 +203,8 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
 
 def _memory(observations: Observations, looks: Mapping[int, ComputeProbe]) -> tuple[dict[int, int], float]:
     """Return peak bytes by batch size, and the usable bytes."""
-    limit = min(map(observations.may_take, looks.values()), default=0.0)
-    return {batch: look.peak_memory_bytes for batch, look in looks.items()}, limit
+    limit = observations.device_limit or min((look.memory_limit_bytes for look in looks.values()), default=0)
+    return {batch: look.peak_memory_bytes for batch, look in looks.items()}, observations.memory_limit.of(limit)
 
 
 def _second_trace(observations: Observations, space: Space, start: Config) -> Config | None:

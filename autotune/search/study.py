@@ -248,7 +248,9 @@ class TuningStudy:
         """Record a probe beside the study's trials."""
         further = ", ".join(option for option in self.setup.space.options if option in config.options)
         message = _reason_against(attempt, config.amp, further) if part == "numerics" else attempt.message
-        probe = Probe(part=part, config=config, attempt=_bounded(replace(attempt, message=message)))
+        probe = Probe(
+            part=part, config=config, attempt=_bounded(replace(attempt, message=message)), after=len(self.trials)
+        )
         self._storage.do(lambda study: add_look(study, probe))
         return probe
 

@@ -139,14 +139,15 @@ def of_cuda(*, enable_timing: bool, blocking: bool = False) -> str:
     return "asleep" if blocking else "spinning"
 
 
-def of_mps(*, enable_timing: bool) -> str:
-    return "mps"
+def of_xpu(*, enable_timing: bool) -> str:
+    return "spinning"
 
 
 def test_events_are_waited_for_asleep_where_they_can_be_and_torch_s_own_where_a_module_has_none() -> None:
-    device = torch.device("cpu:0")
-    assert [event_maker(SimpleNamespace(Event=kind), device)() for kind in (of_cuda, of_mps)] == ["asleep", "mps"]
-    assert event_maker(SimpleNamespace(), device).func is torch.Event  # type: ignore[attr-defined]
+    makers = {"cuda": of_cuda, "xpu": of_xpu, "mps": of_cuda}
+    made = [event_maker(SimpleNamespace(Event=make), torch.device(kind))() for kind, make in makers.items()]
+    assert made == ["asleep", "spinning", "spinning"]
+    assert event_maker(SimpleNamespace(), torch.device("cpu")).func is torch.Event  # type: ignore[attr-defined]
 
 
 class Encoding:

@@ -17,12 +17,14 @@ def test_the_processes_that_hold_most_are_named_and_nobody_without_nvml(monkeypa
     held: dict[int, list[tuple[int, int | None]]] = {
         0: [(os.getpid(), 70 * 2**30), (gone, 2**30)],
         1: [(gone, None), (1, 2**29)],
+        2: [(1, 2**36)],  # of a card on which there is room
     }
     module = ModuleType("pynvml")
     vars(module).update(
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: len(held),
         nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100, free=50 if handle == 2 else 3),
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [
             SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in held[handle]
         ],

@@ -136,6 +136,11 @@ def test_memory_that_others_took_for_a_while_closes_nothing_once_they_are_gone()
     """Others held 60 of 80 GiB while the second trial ran, and not any more while the third did."""
     trials = (device_trial(0, 5, 80), device_trial(1, 19, 20), device_trial(2, 30, 80))
     while_there, gone = replace(known(0.1), trials=trials[:2]), replace(known(0.1), trials=trials)
+    assert not exceeds(there(trials[2].measurement), replace(gone, trials=(*trials, device_trial(3, 19, 20))))
+    assert gone.device_limit == 80 * GIB
+    later = replace(look(16, GIB), after=2)  # of 80
+    assert replace(while_there, probes=(later,)).device_limit == 80 * GIB
+    assert replace(while_there, probes=(replace(later, after=1),)).device_limit == 20 * GIB
     assert exceeds(there(trials[1].measurement), while_there)
     assert not exceeds(there(trials[1].measurement), gone)
     configs = [Config(batch_size=batch) for batch in (64, 128)]
