@@ -16,9 +16,11 @@ from autotune.diagnosis.findings import Cause
 from autotune.limits import Budget
 from autotune.messages import Messages
 from autotune.promise import compare, read_promise
-from autotune.records import Outcome
+from autotune.records import Outcome, Request
 from autotune.report.html import html_report
 from autotune.result import Verdict
+from autotune.runner.process import ProcessLostError
+from autotune.search import loop
 from autotune.storage.read import read_study
 from studies.openings.run import on_accelerator
 from tests.accelerator import GIB, Card, Job
@@ -72,6 +74,24 @@ def test_a_neighbour_that_comes_and_goes_closes_no_batch_size() -> None:
     closed = {str(forecast.refusal(config)) for config in fits} - {"None"}
     assert all(why.startswith("batches beyond") for why in closed)  # what was not climbed to, whoever held the memory
     assert QUICK.rate(card, result.config) >= 0.9 * max(QUICK.rate(card, config) for config in fits)
+
+
+def test_probes_that_a_neighbour_made_fail_are_taken_again_so_many_times_where_it_stays() -> None:
+    card = Card(neighbour=lambda seconds: round(0.93 * 80 * GIB) if seconds > 8 else 0)
+    with runner_on(card, QUICK) as runner, patch.object(loop, "MOST_RETAKEN", 2):
+        result, _ = tuned(runner, budget=80.0, **FEW)
+    assert result.verdict is not Verdict.FASTER
+    lost = [attempt for _, request, attempt in runner.asked if request.part != "training" and not attempt.found]
+    assert len(lost) == 3 + 2
+
+
+def test_want_of_memory_while_loading_is_not_the_batch_s_fault_where_there_was_room_before() -> None:
+    with runner_on(Card(), QUICK) as runner:
+        runner.inspect(FED)
+        full = ProcessLostError(Outcome.DEVICE_OOM, "no room for a context", "")
+        with patch.object(runner.process, "open", side_effect=full):
+            attempt = runner.measure(FED, Request(seconds=1.0, fresh=True))
+    assert (attempt.outcome, attempt.message) == (Outcome.SUSPECT, "no room for a context")
 
 
 LIMITS: dict[str, tuple[Cause, Job, dict[str, Any], Card]] = {

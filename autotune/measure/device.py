@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from autotune.errors import UsageError
-from autotune.host import inspect_host, text_of
+from autotune.host import MemoryMeter, inspect_host, text_of
 from autotune.measure.conditions import NvmlGpu, open_gpu
 from autotune.measure.process_memory import reset_peak
 from autotune.measure.rank_group import ALONE, RankGroup
@@ -125,10 +125,15 @@ class AcceleratorDevice:
     def memory_limit(self) -> int:
         """Bytes of device memory that this process can have: free ones, and those that its allocator holds.
 
-        The rest is taken by contexts, displays and other processes.
+        The rest is taken by contexts, displays and other processes. A device that shares the host's memory can have
+        the page cache too, which its driver does not count as free.
         """
         if hasattr(self._module, "mem_get_info"):
-            return int(self._module.mem_get_info(self.torch_device)[0]) + self._reserved
+            free = int(self._module.mem_get_info(self.torch_device)[0])
+            describe = getattr(self._module, "get_device_properties", None)
+            if describe and getattr(describe(self.torch_device), "is_integrated", False):
+                free = max(free, MemoryMeter().available())
+            return free + self._reserved
         if hasattr(self._module, "recommended_max_memory"):  # mps
             return int(self._module.recommended_max_memory())
         return inspect_host().memory_bytes

@@ -95,6 +95,10 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
     "short epochs": (Cause.RESTARTS, evidence(split(), restart_seconds=2.0, **HALF_RATE)),
     "a slow sampler": (Cause.SAMPLER, evidence(split(), order_seconds=0.6, epoch_samples=640, **HALF_RATE)),
     "the same samples from all": (Cause.SAME_SAMPLES, evidence(split(), unique_share=0.5, **HALF_RATE)),
+    "a neighbour on the GPU": (
+        Cause.SHARED_GPU,
+        evidence(split(), facts=ON_GPU, conditions={"gpu_foreign_share": 0.6, "gpu_foreign_pids": (7,)}),
+    ),
     "a busy neighbour": (Cause.NEIGHBOURS, evidence(WAITS, conditions=CROWDED, **COMPUTING)),
 }
 

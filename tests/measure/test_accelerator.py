@@ -13,6 +13,7 @@ from torch import nn
 
 from autotune import Workload
 from autotune.config import Config
+from autotune.host import MemoryMeter
 from autotune.measure.benchmark import measure
 from autotune.measure.device import CpuDevice, event_maker
 from autotune.measure.loader_probe import look_at_loader
@@ -132,7 +133,30 @@ def test_heat_is_seen_and_a_cool_card_is_not_called_hot() -> None:
     assert cool.conditions.gpu_utilisation == 1.0  # read while it works, not after
 
 
+def test_a_collate_function_that_wants_whole_batches_gets_them() -> None:
+    card, job = Card(), Job(sample=1e-4, build=0.001)
+    plain = workload_of(card, job)
+
+    def collate(samples: list[Any]) -> Any:
+        assert len(samples) == 64
+        return plain.collate_fn(samples)
+
+    with on_card(card, job):
+        step = open_step(replace(plain, collate_fn=collate), Config(batch_size=64), FakeAccelerator(card))
+    assert step.compute.samples_per_second == pytest.approx(1e4, rel=0.02)
+
+
 # --- the device's own parts ---
+
+
+@pytest.mark.parametrize("is_integrated", [False, True])
+def test_a_device_that_shares_the_host_s_memory_can_have_its_page_cache_too(
+    monkeypatch: pytest.MonkeyPatch, is_integrated: bool
+) -> None:
+    monkeypatch.setattr(MemoryMeter, "available", lambda meter: 100 * GIB)
+    properties = SimpleNamespace(is_integrated=is_integrated)
+    monkeypatch.setattr(Card, "get_device_properties", lambda card, device: properties, raising=False)
+    assert FakeAccelerator(Card(total=8 * GIB, context=0)).memory_limit == (100 if is_integrated else 8) * GIB
 
 
 def of_cuda(*, enable_timing: bool, blocking: bool = False) -> str:

@@ -66,6 +66,12 @@ def test_memory_is_that_of_the_fullest_rank_and_host_memory_is_shared(memory: st
     assert (found.peak_memory_bytes, found.memory_limit_bytes) == (30, limit)
 
 
+def test_the_rank_with_the_least_room_says_what_fits() -> None:
+    room = {5: 100, 4: 6}  # of the second, others hold most
+    ranks = [measured(memory="device", peak_memory_bytes=peak, memory_limit_bytes=most) for peak, most in room.items()]
+    assert (one_of(*ranks).peak_memory_bytes, one_of(*ranks).memory_limit_bytes) == (4, 6)
+
+
 def test_a_loss_that_is_not_finite_is_seen_in_whichever_rank_and_an_interval_that_no_one_knows_is_not_known() -> None:
     found = one_of(measured(loss=1.0), measured(loss=math.nan, ci95=None))
     assert math.isnan(found.loss or 0.0)
