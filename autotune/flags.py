@@ -93,7 +93,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--report": (
         "FILE",
         None,
-        "also write a report with charts, such as report.html; needs pip install 'torch-autotune[report]'",
+        "also write a report, such as report.html; its charts need pip install 'torch-autotune[report]'",
     ),
     "--trace": ("FILE", None, "also write torch's profile of a few steps, such as trace.json"),
     "--study": ("NAME", None, "the study to show, if there are several (default: the newest)"),

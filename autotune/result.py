@@ -262,9 +262,9 @@ class Result:
         return save_plots(self, Path(folder), suffix)
 
     def save_report(self, path: str | Path) -> None:
-        """Write the report as one HTML file that needs no network.
+        """Write the report as one HTML file that needs no network; without the chart library it has no charts.
 
-        Raises ``UsageError`` without the chart library, ``ConfigFileError`` where the file cannot be written.
+        Raises ``ConfigFileError`` where the file cannot be written.
         """
         from autotune.report.html import save_report
 

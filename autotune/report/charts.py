@@ -11,6 +11,7 @@ import altair as alt
 from pandas import DataFrame, concat
 
 from autotune.records import Outcome
+from autotune.report.memory import fits, peak_bytes, room_of, sound
 from autotune.report.text import (
     LEAST_SHARE,
     TIME_PARTS,
@@ -162,7 +163,7 @@ def batch_size_chart(study: RecordedStudy) -> alt.LayerChart | None:
         elif step.amp in usable:
             rows.append((REFUSED, REFUSED, size, 0.0, f"{name}, batch {size}: {step.refusal}"))
     known = {(step.amp, step.batch_size) for step in steps}
-    for trial in _sound(result.history):
+    for trial in sound(result.history):
         amp, size = trial.config.amp, trial.config.batch_size
         if (amp, size) in known:
             rows.append((PRECISIONS[amp], MEASURED, size, trial.rate or 0.0, _trial_text(trial)))
@@ -192,7 +193,7 @@ def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
     loaders, rows = result.landscape.loaders, []
     fitting = [each for each in loaders if not each.refusal]
     counts = sorted({each.num_workers for each in loaders})
-    alike = [trial for trial in _sound(result.history) if _step(trial.config, result) == _step(result.config, result)]
+    alike = [trial for trial in sound(result.history) if _step(trial.config, result) == _step(result.config, result)]
     for factor in sorted({each.prefetch_factor for each in loaders if each.prefetch_factor}) or [0]:
         name = f"prefetch {factor}" if factor else EXPECTED
         for each in fitting:
@@ -258,21 +259,21 @@ def importance_chart(study: RecordedStudy) -> alt.LayerChart | None:
 
 def memory_chart(study: RecordedStudy) -> alt.LayerChart | None:
     """Rate by peak memory, with the Pareto front; ``None`` where nothing was measured."""
-    measured = _sound(study.history)
+    measured = sound(study.history)
     if not measured or not measured[0].measurement:
         return None
-    room, largest = _room(study), max(map(_peak, measured))
-    fitting = [trial for trial in measured if _fits(trial, room)]
+    room, largest = room_of(study), max(map(peak_bytes, measured))
+    fitting = [trial for trial in measured if fits(trial, room)]
     front = pareto_front(tuple(fitting))[::-1]
-    groups = {FRONT: front, MEASURED: fitting, TOO_LARGE: [trial for trial in measured if not _fits(trial, room)]}
+    groups = {FRONT: front, MEASURED: fitting, TOO_LARGE: [trial for trial in measured if not fits(trial, room)]}
     frame = DataFrame(
-        [(what, _peak(each) / GIBIBYTE, each.rate, _trial_text(each)) for what in groups for each in groups[what]],
+        [(what, peak_bytes(each) / GIBIBYTE, each.rate, _trial_text(each)) for what in groups for each in groups[what]],
         columns=["what", f"peak memory, GiB of the {measured[0].measurement.memory}", RATE, DETAILS],
     )
     word = "may be used" if study.result and study.result.landscape else "there is"
     summary = f"Each point a measurement; the line joins those that no other beats in both. {gib(room)} GiB {word}."
     if front:
-        ends = [f"{gib(_peak(trial))} GiB for {rate_text(trial.rate or 0.0)} samples/s" for trial in front]
+        ends = [f"{gib(peak_bytes(trial))} GiB for {rate_text(trial.rate or 0.0)} samples/s" for trial in front]
         summary += f" The smallest takes {ends[0]}, the fastest {ends[-1]}."
     looks = {FRONT: (GREEN, "stroke"), MEASURED: (BLUE, "circle"), TOO_LARGE: (RED, "triangle-up")}
     layers = _line_and_points(frame, looks, "linear")
@@ -283,7 +284,7 @@ def memory_chart(study: RecordedStudy) -> alt.LayerChart | None:
 
 def history_chart(study: RecordedStudy) -> alt.LayerChart | None:
     """Course of the study, trial by trial; ``None`` where there was none."""
-    ran, room = study.history, _room(study)
+    ran, room = study.history, room_of(study)
     if not ran:
         return None
     looks = {
@@ -330,40 +331,14 @@ def _group(trial: Trial, room: float) -> str:
         return "disturbed"
     if trial.kind == "confirm":
         return "confirmation"
-    return "search" if _fits(trial, room) else TOO_LARGE
-
-
-def fastest_so_far(study: RecordedStudy) -> float | None:
-    """Highest rate of the search that takes no more memory than it may; ``None`` where there is none."""
-    room = _room(study)
-    searched = (trial for trial in _sound(study.history) if _group(trial, room) == "search")
-    return max((trial.rate or 0.0 for trial in searched), default=None)
-
-
-def _room(study: RecordedStudy) -> float:
-    """Usable bytes of the memory that limits the run, or all of it."""
-    if study.result and study.result.landscape:
-        return study.result.landscape.memory_bytes
-    return next((each.measurement.memory_limit_bytes for each in _sound(study.history) if each.measurement), math.inf)
-
-
-def _fits(trial: Trial, room: float) -> bool:
-    """Whether a trial takes no more memory than it may; the user's own configuration counts in any case."""
-    return trial.kind == "baseline" or _peak(trial) <= room
-
-
-def _sound(history: Sequence[Trial]) -> list[Trial]:
-    """Trials that gave an undisturbed number."""
-    return [trial for trial in history if trial.outcome is Outcome.OK and trial.measurement]
+    return "search" if fits(trial, room) else TOO_LARGE
 
 
 def _trial_text(trial: Trial) -> str:
-    found = str(trial.outcome) if trial.rate is None else f"{rate_text(trial.rate)} samples/s, {gib(_peak(trial))} GiB"
+    found = (
+        str(trial.outcome) if trial.rate is None else f"{rate_text(trial.rate)} samples/s, {gib(peak_bytes(trial))} GiB"
+    )
     return f"trial {trial.number}: {config_text(trial.config)}: {found}"
-
-
-def _peak(trial: Trial) -> int:
-    return trial.measurement.epoch_peak_bytes if trial.measurement else 0
 
 
 def _chart(

@@ -23,11 +23,16 @@ WIDTH = 720
 """Width of a chart in a file, in pixels before scaling."""
 
 
+def missing_for_charts() -> str:
+    """Return what charts need and how to install it; empty where all is there."""
+    names = " and ".join(package for module, package in PACKAGES.items() if find_spec(module) is None)
+    return f'charts need {names}, not installed here: pip install "torch-autotune[report]"' if names else ""
+
+
 def require_drawing() -> None:
     """Raise ``UsageError`` where a package that draws charts is not installed."""
-    if missing := [package for module, package in PACKAGES.items() if find_spec(module) is None]:
-        names = " and ".join(missing)
-        raise UsageError(f"charts need {names}, not installed here: pip install 'torch-autotune[report]'")
+    if missing := missing_for_charts():
+        raise UsageError(missing)
 
 
 def plot(name: str, result: Result) -> altair.LayerChart:

@@ -18,7 +18,8 @@ from markupsafe import Markup
 
 from autotune.configfile import document_text, write_file
 from autotune.limits import format_duration
-from autotune.report.drawing import require_drawing, vega_script
+from autotune.report.drawing import missing_for_charts, vega_script
+from autotune.report.memory import fastest_so_far
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.text import (
     before_after,
@@ -87,10 +88,7 @@ class _Cell(NamedTuple):
 
 
 def html_report(study: RecordedStudy) -> str:
-    """Return a study as the text of an HTML file.
-
-    Raises ``UsageError`` without the chart library.
-    """
+    """Return a study as the text of an HTML file; without the chart library it has all but the charts."""
     charts = _figures(study)
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
     scripts = {"vega": vega_script() if charts else "", "script": script}
@@ -110,11 +108,7 @@ def html_report(study: RecordedStudy) -> str:
 
 
 def save_report(study: RecordedStudy, path: Path) -> None:
-    """Write a study as an HTML file.
-
-    Raises ``UsageError`` without the chart library, ``ConfigFileError`` where the file cannot be
-    written.
-    """
+    """Write a study as an HTML file. Raises ``ConfigFileError`` where the file cannot be written."""
     write_file(path, html_report(study))
 
 
@@ -133,7 +127,8 @@ def _environment() -> Environment:
 
 def _figures(study: RecordedStudy) -> dict[str, dict[str, Any]]:
     """Return the charts of a study by name, each with its specification and the table of its numbers."""
-    require_drawing()
+    if missing_for_charts():
+        return {}
     import altair
 
     from autotune.report.charts import DETAILS, charts_of
@@ -156,8 +151,9 @@ def _number(value: float) -> str:
 
 def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of the page, without charts and scripts."""
-    result = study.result
+    result, missing = study.result, missing_for_charts()
     content: dict[str, Any] = {
+        "missing": missing,
         "comparison": None,
         "findings": (),
         "notes": (),
@@ -173,7 +169,7 @@ def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
         ("comparison", "Before and after", content["comparison"]),
         ("findings", "What limits it", content["findings"] or content["notes"]),
         ("use", "Use it", content["config"]),
-        ("evidence", "Evidence", charts),
+        ("evidence", "Evidence", charts or missing),
         ("failures", "Failures", content["failures"]),
         ("trials", "Trials", True),
         ("machine", "Machine", True),
@@ -208,8 +204,6 @@ def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
 
 
 def _unfinished(study: RecordedStudy) -> dict[str, Any]:
-    from autotune.report.charts import fastest_so_far
-
     ran = study.history
     best, first = fastest_so_far(study), next((trial.rate for trial in ran if trial.rate is not None), None)
     tiles = [_Tile("measurements", str(len(ran)), outcomes_text(study.history))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from autotune.result import Result
 from autotune.storage.open import StudyStorage
 from autotune.storage.read import read_study
 from tests import examples
-from tests.report.results import kept_study, simulated_result
+from tests.report.results import kept_study, simulated_result, unfinished
 from tests.search.there import there
 from tests.simulated import SimulatedMachine, equal_everywhere, few_of, gpu_facts, host, tuner_of
 from tests.storage.test_open import HERE, frozen, keep, trial
@@ -41,6 +43,32 @@ def test_a_study_becomes_a_page(folder: Path, capsys: Said) -> None:
     assert main(["report", "autotune.study"]) == 0
     assert f"{result.speedup:.2f} times faster" in (folder / "report.html").read_text(encoding="utf-8")
     assert capsys.readouterr() == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
+
+
+@pytest.mark.parametrize("module", ["altair", "vl_convert"])
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_without_the_chart_library_a_page_has_all_but_charts(
+    module: str, is_cut_off: bool, folder: Path, monkeypatch: Patch, capsys: Said
+) -> None:
+    result = kept_study(folder / "autotune.study")
+    if is_cut_off:
+        unfinished(folder / "autotune.study")
+    for name in [name for name in sys.modules if name.partition(".")[0] == module or name == "autotune.report.charts"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["report", "autotune.study"]) == 0
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert ("No answer yet" if is_cut_off else f"{result.speedup:.2f} times faster") in page
+    assert "Every trial" in page
+    assert "<figure" not in page
+    line = 'pip install "torch-autotune[report]"'
+    assert line in html.unescape(page)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith(line)
+    monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
+    assert main([*TUNE, "--report", "seen.html"]) == 0
+    assert line in capsys.readouterr().err
+    assert "times faster" in simulated_result()._repr_html_()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -100,15 +128,12 @@ def test_a_run_writes_its_page_where_it_is_told_to(folder: Path, monkeypatch: Pa
         ("seen.pdf", 2, "--report seen.pdf: a report ends in .html"),
         ("no/seen.html", 5, "--report no/seen.html: cannot be written"),
         (".", 2, "--report .: a report ends in .html"),
-        ("seen.html", 2, "pip install 'torch-autotune[report]'"),
     ],
 )
 def test_a_page_that_cannot_be_made_is_refused_before_the_run(
     report: str, code: int, message: str, monkeypatch: Patch, capsys: Said
 ) -> None:
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: pytest.fail("the run was started"))
-    if report == "seen.html":
-        monkeypatch.setattr("autotune.report.drawing.find_spec", lambda name: None)
     assert main([*TUNE, "--report", report]) == code
     assert message in capsys.readouterr().err
 
