@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from autotune.config import WORKER_OPTIONS, Config, load_config
+from autotune.config import WORKER_OPTIONS, Config, load_config, without_advice
 from autotune.errors import ConfigFileError, UsageError
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ def main(argv: Sequence[str]) -> None:
             make(loader, **given)
             return
         is_known = True
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number was measured
-            make(loader, **changed(given, config))
+        make(without_advice(loader), **changed(given, config))
 
     def tell(*_: Any) -> None:
         nonlocal is_known

@@ -202,10 +202,11 @@ class Config:
             if overrides.get(name):
                 raise UsageError(f"dataloader: {name} is for workers, and there are none: pass num_workers too")
         try:
-            with warnings.catch_warnings():
-                if self.measured:  # torch advises against more workers than CPUs, which were measured to be faster
-                    warnings.filterwarnings("ignore", "This DataLoader will create")
+            if not self.measured or "num_workers" in overrides:
                 return DataLoader(dataset, **(arguments | overrides))
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+                return without_advice(DataLoader(dataset, **(arguments | overrides)))
         except ValueError as error:
             given = ", ".join(f"{name}={value!r}" for name, value in overrides.items())
             raise UsageError(f"dataloader: {error}; passed were {given or 'no overrides'}") from error
@@ -350,6 +351,16 @@ def load_config(path: str | Path) -> Config:
     for difference in made_elsewhere(document.get("made_on", {})):
         warnings.warn(f"{path}: {difference}; run autotune here to be sure", stacklevel=2)
     return config
+
+
+def without_advice(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader that torch does not advise against its workers when it starts them: they were measured."""
+    loader.check_worker_number_rationality = _say_nothing  # type: ignore[method-assign]
+    return loader
+
+
+def _say_nothing() -> None:
+    """Stand in for a check; a function of a module, so that the loader can be pickled."""
 
 
 def _require_at_least(name: str, value: object, least: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,25 @@ def test_losses_are_those_of_a_plain_run_and_a_loader_that_is_not_there_is_said(
     losses = [float(text.partition("loss ")[2].split()[0]) for text in (plain, applied)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert ("was not applied" in applied) == (not is_meant)
+
+
+TRAINS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch._utils.cpu_count = lambda: 1
+dataset, model = TensorDataset(torch.ones(48, 1)), torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for batch in DataLoader(dataset, batch_size=24):
+    model(batch[0]).sum().backward()
+    optimizer.step()
+other = DataLoader(dataset, num_workers=3)
+"""
+
+
+@pytest.mark.machine
+def test_torch_advises_against_workers_only_where_they_were_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    replace(ANSWER, made_on={"loader": "train.py:7 TensorDataset[48]"}).save(tmp_path / "autotune.yaml")
+    said = output_of("-W", "default", "-m", "autotune", "apply", "autotune.yaml", "train.py", folder=tmp_path)
+    assert said.count("This DataLoader will create") == 1
+    assert "This DataLoader will create 3 worker" in said

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,16 @@ def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured
         with pytest.raises(UserWarning, match="This DataLoader will create 4096 worker"):
             many.dataloader(DATASET)
         replace(many, measured=MEASURED).dataloader(DATASET)
+
+
+def test_nor_does_torch_advise_so_when_a_measured_loader_is_iterated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._utils.cpu_count", lambda: 1)
+    config = Config(batch_size=8, num_workers=2, measured=MEASURED)
+    with warnings.catch_warnings(action="error"):
+        assert len(list(config.dataloader(DATASET))) == 3
+        pickle.loads(pickle.dumps(config.dataloader(DATASET)))
+        with pytest.raises(UserWarning, match="This DataLoader will create 3 worker"):
+            config.dataloader(DATASET, num_workers=3)
 
 
 def test_batches_are_of_the_size_set_or_the_batch_samplers() -> None:
