@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autotune.config import Config
+from autotune.config import Config, change_of_training
 from autotune.errors import UsageError
 from autotune.host import device_notes, inspect_host
 from autotune.knobs import as_baseline, fitted, parse_knob
@@ -166,8 +166,8 @@ def tune(
     ``storage`` is a file or an Optuna URL for the study; a study of the same workload, machine, versions and settings
     is continued. ``optuna_sampler`` proposes the trials: ``"predictive"``, ``"tpe"``, ``"gp"``, ``"random"``, a
     reference of a function that returns a sampler of Optuna, or a sampler. A terminal or notebook shows the progress,
-    and standard error gets the verdict at the end. ``on_progress`` receives each ``Progress`` instead; ``quiet`` shows
-    neither.
+    and standard error gets the verdict at the end, with what changes training. ``on_progress`` receives each
+    ``Progress`` instead; ``quiet`` shows neither.
 
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
@@ -230,7 +230,7 @@ def tune(
             tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed)
             result = _result(tuner, storage)
     if shows:
-        say(result.sentence)
+        say("\n".join(filter(None, (result.sentence, change_of_training(result.baseline, result.config)))))
     return result
 
 

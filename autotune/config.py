@@ -56,6 +56,10 @@ FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
 """All arguments that it accepts with workers only."""
 
 
+MANY_SAMPLES = 100.0
+"""Samples per second from which a rate is shown without decimals."""
+
+
 class StepKey(NamedTuple):
     """The settings that the time of a training step depends on; with the same key only the loader differs."""
 
@@ -122,6 +126,31 @@ class Config:
             raise UsageError("prefetch_factor needs num_workers of 1 or more")
         if not self.num_workers and self.persistent_workers:
             raise UsageError("persistent_workers needs num_workers of 1 or more")
+
+    def __str__(self) -> str:
+        """Return the settings; where it was tuned the verdict, gain, rate, and what changed from the baseline."""
+        found, own = self.measured or {}, self.plain()
+        was, gain, rate = (found.get(name) for name in ("baseline", "speedup", "samples_per_second"))
+        if not was or not gain or not rate:
+            return ", ".join(f"{name}={value}" for name, value in own.items() if value is not None)
+        pace = f"{rate:,.0f}" if rate >= MANY_SAMPLES else f"{rate:.3g}"
+        if gain == 1:
+            return f"{found.get('verdict')}: the baseline stays, {pace} samples/s"
+        names = [name for name in {**own, **was} if name != "samples_per_second" and own.get(name) != was.get(name)]
+        changed = [f"{name}: {was.get(name)} → {own.get(name)}" for name in names]
+        return "\n".join([f"{found.get('verdict')}: {gain:.2f} times the baseline, {pace} samples/s", *changed])
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings in one dictionary of plain values, by their names in this class."""
+        return {
+            **self.dataloader_kwargs(),
+            "amp": self.amp,
+            "accumulation_steps": self.accumulation_steps,
+            **({"ranks": self.ranks} if self.ranks > 1 else {}),
+            **({"options": list(self.options)} if self.options else {}),
+            "intra_op_threads": self.intra_op_threads,
+            "inter_op_threads": self.inter_op_threads,
+        }
 
     def for_rank(self, ranks: int | None = None) -> Config:
         """Return this configuration for one of several ranks on a host, which share its CPUs.
@@ -331,6 +360,18 @@ class Config:
             made_on=document.get("made_on"),
             unknown=unknown or None,
         )
+
+
+def change_of_training(before: Config, after: Config) -> str:
+    """Return what changes in the mathematics of training, as a sentence; empty where nothing does."""
+    sizes = [config.samples_per_step * config.accumulation_steps for config in (before, after)]
+    arithmetic = [
+        ("tf32" if "tf32" in each.options and each.amp == "off" else each.precision) for each in (before, after)
+    ]
+    changes = [f"batch size {sizes[0]} → {sizes[1]}"] if sizes[0] != sizes[1] else []
+    changes += [arithmetic[1]] if arithmetic[0] != arithmetic[1] else []
+    advice = ": adapt the learning rate" if sizes[0] != sizes[1] else ""
+    return f"This changes training: {', '.join(changes)}{advice}." if changes else ""
 
 
 def load_config(path: str | Path) -> Config:

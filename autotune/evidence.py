@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from autotune.config import Config
 from autotune.result import Result, verdict_text
@@ -23,7 +22,7 @@ def with_evidence(result: Result, given: Config) -> Config:
         "memory_limit_bytes": answer.memory_limit_bytes,
         "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
         "bottleneck": result.bottleneck,
-        "baseline": {**_plain(given), "samples_per_second": _rounded(result.baseline_samples_per_second)},
+        "baseline": {**given.plain(), "samples_per_second": _rounded(result.baseline_samples_per_second)},
         "speedup": _rounded(result.speedup),
         "speedup_ci95": _ends(result.speedup_ci95),
         "verdict": verdict_text(result.verdict, result.most_gain),
@@ -39,18 +38,6 @@ def with_evidence(result: Result, given: Config) -> Config:
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
     }
     return replace(result.config, measured=measured, made_on=made_on)
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    return {
-        **config.dataloader_kwargs(),
-        "amp": config.amp,
-        "accumulation_steps": config.accumulation_steps,
-        **({"ranks": config.ranks} if config.ranks > 1 else {}),
-        **({"options": list(config.options)} if config.options else {}),
-        "intra_op_threads": config.intra_op_threads,
-        "inter_op_threads": config.inter_op_threads,
-    }
 
 
 def _rounded(value: float) -> float:

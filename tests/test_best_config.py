@@ -62,11 +62,14 @@ def test_a_plain_script_gets_its_answer_and_the_verdict_in_a_sentence(
     assert re.match(
         r"([\d.]+ times faster|No gain above|Undecided|Probably about) ?.*\.$", " ".join(done.stderr.split())
     )
-    shown, content = done.stdout.splitlines()
+    shown, *changes, content = done.stdout.splitlines()
     before, after, measured, made_on, document = json.loads(content)
     assert after == before
     assert after[0] == 0
-    assert shown.startswith("Config(batch_size=")
+    assert shown.endswith(" samples/s")
+    assert all(" → " in change for change in changes)
+    is_larger = document["dataloader"]["batch_size"] == 32
+    assert ("This changes training: batch size 16 → 32: adapt the learning rate." in done.stderr) == is_larger
     assert document["dataloader"]["batch_size"] in (16, 32)
     assert measured["samples_per_second"] > 0
     assert 0 < measured["peak_memory_bytes"] < measured["memory_limit_bytes"]

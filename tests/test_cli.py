@@ -358,8 +358,9 @@ def test_stdout_is_the_settings_and_stderr_ends_with_verdict_file_and_next_comma
     assert out.splitlines() == Path("autotune.yaml").read_text().splitlines()[:4]
     Path("settings.yaml").write_text(out)
     assert load_config("settings.yaml") == examples.ANSWER
-    *_, verdict, written, use = err.splitlines()
+    *_, verdict, change, written, use = err.splitlines()
     assert verdict.startswith("2.31 times faster") or verdict == "processes."
+    assert change == "This changes training: batch size 32 → 128, bf16: adapt the learning rate."
     assert written == "Written: autotune.yaml"
     assert use == "Use it:  python -m autotune export autotune.yaml --to python"
     assert "\x1b" not in out + err

@@ -66,6 +66,30 @@ def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured
         replace(many, measured=MEASURED).dataloader(DATASET)
 
 
+def test_a_tuned_configuration_prints_what_was_gained_and_changed() -> None:
+    was = {**Config().plain(), "samples_per_second": 406.2}
+    tuned = replace(WITH_WORKERS, amp="bf16", measured={**MEASURED, "speedup": 2.0, "baseline": was})
+    assert str(tuned).splitlines() == [
+        "faster: 2.00 times the baseline, 812 samples/s",
+        "batch_size: 32 → 4",
+        "num_workers: 0 → 2",
+        "prefetch_factor: None → 3",
+        "persistent_workers: None → True",
+        "amp: off → bf16",
+    ]
+    kept = replace(
+        Config(intra_op_threads=2), measured={**MEASURED, "verdict": "undecided", "speedup": 1, "baseline": was}
+    )
+    assert str(kept) == "undecided: the baseline stays, 812 samples/s"
+
+
+def test_a_configuration_that_was_not_tuned_prints_its_settings() -> None:
+    text = "batch_size=32, num_workers=0, pin_memory=False, amp=off, accumulation_steps=1"
+    assert str(Config()) == str(Config(measured=MEASURED)) == text
+    assert str(Config(options="tf32", intra_op_threads=1)) == f"{text}, options=['tf32'], intra_op_threads=1"
+    assert repr(Config()).startswith("Config(batch_size=32, ")
+
+
 def test_nor_does_torch_advise_so_when_a_measured_loader_is_iterated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch._utils.cpu_count", lambda: 1)
     config = Config(batch_size=8, num_workers=2, measured=MEASURED)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from autotune.config import change_of_training
 from autotune.configfile import document_text, write_file
 from autotune.limits import format_duration
 from autotune.report.drawing import missing_for_charts, vega_script
@@ -198,6 +199,8 @@ def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
 def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
     if study.since:
         yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
+    if change := change_of_training(result.baseline, result.config):
+        yield change
     for tried in result.tried:
         yield f"option {tried_line(tried, tried.option in result.config.options)}"
     yield from result.notes

@@ -22,6 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from autotune.config import change_of_training
 from autotune.limits import format_duration
 from autotune.records import Outcome
 from autotune.report.text import (
@@ -179,16 +180,20 @@ def result_text(result: Result) -> str:
 
 
 def ending(result: Result, path: str | None = None, study: Sequence[str] = (), script: Sequence[str] = ()) -> Group:
-    """Return the verdict, the file and the next commands.
+    """Return the verdict, what changes training, the file and the next commands.
 
     ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
     ``script`` are the script that was tuned and its arguments.
     """
     lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
+    if change := change_of_training(result.baseline, result.config):
+        lines.append(Text(change, style="yellow"))
     lines += [Text(f"Change:  {change}") for change in changes(result)]
     if path:
+        lines.append(Text(f"Written: {path}"))
+    if path and result.config != result.baseline:
         use = f"apply {shlex.join([path, *script])}" if script else f"export {shlex.quote(path)} --to python"
-        lines += [Text(f"Written: {path}"), Text(f"Use it:  {COMMAND} {use}")]
+        lines.append(Text(f"Use it:  {COMMAND} {use}"))
     if study:
         lines.append(Text(f"See it:  {COMMAND} report {shlex.join(study)}"))
     return Group(*lines)

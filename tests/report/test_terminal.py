@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from autotune.config import Config
+from autotune.config import Config, change_of_training
 from autotune.messages import Progress
 from autotune.probes import Trace, TracedOperation
 from autotune.records import Attempt, Outcome, Part, Probe, StepTime
@@ -71,11 +71,10 @@ def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -
     lines = (shown(summary(result), width) + shown(ending(result, "autotune.yaml", ["a.study"]), width)).splitlines()
     assert max(map(cell_len, lines)) <= width
     assert not any("…" in line for line in lines)
-    assert lines[-3:] == [
-        "Written: autotune.yaml",
-        "Use it:  python -m autotune export autotune.yaml --to python",
-        "See it:  python -m autotune report a.study",
-    ]
+    use = ["Use it:  python -m autotune export autotune.yaml --to python"] if result.config != result.baseline else []
+    last = ["Written: autotune.yaml", *use, "See it:  python -m autotune report a.study"]
+    assert lines[-len(last) - 1 :][1:] == last
+    assert ("Use it" in " ".join(lines)) == bool(use)
 
 
 @pytest.mark.parametrize("result", RESULTS)
@@ -85,6 +84,25 @@ def test_a_result_prints_as_its_summary_and_its_repr_is_a_sentence(result: Resul
     assert verdict_sentence(result) in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
     assert repr(result) == f"<Result: {verdict_sentence(result)}>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch_size": 1024, "amp": "bf16"}, "batch size 32 → 1024, bf16: adapt the learning rate."),
+        ({"batch_size": 8, "accumulation_steps": 4, "num_workers": 2}, ""),
+        ({"ranks": 2}, "batch size 32 → 64: adapt the learning rate."),
+        ({"amp": "fp16"}, "fp16."),
+        ({"options": ("tf32", "channels_last")}, "tf32."),
+        ({"options": ("channels_last",), "intra_op_threads": 2}, ""),
+    ],
+)
+def test_what_changes_training_is_said_where_the_answer_is(changes: dict[str, Any], said: str) -> None:
+    result = examples.faster_result(config=Config(**changes))
+    line = f"This changes training: {said}" if said else ""
+    assert change_of_training(result.baseline, result.config) == line
+    assert ("This changes training" in shown(ending(result), width=200)) == bool(said)
+    assert line in shown(ending(result), width=200)
 
 
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
