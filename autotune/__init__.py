@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from autotune.diagnosis.findings import Cause as Cause
     from autotune.diagnosis.findings import Finding as Finding
     from autotune.errors import AutotuneError as AutotuneError
+    from autotune.errors import ConfigFileError as ConfigFileError
+    from autotune.errors import InterruptedRunError as InterruptedRunError
+    from autotune.errors import NothingFeasibleError as NothingFeasibleError
+    from autotune.errors import StorageError as StorageError
+    from autotune.errors import UsageError as UsageError
+    from autotune.errors import UserCodeError as UserCodeError
     from autotune.exports import Export as Export
     from autotune.exports import export as export
     from autotune.promise import Check as Check
@@ -38,16 +44,22 @@ _HOMES = {
     "Cause": "diagnosis.findings",
     "Check": "promise",
     "Config": "config",
+    "ConfigFileError": "errors",
     "Diagnosis": "diagnosis.diagnose",
     "Export": "exports",
     "Finding": "diagnosis.findings",
     "GradientAccumulator": "accumulation",
+    "InterruptedRunError": "errors",
     "Measurement": "records",
+    "NothingFeasibleError": "errors",
     "Outcome": "records",
     "PredictiveSampler": "search.sampler",
     "RecordedStudy": "result",
     "Result": "result",
+    "StorageError": "errors",
     "Trial": "records",
+    "UsageError": "errors",
+    "UserCodeError": "errors",
     "Workload": "workload",
     "add_look": "search.sampler",
     "best_config": "api",

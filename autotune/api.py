@@ -7,11 +7,13 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autotune.config import Config, change_of_training
 from autotune.errors import UsageError
+from autotune.flags import did_you_mean
 from autotune.host import device_notes, inspect_host
 from autotune.knobs import as_baseline, fitted, parse_knob
 from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
@@ -91,6 +93,10 @@ def best_config(
     copied to another process: your own are never trained, moved or changed. The arguments up to ``epoch_batches`` are
     those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
     """
+    known = TuneOptions.__annotations__
+    for name in options.keys() - known.keys():
+        near = did_you_mean(name, (*known, *(field.name for field in fields(Workload))))
+        raise TypeError(f"best_config() got an unexpected keyword argument {name!r}{near}")
     workload = Workload(
         model,
         dataset,

@@ -24,6 +24,8 @@ GRACE, SHARE_GRACE = 10.0, 5.0
 USUAL_BUDGETS = (30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 """Seconds of the budgets that are proposed."""
 _SIZE = re.compile(rf"({_NUMBER})\s*([KMGT]i?)?B?", re.IGNORECASE)
+LEAST_SIZE = 2**20
+"""Bytes below which a limit of memory is a slip."""
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -181,6 +183,10 @@ def parse_size(given: float | str) -> int:
         size = float(match[1]) * (1000 if is_decimal else 1024) ** _POWERS[unit[:1]]
     if not 1 <= size < math.inf:
         raise UsageError(f"--max-memory {given}: allowed: a size such as 12GiB, 800MB, or bytes")
+    if size < LEAST_SIZE:
+        raise UsageError(
+            f"--max-memory {given}: is {size:,.0f} bytes, in which nothing trains; name a unit, as in 12GiB"
+        )
     return int(size)
 
 

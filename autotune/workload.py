@@ -137,6 +137,11 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
             if reference is not None:
                 _split_reference(flag, reference)
         return ImportedWorkload(model=workload, dataset=dataset, path=path)
+    if not isinstance(workload, Workload):
+        raise UsageError(
+            f"workload is {type(workload).__name__}; allowed: a reference, a Workload or a Script; for live objects "
+            "call autotune.best_config(model, dataset), or pass autotune.Workload(model, dataset)"
+        )
     import cloudpickle
 
     if getattr(workload.model, "_compiled_call_impl", None) is not None:

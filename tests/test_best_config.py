@@ -3,14 +3,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import autotune
+from autotune import errors
 from autotune.result import parse_verdict
 from tests.processes import run_python
-
-pytestmark = pytest.mark.machine
-
 
 SCRIPT = """
 import json, logging
@@ -51,6 +52,7 @@ print(json.dumps([before, state(), dict(config.measured), dict(config.made_on), 
 """
 
 
+@pytest.mark.machine
 def test_a_plain_script_gets_its_answer_and_the_verdict_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,3 +79,25 @@ def test_a_plain_script_gets_its_answer_and_the_verdict_in_a_sentence(
     assert parse_verdict(measured["verdict"]) is not None
     assert measured["baseline"]["batch_size"] == 16
     assert made_on["workload"]
+
+
+def test_a_model_in_place_of_a_workload_is_refused_with_the_function_that_takes_it() -> None:
+    model: Any = torch.nn.Linear(1, 1)
+    with pytest.raises(
+        autotune.UsageError, match=r"workload is Linear; .* call autotune.best_config\(model, dataset\), or "
+    ):
+        autotune.tune(model, [1], quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("bugdet", "budget"), ("optimiser", "optimizer"), ("batchsize", "batch_size")]
+)
+def test_an_argument_that_is_mistyped_is_told_with_the_nearest(name: str, near: str) -> None:
+    wrong: Any = {name: 1}
+    with pytest.raises(TypeError, match=rf"^best_config\(\) got .* '{name}': did you mean {near}\?$"):
+        autotune.best_config(torch.nn.Linear(1, 1), [1], **wrong)
+
+
+def test_every_error_can_be_caught_by_a_name_of_the_package() -> None:
+    for error in (errors.AutotuneError, *errors.AutotuneError.__subclasses__()):
+        assert getattr(autotune, error.__name__) is error

@@ -106,8 +106,8 @@ def test_any_other_headroom_is_refused_with_its_flag(given: Any) -> None:
 
 SIZES = [
     *(("12GiB", 12 * 2**30), ("12 gib", 12 * 2**30), ("12G", 12 * 2**30), ("12GB", 12 * 10**9)),
-    *(("800MB", 800 * 10**6), ("1.5GiB", 3 * 2**29), ("1TiB", 2**40), ("64k", 2**16)),
-    *((" 1024 ", 1024), ("1024B", 1024), (2**33, 2**33), (1e9, 10**9)),
+    *(("800MB", 800 * 10**6), ("1.5GiB", 3 * 2**29), ("1TiB", 2**40), ("2048k", 2**21)),
+    *((" 2097152 ", 2**21), ("2097152B", 2**21), (2**33, 2**33), (1e9, 10**9)),
 ]
 
 
@@ -119,6 +119,14 @@ def test_a_size_has_a_unit_or_counts_bytes(given: Any, size: int) -> None:
 @pytest.mark.parametrize("given", ["", "GiB", "0", "-1GiB", "12XB", "12GiBs", "1e3", "nan", "inf", 0, "1,5GiB", "0.1B"])
 def test_any_other_size_is_refused_with_its_flag(given: Any) -> None:
     with pytest.raises(UsageError, match="--max-memory"):
+        parse_size(given)
+
+
+@pytest.mark.parametrize(("given", "count"), [("12", "12"), (12, "12"), ("64k", "65,536")])
+def test_a_size_in_which_nothing_trains_lacks_its_unit(given: Any, count: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"^--max-memory {given}: is {count} bytes, in which nothing trains; name a unit"
+    ):
         parse_size(given)
 
 
