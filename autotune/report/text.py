@@ -318,30 +318,43 @@ def cause_text(finding: Finding) -> str:
     return f"{finding.cause.replace('_', ' ')}{share}: {finding.what}"
 
 
+LOOP = """\
+for epoch in range(epochs):
+    for batch in loader:
+        with config.autocast(device):  # around forward and loss, never backward
+            loss = training_step(model, batch)
+        accumulator.backward(loss, len(batch[0]))  # of how many samples: the last batch may be short
+        accumulator.step()  # the optimizer's, after every accumulation_steps batches; step(max_norm=1.0) clips
+    accumulator.flush()  # what is left at the end of an epoch
+"""
+"""The training loop of one process, which snippets, pages and documentation show."""
+
+
 def snippet(result: Result, path: str) -> str:
     """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
     if result.config.ranks > 1:
         return _snippet_of_ranks(result, path)
-    device, steps = result.facts.device, counted(result.config.accumulation_steps, "batch", "batches")
     given = _loader_arguments(result, "" if result.facts.iterable else ", shuffle=True")
-    count, counted_as = _sample_count(result)
-    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
-    flush = "accumulator.flush()  # the rest of the epoch\n" if result.config.accumulation_steps > 1 else ""
-    options = ", ".join(result.config.options)
-    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
-    quoted = printable(json.dumps(path, ensure_ascii=False))
     return f"""\
 import autotune
 
-config = autotune.load_config({quoted})
+config = autotune.load_config({_quoted(path)})
 config.apply_threads()  # before torch is imported
-{applied}accumulator = config.accumulator(optimizer, "{device}"{reduction})
-for batch in config.dataloader(dataset{given}):
-    with config.autocast("{device}"):  # around forward and loss, never backward
-        loss = training_step(model, batch)
-    accumulator.backward(loss{count}){counted_as}
-    accumulator.step()  # the optimizer, every {steps}; fp16 is scaled
-{flush}"""
+device = "{result.facts.device}"
+{_set_up(result)}loader = config.dataloader(dataset{given})
+{LOOP}"""
+
+
+def _quoted(path: str) -> str:
+    return printable(json.dumps(path, ensure_ascii=False))
+
+
+def _set_up(result: Result, wrapped: str = "") -> str:
+    """Return the lines that apply options, wrap the model, and make the accumulator."""
+    options = ", ".join(result.config.options)
+    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
+    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
+    return f"{applied}{wrapped}accumulator = config.accumulator(optimizer, device{reduction})\n"
 
 
 def _loader_arguments(result: Result, order: str) -> str:
@@ -353,47 +366,33 @@ def _loader_arguments(result: Result, order: str) -> str:
     return given if {"sampler", "batch_sampler"} & set(names) else f"{order}{given}"
 
 
-def _sample_count(result: Result) -> tuple[str, str]:
-    """Return the argument that counts a batch's samples, where means are accumulated, and its comment."""
-    if result.config.accumulation_steps == 1 or result.facts.loss_reduction == "sum":
-        return "", ""
-    return ", len(batch[0])", "  # of how many samples: the last batch may be short"
-
-
 def _snippet_of_ranks(result: Result, path: str) -> str:
-    config = result.config
-    count, counted_as = _sample_count(result)
-    steps = counted(config.accumulation_steps, "batch", "batches")
-    has_gpus = result.facts.device.startswith("cuda")
+    config, has_gpus = result.config, result.facts.device.startswith("cuda")
     device = '"cuda"' if has_gpus else f'"{result.facts.device}"'
     own = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own\n' if has_gpus else ""
     imported = "import os\n\n" if has_gpus else ""
-    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
-    applied = f"config.apply_options(model, optimizer)  # {', '.join(config.options)}\n" if config.options else ""
     is_divided = not result.facts.iterable and not {"sampler", "batch_sampler"} & set(result.facts.loader_arguments)
+    wrapped = "model = torch.nn.parallel.DistributedDataParallel(model)  # on its device; or as your Workload has it\n"
     order = "    sampler.set_epoch(epoch)\n" if is_divided else ""
     sampler = "sampler = config.distributed_sampler(dataset)\n" if is_divided else ""
     given = _loader_arguments(result, ", sampler=sampler" if is_divided else "")
     share = "" if is_divided or result.facts.iterable else "  # a sampler of each rank's share"
-    quoted = printable(json.dumps(path, ensure_ascii=False))
     return f"""\
 {imported}import autotune
 
-config = autotune.load_config({quoted}).for_rank()
+config = autotune.load_config({_quoted(path)}).for_rank()
 config.apply_threads()  # before torch is imported
 import torch
 
 device = {device}
 {own}torch.distributed.init_process_group()  # start it with: torchrun --nproc-per-node {config.ranks} train.py
-{applied}model = torch.nn.parallel.DistributedDataParallel(model)  # on its device; or as your Workload.parallelize does
-accumulator = config.accumulator(optimizer, device{reduction})
-{sampler}loader = config.dataloader(dataset{given}){share}
+{_set_up(result, wrapped)}{sampler}loader = config.dataloader(dataset{given}){share}
 for epoch in range(epochs):
 {order}    for batch in loader:
-        with accumulator.accumulate(model):  # ranks synchronise once in {steps}
+        with accumulator.accumulate(model):  # ranks synchronise once in accumulation_steps batches
             with config.autocast(device):  # around forward and loss, never backward
                 loss = training_step(model, batch)
-            accumulator.backward(loss{count}){counted_as}
+            accumulator.backward(loss, len(batch[0]))  # of how many samples: the last batch may be short
         accumulator.step()
     accumulator.flush()
 """
