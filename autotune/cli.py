@@ -66,11 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interruptible():
             arguments = list(sys.argv[1:] if argv is None else argv)
-            name = "tune" if not arguments or arguments[0].startswith("-") else arguments.pop(0)
-            if name not in COMMANDS:
-                raise UsageError(
-                    f"unknown command {name!r}{did_you_mean(name, COMMANDS)}; see python -m autotune --help"
-                )
+            if not arguments:
+                build_parser().print_help(sys.stderr)
+                return UsageError.exit_code
+            name = _command(arguments)
             build, run = COMMANDS[name]
             return run(build().parse_args(arguments))
     except AutotuneError as error:
@@ -79,6 +78,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return InterruptedRunError.exit_code
+
+
+def _command(arguments: list[str]) -> str:
+    """Return the name of the command, and take it from the arguments; a script alone is tuned."""
+    first = arguments[0]
+    if first.startswith("-"):
+        return "tune"
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise UsageError(f"{first}: no such file; pass the script that you train with")
+        return "run"
+    del arguments[0]
+    if first == "help":
+        name = _command(arguments) if arguments else "tune"
+        arguments[:] = ["--help"]
+        return name
+    if first not in COMMANDS:
+        raise UsageError(f"unknown command {first!r}{did_you_mean(first, COMMANDS)}; see python -m autotune --help")
+    return first
 
 
 def _run(flags: argparse.Namespace) -> int:

@@ -115,8 +115,23 @@ SWITCHES = {
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
 """What ``export`` knows; a test holds it to ``autotune.exports.TARGETS``."""
 
+DESCRIPTION = """\
+Find the fastest safe way to train your PyTorch model on your dataset on this machine.
+
+commands:
+  run SCRIPT ...             tune a training script as it is; SCRIPT alone does the same
+  --model MODEL              tune the model and dataset that a function returns, with the flags below
+  apply FILE SCRIPT ...      train a script as it is, with the answer
+  check FILE --model MODEL   measure a config file's gain again
+  diagnose --model MODEL     find out why training is slow, without a search
+  export FILE --to TOOL      convert a config file for Lightning, Transformers, Accelerate, DeepSpeed or a shell
+  report STUDY               draw a study as an HTML report, or write its trials as CSV or Parquet
+  help COMMAND               show the flags of a command
+"""
+
 EPILOG = """\
 examples:
+  python -m autotune run --budget 5m train.py --epochs 90
   python -m autotune --model autotune.demo:build --budget 2m
   python -m autotune --model train.py:build --baseline batch_size=64,num_workers=4 --batch-size 64..1024
   python -m autotune --model mymod:net --dataset mymod:data --amp off,bf16 --num-workers 0,2,4,8 --json
@@ -126,14 +141,6 @@ settings that may vary:
   32..512    a range bounds it, both ends included
   0,2,4      a list gives its choices
   Without a flag, autotune searches the range that suits this machine.
-
-other commands:
-  run SCRIPT ...             tune a training script as it is
-  apply FILE SCRIPT ...      train a script as it is, with the answer
-  check FILE --model MODEL   measure a config file's gain again
-  diagnose --model MODEL     find out why training is slow, without a search
-  export FILE --to TOOL      convert a config file for Lightning, Transformers, Accelerate, DeepSpeed or a shell
-  report STUDY               draw a study as an HTML report, or write its trials as CSV or Parquet
 
 exit codes:
   0    done: the file is written, whatever the verdict
@@ -146,6 +153,9 @@ exit codes:
   11   with --exit-verdict, and check: undecided
   130  interrupted; the best answer so far is written first
 """
+
+
+RUN_USAGE = "python -m autotune run [flags] SCRIPT [arguments of the script]"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -161,9 +171,12 @@ class _Parser(argparse.ArgumentParser):
         """Parse arguments: unknown flags are reported before missing ones."""
         for name in (text.partition("=")[0] for text in args if text.startswith("--")):
             if name != "--" and name not in self._option_string_actions:
-                self.error(f"unknown flag {name}{did_you_mean(name, self._option_string_actions)}")
+                self.error(f"unknown flag {name}{self._hint(name)}")
         parsed: argparse.Namespace = super().parse_args(args, namespace)
         return parsed
+
+    def _hint(self, name: str) -> str:
+        return did_you_mean(name, self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see python -m autotune --help")
@@ -173,8 +186,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line; a test pins its flags."""
     parser = _Parser(
         prog="autotune",
-        usage="python -m autotune --model MODEL [--dataset DATASET] [flags]",
-        description="Find the fastest safe way to train your PyTorch model on your dataset on this machine.",
+        usage=RUN_USAGE + "\n       python -m autotune --model MODEL [--dataset DATASET] [flags]",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -185,7 +198,7 @@ def build_parser() -> argparse.ArgumentParser:
     knobs = (*KNOB_FLAGS, "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
     _add(parser.add_argument_group("settings that may vary"), *knobs)
     _add_output(parser)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
 
 
@@ -205,12 +218,16 @@ class _ScriptParser(_Parser):
         parsed.script, parsed.arguments = args[place], tuple(args[place + 1 :])
         return parsed
 
+    def _hint(self, name: str) -> str:
+        own = f": {self.prog} takes a script, such as train.py; a function is tuned with python -m autotune --model"
+        return own if name == "--model" else super()._hint(name)
+
 
 def build_run_parser() -> argparse.ArgumentParser:
     """Return the parser of ``run``."""
     parser = _ScriptParser(
         prog="autotune run",
-        usage="python -m autotune run [flags] SCRIPT [arguments of the script]",
+        usage=RUN_USAGE,
         description="Tune a training script as it is: its own loop is the training step.",
         epilog="exit codes: as for tuning",
         allow_abbrev=False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune import load_config
-from autotune.cli import main
+from autotune.cli import COMMANDS, main
 from autotune.config import Config
 from autotune.errors import (
     AutotuneError,
@@ -24,6 +24,7 @@ from autotune.errors import (
 )
 from autotune.flags import build_parser, parse_baseline
 from autotune.messages import Progress
+from autotune.workload import Script
 from tests import examples
 from tests.processes import run_python
 
@@ -87,7 +88,7 @@ def assert_is_one_line(err: str, *named: str) -> None:
 
 def test_the_flags_are_exactly_these() -> None:
     flags = {flag for action in build_parser()._actions for flag in action.option_strings}
-    assert flags == {"-h", *FLAGS}
+    assert flags == {"-h", "-V", *FLAGS}
 
 
 def test_every_flag_that_takes_a_value_has_an_example_or_a_default_in_its_help() -> None:
@@ -109,12 +110,44 @@ def test_help_shows_commands_ranges_and_every_exit_code(capsys: pytest.CaptureFi
     assert all(f"\n  {code} " in text for code in codes)
 
 
+def test_without_arguments_the_help_begins_with_run(run: Run) -> None:
+    code, out, err = run("")
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: python -m autotune run [flags] SCRIPT [arguments of the script]\n")
+    commands = err[err.index("commands:\n") :].splitlines()[1:]
+    assert commands[0].split()[:2] == ["run", "SCRIPT"]
+    assert {line.split()[0] for line in commands[: commands.index("")]} == {*COMMANDS, "help", "--model"} - {"tune"}
+
+
+def test_a_script_alone_is_run_with_its_arguments(folder: Path, run: Run) -> None:
+    (folder / "train.py").write_text("")
+    received: dict[str, Any] = {}
+
+    def tune(**arguments: Any) -> Result:
+        received.update(arguments)
+        return FASTER
+
+    assert run("train.py --epochs 3 --model resnet", tune)[0] == 0
+    assert received["workload"] == Script(path="train.py", arguments=("--epochs", "3", "--model", "resnet"))
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"), [("help run", "--dry-run"), ("help", "--ranks"), ("help diagnose", "--trace")]
+)
+def test_help_shows_the_flags_of_a_command(line: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert flag in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [
         ("--help", 0),
         ("--version", 0),
-        ("", 2),
+        ("-V", 0),
+        ("help", 0),
+        ("help run", 0),
         ("--model m:f --budget 1s", 2),
         ("--model m:f --output a.txt", 5),
     ],
@@ -133,7 +166,9 @@ def test_help_version_and_wrong_flags_import_nothing_heavy(line: str, code: int)
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("", "--model"),
+        ("--dataset m:d", "--model"),
+        ("train.py --epochs 3", "train.py: no such file; pass the script that you train with"),
+        ("run --model m:f", "unknown flag --model: autotune run takes a script, such as train.py; a function is tuned"),
         ("--model m:f --wrong", "--wrong"),
         ("--model m:f --budget 1s", "--budget 1s: too short to compare anything; the least is 30s"),
         ("--mod m:f", "--model"),
@@ -376,7 +411,7 @@ def test_a_snippet_is_a_script(run: Run) -> None:
     ("line", "said"),
     [
         ("chek a.yaml", "unknown command 'chek': did you mean check?"),
-        ("help", "unknown command 'help'; see python -m autotune --help"),
+        ("help chek", "unknown command 'chek': did you mean check?"),
         ("--modell m:f", "unknown flag --modell: did you mean --model?"),
         ("diagnose --modle=m:f", "unknown flag --modle: did you mean --model?"),
         ("tune --model m:f --xyz", "unknown flag --xyz; see"),
