@@ -83,7 +83,8 @@ optimizer = torch.optim.SGD(model.parameters())
 for batch in DataLoader(dataset, batch_size=24):
     model(batch[0]).sum().backward()
     optimizer.step()
-other = DataLoader(dataset, num_workers=3)
+copied = DataLoader(dataset, num_workers=2)
+DataLoader(TensorDataset(torch.ones(1)), num_workers=3)
 """
 
 
