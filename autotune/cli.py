@@ -298,9 +298,10 @@ def _report(flags: argparse.Namespace) -> int:
         from autotune.report.html import save_report
 
         save_report(study, output.resolve())
-    charts = "" if output.suffix in TABLES else _without_charts()
     others = f" It also holds {', '.join(study.others)}: --study shows one of them." if study.others else ""
-    _say(f"Written: {output}, of {study.name}.{others}{charts.removeprefix('.')}")
+    _say(f"Written: {output}, of {study.name}.{others}")
+    if output.suffix not in TABLES:
+        _say_what_is_missing()
     return 0
 
 
@@ -340,15 +341,16 @@ def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
 
     save_report(study, report.resolve())
     if not quiet:
-        _say(f"Written: {report}{_without_charts()}")
+        _say(f"Written: {report}")
+        _say_what_is_missing()
 
 
-def _without_charts() -> str:
-    """Return the sentence about a page without charts; empty where they can be drawn."""
+def _say_what_is_missing() -> None:
+    """Say how to get the charts of a page, where it has none."""
     from autotune.report.drawing import missing_for_charts
 
-    missing = missing_for_charts()
-    return f". It has no charts: {missing}" if missing else ""
+    if missing := missing_for_charts():
+        _say(f"Note: {missing}")
 
 
 def _deliver(result: Result, output: Path, kept: StudyStorage, flags: argparse.Namespace) -> None:

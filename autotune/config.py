@@ -137,7 +137,7 @@ class Config:
         if gain == 1:
             return f"{found.get('verdict')}: the baseline stays, {pace} samples/s"
         names = [name for name in {**own, **was} if name != "samples_per_second" and own.get(name) != was.get(name)]
-        changed = [f"{name}: {was.get(name)} → {own.get(name)}" for name in names]
+        changed = [f"{name}: {was.get(name)} → {own.get(name)}".replace("None", "none") for name in names]
         return "\n".join([f"{found.get('verdict')}: {gain:.2f} times the baseline, {pace} samples/s", *changed])
 
     def plain(self) -> dict[str, Any]:

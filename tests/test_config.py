@@ -73,8 +73,8 @@ def test_a_tuned_configuration_prints_what_was_gained_and_changed() -> None:
         "faster: 2.00 times the baseline, 812 samples/s",
         "batch_size: 32 → 4",
         "num_workers: 0 → 2",
-        "prefetch_factor: None → 3",
-        "persistent_workers: None → True",
+        "prefetch_factor: none → 3",
+        "persistent_workers: none → True",
         "amp: off → bf16",
     ]
     kept = replace(

@@ -63,7 +63,9 @@ def test_without_the_chart_library_a_page_has_all_but_charts(
     assert "<figure" not in page
     line = 'pip install "torch-autotune[report]"'
     assert line in html.unescape(page)
-    (said,) = capsys.readouterr().err.splitlines()
+    written, said = capsys.readouterr().err.splitlines()
+    assert written.startswith("Written: report.html")
+    assert said.startswith("Note: charts need ")
     assert said.endswith(line)
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main([*TUNE, "--report", "seen.html"]) == 0
