@@ -24,6 +24,7 @@ from autotune.stats import (
     chance_of_gain,
     mean_rate,
     sequential_interval,
+    shows_gain,
 )
 
 CLAIM = 1.02
@@ -248,9 +249,8 @@ class Confirmation:
         )
 
     def is_proven(self, index: int) -> bool:
-        """Return whether a finalist's interval excludes equality and the gain is at least 2 %."""
-        interval = self.interval(index)
-        return interval is not None and interval[0] > 1 and self.speedup(index) >= CLAIM
+        """Return whether a finalist's interval shows a gain, and it is at least 2 %."""
+        return shows_gain(self.interval(index)) and self.speedup(index) >= CLAIM
 
     @property
     def most(self) -> float | None:
