@@ -176,13 +176,18 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
         confirmation is not None and confirmation.answer is not None,
     )
     yield from on_disturbances(course.confirmations, has_answer=has_answer)
-    if confirmation and not confirmation.is_crowded:
-        yield from on_places([one.baselines[0] for one in confirmation.rounds])
+    trials = sorted({trial.number: trial for trial in (*course.history, *course.confirmations)}.items())
+    same, old = (
+        [trial.measurement for _, trial in trials if trial.config == each.config and trial.measurement]
+        for each in (answer, before)
+    )
+    trace = _nearest_loader(answer.config, course.probes)
+    caches = list(on_caches(trace, same)) or list(on_caches(trace, old))
+    yield from caches
+    if confirmation and not confirmation.is_crowded and not caches:
+        yield from on_places([one.baselines for one in confirmation.rounds])
     yield from on_other_batch(answer.config, before.config, facts)
-    trials = {trial.number: trial for trial in (*course.history, *course.confirmations)}.values()
-    same = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
     yield from on_unseen_samples(typical, same, facts)
-    yield from on_caches(_nearest_loader(answer.config, course.probes))
     if confirmation:
         yield from typical.notes
     yield from on_data_parallel(answer.config, facts, course.host)
