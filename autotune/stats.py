@@ -142,6 +142,18 @@ def around(rate: float, width: float) -> Interval | None:
     return (max(0.0, rate * (1 - width)), rate * (1 + width)) if math.isfinite(width) else None
 
 
+def count_interval(count: int) -> Interval:
+    """Return the 95 % interval of the expectation of a count of rare events.
+
+    Source: Byar's approximation (Breslow and Day, Statistical Methods in Cancer Research II, 1987).
+    """
+
+    def end(events: int, sign: int) -> float:
+        return events * (1 - 1 / (9 * events) + sign * 1.96 / (3 * math.sqrt(events))) ** 3 if events else 0.0
+
+    return max(0.0, end(count, -1)), end(count + 1, 1)
+
+
 def fieller_interval(numerators: Sequence[float], denominators: Sequence[float], quantile: float) -> Interval | None:
     """Return the ratios ``r`` of the means of positive pairs for which the mean of ``a - r b`` may be 0.
 
