@@ -11,11 +11,13 @@ import pytest
 from autotune.config import Config
 from autotune.measure.window import pauses
 from autotune.proof import standing_of, with_pauses
-from autotune.records import Measurement, Request, Trial
+from autotune.records import Attempt, Measurement, Request, Trial
 from autotune.stats import around
 from tests import examples
 from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
+from tests.search.test_tuner import tuned
 from tests.search.there import there
+from tests.simulated import SimulatedMachine, loader_bound
 
 USUAL, STRAGGLER, ONE_IN = 0.00234, 1.5, 400
 TRUTH = 1 / (USUAL + STRAGGLER / ONE_IN)
@@ -84,6 +86,26 @@ def test_what_a_further_run_may_meet_is_in_its_interval() -> None:
     standing = with_pauses(standing_of(examples.BASELINE, known[:3]), trials(known))
     low, high = there(standing.next_run_95)
     assert all(low <= each.samples_per_second <= high for each in known)
+
+
+class Straggling(SimulatedMachine):
+    """A machine on which the baseline of the search meets pauses, and the rounds do not."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        attempt = super().measure(config, request)
+        if request.fresh or config != examples.BASELINE or attempt.measurement is None:
+            return attempt
+        met = replace(attempt.measurement, seen_samples=3000, pauses=4, pause_seconds=2.0)
+        return replace(attempt, payload=met)
+
+
+def test_what_the_search_met_is_in_the_intervals_of_the_rounds() -> None:
+    found, plain = (
+        tuned(kind(cost=loader_bound, noise=0.001), budget=300.0) for kind in (Straggling, SimulatedMachine)
+    )
+    ends = [there(each.baseline_ci95)[0] / each.baseline_samples_per_second for each in (found, plain)]
+    assert ends[0] < 0.7 < 0.99 < ends[1]
+    assert there(found.next_run_95)[0] == pytest.approx(there(plain.next_run_95)[0])  # its workers met none
 
 
 def test_a_pause_is_a_burst_that_takes_far_longer_than_most_and_no_start_of_an_epoch() -> None:
