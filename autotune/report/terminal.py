@@ -240,8 +240,7 @@ def check_text(check: Check, path: str) -> str:
     }
     promise = check.promise
     if check.speedup is None:
-        interval = promise.next_run_95
-        rate = rate_text(promise.samples_per_second or 0.0, interval)
+        rate, interval = rate_text(promise.samples_per_second or 0.0), promise.next_run_95
         limits = " ({} to {} in one further run)".format(*map(rate_text, interval)) if interval else ""
         then = f"{rate} samples/s{limits}, and no gain over another configuration"
         now = f"{rate_text(check.samples_per_second)} samples/s"
