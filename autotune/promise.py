@@ -16,7 +16,7 @@ from autotune.messages import Messages, Progress
 from autotune.proof import Confirmation, Place, Rounds, finalists_for
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.runner.local import ProcessRunner
-from autotune.stats import Interval, around, mean_rate
+from autotune.stats import Interval, around, mean_rate, shows_gain
 from autotune.workload import Workload, describe
 
 WINDOW_SECONDS = 3.0
@@ -208,11 +208,10 @@ def _verdict_on_rate(
 def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
     if interval is None:
         return "undecided"
-    low, high = interval
     least = promise.speedup_ci95[0] if promise.speedup_ci95 else 1.0
-    if high < max(1.0, least):
+    if interval[1] < max(1.0, least):
         return "broken"
-    return "holds" if low > 1 else "undecided"
+    return "holds" if shows_gain(interval) else "undecided"
 
 
 def read_promise(path: Path) -> Promise:

@@ -22,8 +22,10 @@ from autotune.stats import (
     alpha_of,
     around,
     chance_of_gain,
+    count_interval,
     mean_rate,
     sequential_interval,
+    shows_gain,
 )
 
 CLAIM = 1.02
@@ -122,6 +124,27 @@ def standing_of(config: Config, measurements: Iterable[Measurement], *, is_crowd
         next_run_95=around(rate, width * math.sqrt(len(found) + 1)) if len(found) >= LEAST_ROUNDS else None,
         typical=replace(found[len(found) // 2], ceiling_samples_per_second=ceiling),
     )
+
+
+def with_pauses(standing: Standing, trials: Iterable[Trial]) -> Standing:
+    """Return a standing whose intervals hold what rare pauses cost that some quiet measurements met and others did not.
+
+    A sample that takes long does so with every configuration of as many loader workers.
+    """
+    config, quiet = standing.config, [one for one in trials if (m := one.measurement) and not m.conditions.disturbances]
+    rates = [one.rate for one in quiet if one.config == config and one.rate]
+    alike = [one.measurement for one in quiet if one.config.num_workers == config.num_workers and one.measurement]
+    pauses, samples = sum(each.pauses for each in alike), sum(each.seen_samples for each in alike)
+    if not rates or not pauses or not samples or standing.rate_ci95 is None:
+        return standing
+    each_costs = sum(each.pause_seconds for each in alike) / pauses / samples
+    most, least = (1 / (1 / max(rates) + each_costs * count) for count in count_interval(pauses))
+    further = standing.next_run_95 and _hull(standing.next_run_95, least, *rates)
+    return replace(standing, rate_ci95=_hull(standing.rate_ci95, least, most), next_run_95=further)
+
+
+def _hull(interval: Interval, *values: float) -> Interval:
+    return min(interval[0], *values), max(interval[1], *values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,9 +271,8 @@ class Confirmation:
         )
 
     def is_proven(self, index: int) -> bool:
-        """Return whether a finalist's interval excludes equality and the gain is at least 2 %."""
-        interval = self.interval(index)
-        return interval is not None and interval[0] > 1 and self.speedup(index) >= CLAIM
+        """Return whether a finalist's interval shows a gain, and it is at least 2 %."""
+        return shows_gain(self.interval(index)) and self.speedup(index) >= CLAIM
 
     @property
     def most(self) -> float | None:

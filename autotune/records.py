@@ -218,6 +218,10 @@ class Measurement:
     """Samples in the measured window; a short last batch counts its samples."""
     seen_samples: int = 0
     """Samples trained on from the first batch of the loader to the end of the window; 0 where not counted."""
+    pauses: int = 0
+    """Bursts of batches among these that took far longer than most."""
+    pause_seconds: float = 0.0
+    """Seconds that these took beyond the usual burst, in all."""
     seconds: float
     """Length of the measured window."""
     step_time: StepTime

@@ -142,15 +142,16 @@ def around(rate: float, width: float) -> Interval | None:
     return (max(0.0, rate * (1 - width)), rate * (1 + width)) if math.isfinite(width) else None
 
 
-def ratio_interval(
-    numerators: Sequence[float], denominators: Sequence[float], confidence: float = 0.95
-) -> tuple[float, Interval | None]:
-    """Return the ratio of the means of positive pairs and its interval, ``None`` where there is none.
+def count_interval(count: int) -> Interval:
+    """Return the 95 % interval of the expectation of a count of rare events.
 
-    Pairs must have been taken side by side: a disturbance of both cancels.
+    Source: Byar's approximation (Breslow and Day, Statistical Methods in Cancer Research II, 1987).
     """
-    quantile = student_quantile(0.5 + confidence / 2, max(1, len(numerators) - 1))
-    return fmean(numerators) / fmean(denominators), fieller_interval(numerators, denominators, quantile)
+
+    def end(events: int, sign: int) -> float:
+        return events * (1 - 1 / (9 * events) + sign * 1.96 / (3 * math.sqrt(events))) ** 3 if events else 0.0
+
+    return max(0.0, end(count, -1)), end(count + 1, 1)
 
 
 def fieller_interval(numerators: Sequence[float], denominators: Sequence[float], quantile: float) -> Interval | None:
@@ -240,17 +241,22 @@ def sequential_interval(
     Each end has the chance ``alpha`` of ever being wrong, of which most is spent over the rounds that were ``planned``
     before the first test. ``None`` below ``LEAST_ROUNDS`` pairs. On a machine that slows down the mean of ``others`` is
     hardly known, but each pair may still tell. Then the interval is of the geometric mean of the pairs' ratios, wide
-    enough to hold the ratio of the means.
+    enough to hold the ratio of the means. That ratio lies among those of the pairs: where all are above 1, and so is
+    the lower end for their geometric mean, there is a gain, and the interval begins at 1 at least.
     """
     if len(rates) < LEAST_ROUNDS:
         return None
     limit = bound(len(rates), alpha, planned)
-    if interval := fieller_interval(rates, others, limit):
-        return interval
     ratio, logarithms = fmean(rates) / fmean(others), [math.log(a / b) for a, b in zip(rates, others, strict=True)]
-    width = limit * math.sqrt(variance(logarithms) / len(rates))
-    low, high = math.exp(fmean(logarithms) - width), math.exp(min(HUGE, fmean(logarithms) + width))
-    return min(low, ratio), max(high, ratio)
+    mean, width = fmean(logarithms), limit * math.sqrt(variance(logarithms) / len(rates))
+    by_pair = min(math.exp(mean - width), ratio), max(math.exp(min(HUGE, mean + width)), ratio)
+    low, high = fieller_interval(rates, others, limit) or by_pair
+    return (max(1.0, low) if min(logarithms) > 0 and mean > width else low), high
+
+
+def shows_gain(interval: Interval | None) -> bool:
+    """Return whether an interval of a ratio shows a gain: it holds nothing below 1, where it may begin."""
+    return interval is not None and interval[0] >= 1 and interval[1] > 1
 
 
 def chance_of_gain(

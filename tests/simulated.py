@@ -151,7 +151,8 @@ class SimulatedMachine:
 
     def _measurement(self, config: Config, place: float, *, is_disturbed: bool) -> Measurement:
         drift = self.drift * math.sin(self._phase + 2 * math.pi * len(self.calls) / WAVE)
-        factor = math.exp(drift + self._generator.gauss(0, self.noise)) / self.by_place(config, place)
+        speed = math.exp(drift + self._generator.gauss(0, self.noise))
+        factor = speed / self.by_place(config, place)
         cost, rate = self.cost(config), self.rate(config) * factor
         split = StepTime(
             data_wait=cost.wait,
@@ -165,7 +166,7 @@ class SimulatedMachine:
             samples_per_second=rate,
             ci95=(rate * 0.99, rate * 1.01),
             steady_samples_per_second=rate,
-            ceiling_samples_per_second=config.samples_per_step / cost.compute * factor,
+            ceiling_samples_per_second=max(rate, config.samples_per_step / cost.compute * speed),
             step_time=split,
             peak_memory_bytes=self.peak(config),
             host_memory_bytes=self.peak(config),

@@ -457,6 +457,15 @@ def test_a_rate_is_that_of_an_epoch_although_each_measurement_sees_a_part_of_it(
     assert found.is_proven(0)
 
 
+def test_a_gain_that_every_place_shows_is_proven_although_its_size_is_hardly_known() -> None:
+    baselines, ratios = (900.0, 700.0, 500.0, 400.0), (2.0, 3.0, 4.0, 5.0)
+    rates = [ratio * rate for ratio, rate in zip(ratios, baselines, strict=True)]
+    found = replace(confirmation([(rate, rate) for rate in baselines], rates), planned=4)
+    low, high = there(found.interval(0))
+    assert (low, proves(found)) == (1.0, True)
+    assert high > max(ratios)
+
+
 def test_all_of_a_round_begin_at_one_place_and_rounds_at_others() -> None:
     runner = Sorted()
     confirmed(runner, rounds_only(4), finalists=(CHEAP, MIDDLE), baselines=2, seed=5)

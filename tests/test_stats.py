@@ -13,10 +13,10 @@ from scipy.stats import t as student
 from autotune.stats import (
     around,
     autocorrelated_half_width,
+    fieller_interval,
     half_width,
     mean_rate,
     mser_truncation,
-    ratio_interval,
     student_quantile,
 )
 
@@ -121,8 +121,7 @@ def test_resemblance_never_narrows_the_width(values: list[float]) -> None:
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=20), st.floats(0.1, 10.0))
 def test_drift_common_to_both_of_a_pair_cancels(drift: list[float], true: float) -> None:
-    ratio, interval = ratio_interval([true * speed for speed in drift], drift)
-    assert ratio == pytest.approx(true)
+    interval = fieller_interval([true * speed for speed in drift], drift, student_quantile(0.975, len(drift) - 1))
     assert interval is None or interval == pytest.approx((true, true), rel=1e-5)
     if max(drift) < 1.1 * min(drift) and len(drift) > 2:
         assert interval is not None
@@ -131,7 +130,7 @@ def test_drift_common_to_both_of_a_pair_cancels(drift: list[float], true: float)
 @given(st.lists(st.tuples(st.floats(90, 110), st.floats(90, 110)), min_size=4, max_size=20))
 def test_an_interval_of_a_ratio_holds_what_students_test_does_not_exclude(pairs: list[tuple[float, float]]) -> None:
     rates, others = [a for a, _ in pairs], [b for _, b in pairs]
-    _, interval = ratio_interval(rates, others)
+    interval = fieller_interval(rates, others, student_quantile(0.975, len(pairs) - 1))
     assert interval is not None
     for end in interval:
         rest = [a - end * b for a, b in pairs]
@@ -139,10 +138,10 @@ def test_an_interval_of_a_ratio_holds_what_students_test_does_not_exclude(pairs:
 
 
 def test_neither_one_pair_nor_denominators_that_may_be_nothing_have_an_interval() -> None:
-    assert ratio_interval([3.0], [2.0]) == (pytest.approx(1.5), None)
-    assert ratio_interval([1000.0, 1000.0, 1000.0], [1000.0, 1.0, 1.0])[1] is None
+    assert fieller_interval([3.0], [2.0], 2.0) is None
+    assert fieller_interval([1000.0, 1000.0, 1000.0], [1000.0, 1.0, 1.0], 4.3) is None
     with pytest.raises(ValueError, match="shorter"):
-        ratio_interval([1.0, 2.0], [1.0])
+        fieller_interval([1.0, 2.0], [1.0], 2.0)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 1e9 + 0.1])

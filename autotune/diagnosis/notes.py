@@ -13,7 +13,9 @@ from autotune.probes import LoaderTrace
 from autotune.records import Conditions, Measurement, Outcome, Trial, WorkloadFacts
 
 UNEVEN = 1.25
-"""Ratio of the highest rate to the lowest from which it is said that rates depend on the place in the epoch."""
+"""Ratio of the highest rate to the lowest from which it is said that they varied."""
+FILLED = 2.0
+"""Ratio of later rates to the first from which the trials themselves filled a cache."""
 
 
 def crowded_in(trials: Sequence[Trial]) -> list[Conditions]:
@@ -38,15 +40,33 @@ def on_disturbances(trials: Sequence[Trial], *, has_answer: bool) -> Iterator[st
         yield f"no finalist ran beside your settings in a fresh process ({why})"
 
 
-def on_places(baselines: Sequence[Measurement]) -> Iterator[str]:
-    """Yield how much the baseline's rate depends on the place in the epoch."""
-    rates = [each.samples_per_second for each in baselines]
-    is_placed = all(each.beginning_samples is None for each in baselines)
-    if is_placed and max(rates) >= UNEVEN * min(rates):
-        yield (
-            f"the baseline's rate depends on the place in the epoch: {min(rates):,.0f} to {max(rates):,.0f} samples/s; "
-            "the rates are means over the places measured"
-        )
+def on_places(rounds: Sequence[Sequence[Measurement]]) -> Iterator[str]:
+    """Yield how the rate of the baseline varied from round to round, and with what where its measurements tell."""
+    found = [each for one in rounds for each in one]
+    rates = [each.samples_per_second for each in found]
+    limit = math.sqrt(varied := max(rates) / min(rates))
+    if varied < UNEVEN or any(each.beginning_samples is not None for each in found):
+        return
+    what = f"{min(rates):,.0f} to {max(rates):,.0f} samples/s"
+    # The step on resident batches is as fast at every place; where the loader is as fast, its rate is not known.
+    steps = [each.ceiling_samples_per_second for each in found]
+    is_seen = all(step > each.steady_samples_per_second for step, each in zip(steps, found, strict=True))
+    if is_seen and max(steps) < limit * min(steps) and _repeats(rounds, limit):
+        yield f"the baseline's rate depends on the place in the epoch: {what}; the rates are means over those measured"
+    elif (is_seen and max(steps) >= limit * min(steps)) or any(each.conditions.disturbances for each in found):
+        yield f"the machine's speed varied during the confirmation: the baseline ran at {what}, {varied:.1f} times"
+    else:
+        yield f"the baseline's rate varied by {varied:.1f} times during the confirmation, {what}; no cause was seen"
+
+
+def _repeats(rounds: Sequence[Sequence[Measurement]], limit: float) -> bool:
+    """Return whether quiet rounds repeat the rate of their place, and others differ by more than their windows do."""
+    quiet = [one for one in rounds if not any(each.conditions.disturbances for each in one)]
+    found = sorted((each for one in quiet for each in one), key=lambda each: each.samples_per_second)
+    if len(quiet) < 2 or found[0].ci95 is None or found[-1].ci95 is None:
+        return False
+    rates = [[each.samples_per_second for each in one] for one in quiet]
+    return found[0].ci95[1] * UNEVEN <= found[-1].ci95[0] and all(max(one) < limit * min(one) for one in rates)
 
 
 def on_other_batch(config: Config, old: Config, facts: WorkloadFacts) -> Iterator[str]:
@@ -84,9 +104,21 @@ def on_unseen_samples(typical: Measurement, measured: Sequence[Measurement], fac
         )
 
 
-def on_caches(trace: LoaderTrace | None) -> Iterator[str]:
-    """Yield that later epochs may be faster, where the dataset keeps its samples."""
-    if trace and trace.again_seconds is not None and trace.keeps_samples:
+def on_caches(trace: LoaderTrace | None, measured: Sequence[Measurement]) -> Iterator[str]:
+    """Yield that later epochs are faster, where the dataset keeps samples or the trials filled a cache.
+
+    ``measured`` are the measurements of one configuration in the order of time.
+    """
+    first, *rates = [each.samples_per_second for each in measured] or [0.0]
+    later = rates[len(rates) // 2 :]
+    is_quiet = not any(each.conditions.disturbances for each in measured)
+    is_filled = len(later) >= 2 and FILLED * first < min(later) and first <= min(rates)
+    if is_filled and is_quiet and max(later) < UNEVEN * min(later):
+        yield (
+            f"the first epoch may run at {first:,.0f} samples/s, later ones at {fmean(later):,.0f}: "
+            "the trials filled a cache"
+        )
+    elif trace and trace.again_seconds is not None and trace.keeps_samples:
         yield (
             f"building a batch took {ms(fmean(trace.build_seconds))}, and the same batch again "
             f"{ms(trace.again_seconds)}: the rates are those of the first epoch, and later epochs may be faster"

@@ -26,7 +26,7 @@ from autotune.measure.process_memory import (
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step_probe import WarmStep
 from autotune.measure.timed_run import FollowingRun, TimedRun, Window
-from autotune.measure.window import WindowSummary, summarise
+from autotune.measure.window import WindowSummary, pauses, summarise
 from autotune.records import ONE_THREAD, Conditions, Measurement, Request, to_divide
 from autotune.stats import around
 from autotune.workload import Workload
@@ -75,7 +75,7 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
     epoch = _epoch_cost(samples, run, window, summary)
     rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
     rate *= stream.unique_share
-    width = summary.relative_half_width
+    width, paused = summary.relative_half_width, pauses(run.log.ends, run.log.epochs, max(1, workers))
     peaks, loss = device.peaks(), warm.step.loss
     queued = stream.batch_bytes * max(run.log.ready) if workers else 0
     in_flight = max(memory.in_flight, queued)  # the queue may have been longer before the end
@@ -93,6 +93,8 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
         steps=summary.steps,
         samples=summary.samples,
         seen_samples=sum(run.log.samples),
+        pauses=len(paused),
+        pause_seconds=sum(paused),
         seconds=summary.seconds,
         step_time=summary.step_time,
         device_idle_share=summary.waiting_share if device.is_asynchronous else None,

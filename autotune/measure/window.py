@@ -27,6 +27,8 @@ MAX_BLOCKS = 10
 STALL, STALL_SHARE = 3.0, 0.05
 """A burst is a stall when it takes so many times the median. Stalls matter where one takes this share of a window: that
 much depends on whether the window ends before it or after it."""
+LEAST_PAUSE = 0.05
+"""Seconds from which a stall is a pause, however long the loader ran."""
 UNSETTLED = 0.02
 """Blocks that are faster or slower than others by less than this share have settled."""
 CERTAIN_TREND = 2.3
@@ -139,6 +141,18 @@ def stalls(lengths: Sequence[float]) -> list[int]:
     usual = median(lengths)
     is_large = max(lengths) - usual > STALL_SHARE * sum(lengths)
     return [place for place, length in enumerate(lengths) if length > STALL * usual] if is_large else []
+
+
+def pauses(ends: Sequence[float], epochs: Sequence[int], burst: int) -> list[float]:
+    """Return the seconds that bursts which stalled took beyond the usual one, over all steps but the first burst.
+
+    ``epochs`` are those begun at each step: the start of an epoch is no pause.
+    """
+    found, begun = lengths(ends[burst:], ends[min(burst, len(ends)) - 1], burst), epochs[burst - 1 :: burst]
+    usual = median(found) if found else 0.0
+    least = max(STALL * usual, usual + min(LEAST_PAUSE, STALL_SHARE * sum(found)))
+    same = (before == after for before, after in pairwise(begun))
+    return [length - usual for length, is_inside in zip(found, same, strict=False) if length > least and is_inside]
 
 
 def relative_half_width(ends: Sequence[float], start: float, samples: Sequence[int], burst: int) -> float:

@@ -231,8 +231,8 @@ def _tiles(result: Result) -> Iterator[_Tile]:
     before, after = result.baseline_measurement, result.measurement
     changes = result.config != result.baseline
     interval = "95 %: {} to {}".format(*map(rate_text, result.ci95)) if result.ci95 else ""
-    was = f"was {rate_text(result.baseline_samples_per_second)}" if changes else ""
-    yield _Tile("samples/s", rate_text(result.samples_per_second), _joined(was, interval))
+    was = f"was {rate_text(result.baseline_samples_per_second, result.baseline_ci95)}" if changes else ""
+    yield _Tile("samples/s", rate_text(result.samples_per_second, result.ci95), _joined(was, interval))
     if samples := after.epoch_samples:
         earlier = f"was {_long(samples / result.baseline_samples_per_second)}" if changes else ""
         yield _Tile("an epoch takes", _long(samples / result.samples_per_second), earlier)

@@ -116,7 +116,7 @@ def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tupl
 
 
 def _rate_with_interval(rate: float, interval: tuple[float, float] | None) -> str:
-    return rate_text(rate) + (" ({} to {})".format(*map(rate_text, interval)) if interval else "")
+    return rate_text(rate, interval) + (" ({} to {})".format(*map(rate_text, interval)) if interval else "")
 
 
 def _settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
@@ -184,8 +184,10 @@ def gibibytes_text(count: float) -> str:
     return f"{size:.1f}" if size >= 1 else f"{size:.2f}"
 
 
-def rate_text(rate: float) -> str:
-    """Return samples per second, without the unit."""
+def rate_text(rate: float, interval: tuple[float, float] | None = None) -> str:
+    """Return samples per second, without the unit; with one digit where the interval is wider than the rate."""
+    if interval and interval[1] - interval[0] > rate:
+        return f"about {rate_text(float(f'{rate:.1g}'))}"
     return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.3g}"
 
 

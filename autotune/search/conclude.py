@@ -21,7 +21,7 @@ from autotune.diagnosis.notes import (
 from autotune.evidence import with_evidence
 from autotune.host import Host
 from autotune.probes import LoaderTrace
-from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of
+from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
 from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.result import Landscape, Result, TriedOption, Verdict
 
@@ -62,6 +62,12 @@ class Course:
     refusal_of_more_workers: Callable[[Config], str | None] = lambda config: None
     """Returns the reason why more loader workers would not fit; ``None`` where they would."""
 
+    @property
+    def measured(self) -> list[Trial]:
+        """All trials in the order of time, the confirming ones included."""
+        found = {trial.number: trial for trial in (*self.history, *self.confirmations)}
+        return [found[number] for number in sorted(found)]
+
 
 def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course: Course) -> Result:
     """Return the result of a run: a proven gain, a likely gain, or none.
@@ -71,12 +77,14 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
     facts, searched = course.facts, trials[0].measurement
     assert searched is not None
     before = confirmation.baseline if confirmation else standing_of(trials[0].config, [searched])
+    before = with_pauses(before, course.measured)
     # The place of the epoch where the search has measured may be unlike the others, where rounds began.
     is_like_epoch = before.rate / NEGLIGIBLE <= searched.samples_per_second <= before.rate * NEGLIGIBLE
     verdict, chosen, most_gain = _decide(confirmation, course.remaining if is_like_epoch else None)
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
-        answer, rounds = confirmation.standing(chosen), confirmation.rounds_of(chosen)
+        answer = with_pauses(confirmation.standing(chosen), course.measured)
+        rounds = confirmation.rounds_of(chosen)
         speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
     likeliest = confirmation.answer if confirmation else None
     result = Result(
@@ -176,13 +184,17 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
         confirmation is not None and confirmation.answer is not None,
     )
     yield from on_disturbances(course.confirmations, has_answer=has_answer)
-    if confirmation and not confirmation.is_crowded:
-        yield from on_places([one.baselines[0] for one in confirmation.rounds])
+    same, old = (
+        [trial.measurement for trial in course.measured if trial.config == each.config and trial.measurement]
+        for each in (answer, before)
+    )
+    trace = _nearest_loader(answer.config, course.probes)
+    caches = list(on_caches(trace, same)) or list(on_caches(trace, old))
+    yield from caches
+    if confirmation and not confirmation.is_crowded and not caches:
+        yield from on_places([one.baselines for one in confirmation.rounds])
     yield from on_other_batch(answer.config, before.config, facts)
-    trials = {trial.number: trial for trial in (*course.history, *course.confirmations)}.values()
-    same = [trial.measurement for trial in trials if trial.config == answer.config and trial.measurement]
     yield from on_unseen_samples(typical, same, facts)
-    yield from on_caches(_nearest_loader(answer.config, course.probes))
     if confirmation:
         yield from typical.notes
     yield from on_data_parallel(answer.config, facts, course.host)

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from autotune.config import Config
@@ -30,7 +31,7 @@ from autotune.limits import Budget, parse_duration
 from autotune.proof import Rounds, finalists_for
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
-from autotune.stats import ratio_interval
+from autotune.stats import fieller_interval, student_quantile
 from autotune.workload import describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,8 +125,9 @@ def compared(options: argparse.Namespace) -> None:
 
 def ratio_of(rounds: Sequence[Sequence[float]], number: int) -> dict[str, Any]:
     """Return the ratio of an answer to the baseline over all rounds, with its interval."""
-    found, interval = ratio_interval([rates[number] for rates in rounds], [rates[0] for rates in rounds])
-    return {"ratio": found, "ci95": interval}
+    ours, others = [rates[number] for rates in rounds], [rates[0] for rates in rounds]
+    interval = fieller_interval(ours, others, student_quantile(0.975, max(1, len(rounds) - 1)))
+    return {"ratio": fmean(ours) / fmean(others), "ci95": interval}
 
 
 def quiet(options: argparse.Namespace) -> None:

@@ -52,8 +52,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/proof.py",
-        "interval is not None and interval[0] > 1 and",
-        "interval is not None and interval[1] > 1 and",
+        "return shows_gain(self.interval(index)) and",
+        "return self.interval(index) is not None and",
         ("tests/test_proof.py",),
     ),
     Fault(

@@ -496,3 +496,17 @@ def test_brackets_in_names_are_no_markup() -> None:
     odd = replace(examples.LATE_LOADER, what="[bold]x[/bold]", evidence=("[red]y",), advice="[z]")
     text = diagnosed(findings=(odd,))
     assert all(part in text for part in ("[bold]x[/bold]", "[red]y", "[z]"))
+
+
+@pytest.mark.parametrize(
+    ("rate", "interval", "text"),
+    [
+        (283.4, (36.0, 520.0), "about 300 (36 to 520)"),
+        (0.0432, (0.0, 0.09), "about 0.04 (0 to 0.09)"),
+        (283.4, (250.0, 310.0), "283 (250 to 310)"),
+        (283.4, None, "283"),
+    ],
+)
+def test_a_rate_that_is_hardly_known_has_one_digit(rate: float, interval: Any, text: str) -> None:
+    rows = before_after(examples.faster_result(samples_per_second=rate, ci95=interval)).rows
+    assert text in next(row.cells for row in rows if row.name.startswith("samples/s"))

@@ -20,6 +20,7 @@ from autotune.stats import (
     chance_of_gain,
     fieller_interval,
     sequential_interval,
+    shows_gain,
 )
 from tests.search.there import there
 
@@ -107,6 +108,21 @@ def test_a_baseline_that_breaks_down_once_does_not_undo_what_is_proven() -> None
         assert there(sequential_interval(rates, [*others, last], alpha_of(0)))[0] > 1.05
 
 
+def test_a_gain_that_every_pair_shows_is_one_although_its_size_is_hardly_known() -> None:
+    others = [1.0, 1.0, 1.2, 1.5]  # seconds where samples are sorted by their cost
+    rates = [ratio * other for ratio, other in zip((1.9, 3.0, 4.0, 5.0), others, strict=True)]
+    low, high = there(fieller_interval(rates, others, bound(4, alpha_of(0), 4)))
+    assert low == 0
+    assert sequential_interval(rates, others, alpha_of(0), 4) == (1.0, high)
+    assert shows_gain((1.0, high))
+    assert not shows_gain(sequential_interval([0.99, *rates[1:]], others, alpha_of(0), 4))  # one pair shows none
+
+
+def test_equal_rates_show_no_gain() -> None:
+    assert not shows_gain(None)
+    assert not shows_gain(sequential_interval([1000.0] * 4, [1000.0] * 4, ALPHA))
+
+
 @pytest.mark.parametrize("count", range(LEAST_ROUNDS))
 def test_too_few_rounds_have_no_interval(count: int) -> None:
     assert sequential_interval([1.5] * count, [1.0] * count, ALPHA) is None
@@ -132,7 +148,7 @@ def test_a_larger_gain_is_asked_for_as_if_the_others_were_so_much_faster(pairs: 
 
 def excludes(rates: Floats, others: Floats) -> bool:
     found = sequential_interval(rates.tolist(), others.tolist(), alpha_of(0))
-    return found is not None and found[0] > 1
+    return shows_gain(found)
 
 
 @pytest.mark.parametrize("slope", [0.6, 0.3])

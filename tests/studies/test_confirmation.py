@@ -10,6 +10,8 @@ from types import ModuleType
 import pandas
 import pytest
 
+from autotune.stats import ALPHA
+
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "confirmation"
 Study = Callable[[str], ModuleType]
 
@@ -75,3 +77,19 @@ def test_on_a_real_machine_a_baseline_is_not_faster_than_itself() -> None:
     for one in recorded["confirmations"]:
         assert one["rounds"] >= 3
         assert one["verdict"] == "not proven"
+
+
+def test_a_gain_that_every_round_shows_is_found_sooner_and_none_is_claimed_more_often(
+    study: Study, readme: str
+) -> None:
+    module = study("places")
+    places = pandas.read_csv(STUDY / "recorded" / "places.csv")
+    assert all(line in readme for line in module.table(places))
+    claims = places.groupby(["places", "gain", "rounds", "rule"]).claimed.mean().unstack()
+    assert (places.groupby(["places", "gain", "rounds", "rule"]).size() >= 300).all()
+    has_gain = (claims.index.get_level_values("gain") > 0) | claims.index.get_level_values("places").str.startswith(
+        "sorted"
+    )
+    assert (claims.now[~has_gain] <= ALPHA).all()
+    assert (claims.now[has_gain] >= claims.before[has_gain]).all()
+    assert module.run("sorted by cost, loading hidden", 0.0, 8, 1, "now")["claimed"] == 1
