@@ -16,6 +16,8 @@ LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as a limit of the rate."""
 FASTER = 1.02
 """Ratio of two rates from which one counts as faster."""
+FAR_SLOWER = 0.8
+"""Ratio of two rates below which one is slower for whatever else differs between the two."""
 OF_MEMORY = (Outcome.HOST_OOM, Outcome.SHM)
 OF_LOADERS = {
     *OF_MEMORY,
@@ -71,6 +73,11 @@ class Cause(StrEnum):
         "decoding",
         "training waits for data: building a batch takes CPU time (decoding, augmenting, collating)",
         f"{{workers}}do less for each sample: {LESS_FOR_EACH}",
+    )
+    COLLATING = (
+        "collating",
+        "training waits for data: fetching small samples one by one and joining them into a batch takes CPU time",
+        "{workers}fetch whole batches at once (__getitems__), and join them in fewer calls (collate_fn)",
     )
     STORAGE = (
         "storage",
@@ -260,6 +267,12 @@ class Evidence:
         own = max(self.measurement.samples_per_second, rates[self.config])
         found = [rate for config, rate in rates.items() if is_meant(config)]
         return bool(found) and max(found) <= FASTER * own
+
+    def lost_clearly(self, is_meant: Callable[[Config], bool]) -> bool:
+        """Return whether the meant configurations were measured, in no smaller batches, and all are far slower."""
+        others = [trial for trial in self.trials if trial.config.batch_size >= self.config.batch_size]
+        rates = [trial.rate for trial in others if trial.rate is not None and is_meant(trial.config)]
+        return bool(rates) and max(rates) < FAR_SLOWER * self.measurement.samples_per_second
 
     @property
     def should_keep_workers(self) -> bool:

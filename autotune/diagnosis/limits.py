@@ -186,10 +186,15 @@ def _restarts(evidence: Evidence) -> Finding:
 
 
 def _fewer_workers(evidence: Evidence) -> str:
-    """Return the advice to take fewer workers, where training does not wait for them and none were measured slower."""
+    """Return the advice to take fewer workers, where training does not wait for them and a search has not gone by them.
+
+    That is where fewer were measured to be faster with the same step, or no trial had fewer.
+    """
     measured, workers = evidence.measurement, evidence.config.num_workers
     is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
-    is_slower = evidence.is_no_faster(lambda other: other.num_workers < workers)
+    fewer = [config for config in evidence.rates if config.num_workers < workers]
+    was_tried = any(trial.config.num_workers < workers for trial in evidence.trials if trial.rate is not None)
+    is_slower = evidence.is_no_faster(fewer.__contains__) if fewer else was_tried
     return "fewer workers" if workers > 1 and not is_late and not is_slower else ""
 
 

@@ -33,6 +33,8 @@ ONE_READER = 1.15
 """Rate of several workers over that of one alone, up to which they are served one at a time."""
 BELOW_STEP = 0.9
 """Rate of several workers over that of the step alone, above which the step holds them up."""
+AT_ONCE = 2e-5
+"""Seconds of a sample below which nothing in it is decoded or augmented."""
 MENDING = {
     Outcome.TIMEOUT: "create threads, locks and connections of the dataset in the worker, on first use, or start "
     "workers by spawn (multiprocessing_context)",
@@ -72,12 +74,20 @@ def _slow_dataset(evidence: Evidence) -> Finding:
     is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
     figures, workers = loader_figures(evidence), _workers_advice(evidence)
     if not is_blocked:
-        return limit(Cause.DECODING, *figures, *code_figures(evidence), workers=workers)
+        cause = Cause.COLLATING if _decodes_nothing(evidence) else Cause.DECODING
+        return limit(cause, *figures, *code_figures(evidence), workers=workers)
     storage = (loader.storage_share if loader else None) or evidence.measurement.conditions.storage_share or 0.0
     if storage < FROM_STORAGE:
         return limit(Cause.WAITING, *figures, workers=workers)
     read = f"{percent(storage)} of the bytes read came from storage, not from the page cache"
     return limit(Cause.STORAGE, *figures, read, workers=workers)
+
+
+def _decodes_nothing(evidence: Evidence) -> bool:
+    """Return whether the samples are there in no time, or joining them into a batch takes longer."""
+    if (inside := evidence.anatomy) is None:
+        return False
+    return inside.sample_seconds < max(AT_ONCE, inside.collate_seconds / evidence.config.batch_size)
 
 
 def _one_reader(evidence: Evidence) -> Finding | None:
@@ -143,7 +153,7 @@ def _workers_advice(evidence: Evidence) -> str:
     None are proposed that were measured and are no faster, or failed.
     """
     workers, busy = evidence.config.num_workers, 1 - (evidence.blocked_share or 0.0)
-    if evidence.is_no_faster(lambda other: other.num_workers > workers):
+    if any(lost(lambda other: other.num_workers > workers) for lost in (evidence.is_no_faster, evidence.lost_clearly)):
         return ""
     if failed := _failed_workers(evidence):
         return failed

@@ -23,6 +23,7 @@ from autotune.measure.process_memory import MemorySample, open_segments, peak_ho
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import Step, TrainingStep, move, tensor_bytes
 from autotune.measure.timed_run import steps_ahead
+from autotune.measure.workload_facts import has_batch_norm
 from autotune.probes import ComputeProbe
 from autotune.stats import mser_truncation, student_quantile
 from autotune.workload import Workload
@@ -45,7 +46,7 @@ WARM_CAP_SECONDS = 4.0
 MOST_SKIPPED = 17
 """Most first steps in fp16: its scale of the loss is halved from 65,536 until no gradient overflows."""
 LEAST_REST = 2
-"""Samples of a last batch that is trained on: of a single one, batch normalisation has no statistics."""
+"""Samples of a short batch that is timed: of a single one, batch normalisation has no statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,7 @@ def open_step(
     conditions = conditions_between(before, after := snapshot(job=group.job, gpu=device.gpu), gpu)
     times = [device.seconds(a, b) for a, b in pairwise(ends)]
     rate, spread = ceiling(times, [each.samples for each in found])
-    if "compile" in config.options:
-        _take_the_last(workload, config, step, device)
+    _take_the_last(workload, config, step, device)
     peaks, held = device.peaks(), sum(open_segments(os.getpid()).values())  # there are no workers now
     host = peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held)) + device.pinned_bytes
     compute = ComputeProbe(
@@ -226,15 +226,20 @@ def _is_warm(steps: int, seconds: float) -> bool:
 
 
 def _take_the_last(workload: Workload, config: Config, step: Step, device: Device) -> None:
-    """Train on a batch as short as an epoch's last: a compiled model compiles once more for it, and not in a window."""
+    """Train on a batch as short as an epoch's last, where that is another matter.
+
+    A compiled model compiles once more for it, and not in a window. Batch normalisation may fail on a single sample:
+    training would, at the end of its first epoch.
+    """
     dataset: Any = workload.dataset
     share = workload.sampler if isinstance(workload.sampler, DistributedSampler) else None
     is_chosen = workload.sampler is not share or workload.batch_sampler is not None
-    if isinstance(dataset, IterableDataset) or is_chosen:
+    if isinstance(dataset, IterableDataset) or is_chosen or (workload.loader_options or {}).get("drop_last"):
         return
     samples = len(dataset) if share is None else len(share)
     rest = samples % config.batch_size
-    if samples < config.batch_size or rest < LEAST_REST:
+    matters = "compile" in config.options if rest >= LEAST_REST else rest and has_batch_norm(workload.model)
+    if samples < config.batch_size or not matters:
         return
     with closing(open_reader(workload, replace(config, batch_size=rest))) as stream:
         step(move(next(stream), device.torch_device, non_blocking=False), rest)

@@ -57,7 +57,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         sets_epoch=hasattr(dataset, "set_epoch"),
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
         loss_reduction=loss_reduction(workload),
-        has_batch_norm=any(isinstance(module, BATCH_NORMS) for module in workload.model.modules()),
+        has_batch_norm=has_batch_norm(workload.model),
         device=str(device.torch_device),
         device_name=device.name,
         amp_modes=device.amp_modes,
@@ -74,6 +74,11 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
         obtainable_host_bytes=MemoryMeter().available() // ranks + held_bytes(),
     )
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Return whether a model normalises by statistics of the batch."""
+    return any(isinstance(module, BATCH_NORMS) for module in model.modules())
 
 
 def _epoch_samples(workload: Workload) -> int | None:

@@ -44,6 +44,10 @@ class Sign(NamedTuple):
 
 _FILES = "; allow more (ulimit -n), or have fewer batches in flight"
 _TIMEOUT = ", the timeout in its own options; allow more, or have smaller batches"
+_LONE = (
+    ": batch normalisation cannot train on a single sample, which the last batch of an epoch may be; drop that batch "
+    "(drop_last=True), or take another batch size"
+)
 _ON_DEVICE = "; let the dataset return tensors of the CPU, or load without workers"
 _NO_DEVICE_MEMORY = (
     r"NVML_SUCCESS == r INTERNAL ASSERT FAILED|(Triton Error \[CUDA\]|CUDA driver error): out of memory|"
@@ -71,6 +75,7 @@ SIGNS = (
     Sign("full device", r"CUDNN_STATUS_(NOT_SUPPORTED|INTERNAL_ERROR|NOT_INITIALIZED)", Outcome.DEVICE_OOM),
     Sign("full device", r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)|unable to find an engine", Outcome.DEVICE_OOM),
     Sign("RuntimeError", "DataLoader timed out after", Outcome.USER_ERROR, _TIMEOUT),
+    Sign("ValueError", "Expected more than 1 value per channel when training", Outcome.USER_ERROR, _LONE),
     Sign("RuntimeError", r"DataLoader worker.*(killed by signal|exited unexpectedly)", Outcome.WORKER_DIED),
     Sign("receiving", "", Outcome.WORKER_DIED),
     Sign("RuntimeError", r"Cannot re-initialize \w+ in forked subprocess", Outcome.UNPICKLABLE, _ON_DEVICE),

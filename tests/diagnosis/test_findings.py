@@ -153,6 +153,16 @@ def test_more_workers_are_not_advised_that_were_measured_and_are_no_faster(slow:
     assert "more workers" in advice_of(tried(known, 1.01 * rate, num_workers=4, batch_size=64)).advice  # another step
 
 
+def test_workers_are_not_advised_that_lost_clearly_beside_a_step_that_is_no_smaller() -> None:
+    known = evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)
+    rate = known.measurement.samples_per_second
+    lost = tried(tried(known, 0.42 * rate, num_workers=1, intra_op_threads=1), 0.55 * rate, num_workers=2, amp="bf16")
+    assert advice_of(known).advice.startswith("use loader workers")
+    assert "worker" not in advice_of(lost).advice
+    assert "use loader workers" in advice_of(tried(known, 0.42 * rate, num_workers=2, batch_size=8)).advice
+    assert "use loader workers" in advice_of(tried(lost, 0.9 * rate, num_workers=2, intra_op_threads=1)).advice
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_where_workers_failed_the_advice_says_so_and_why_and_the_way_out(workers: int) -> None:
     known = evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING)
@@ -208,6 +218,9 @@ def test_fewer_workers_are_not_advised_that_were_measured_and_are_no_faster() ->
     known = evidence(split(), restart_seconds=2.0, **HALF_RATE)
     assert "fewer workers" in advice_of(known).advice
     assert "fewer workers" not in advice_of(tried(known, BATCH / 0.060, num_workers=1)).advice
+    assert "fewer workers" in advice_of(tried(known, BATCH / 0.040, num_workers=1)).advice
+    assert "fewer workers" not in advice_of(tried(known, BATCH / 0.090, num_workers=1, amp="bf16")).advice
+    assert "fewer workers" in advice_of(tried(known, BATCH / 0.090, num_workers=4, amp="bf16")).advice
 
 
 def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_has_is_not_advised() -> None:
@@ -335,6 +348,18 @@ def test_the_code_that_takes_the_time_is_named() -> None:
     found = advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING))
     assert "70 % in data.py:7 decode" in found.evidence
     assert not any("crop" in figure for figure in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("collating", "sample", "cause"),
+    [(0.002, 1e-3, Cause.DECODING), (0.03, 5e-4, Cause.COLLATING), (0.0, 1.5e-5, Cause.COLLATING)],
+)
+def test_where_nothing_is_decoded_no_decoder_is_advised(collating: float, sample: float, cause: Cause) -> None:
+    anatomy = clean(collate_seconds=collating, sample_seconds=sample)
+    found = advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING))
+    assert found.cause is cause
+    assert ("decod" in found.what + found.advice) is (cause is Cause.DECODING)
+    assert found.advice.startswith("more workers; ")
 
 
 def test_collating_is_named_where_it_takes_time() -> None:

@@ -174,6 +174,14 @@ def test_a_timeout_of_the_loader_comes_with_the_way_out() -> None:
     assert message.endswith("after 3 seconds, the timeout in its own options; allow more, or have smaller batches")
 
 
+def test_batch_normalisation_on_a_single_sample_comes_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match="more than 1 value") as raised:
+        torch.nn.BatchNorm1d(4)(torch.zeros(1, 4))
+    outcome, message, _ = classify(raised.value)
+    assert outcome is Outcome.USER_ERROR
+    assert message.endswith("drop that batch (drop_last=True), or take another batch size")
+
+
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_cannot_be_sent_to_a_worker_is_said_with_the_way_out(method: str) -> None:

@@ -32,6 +32,22 @@ def training(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss
 
 
+def sum_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(batch).sum()
+    return loss
+
+
+class FourNumbers(Dataset[torch.Tensor]):
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(index))
+
+
 class Training:
     """A training step that remembers the batches it was given, and sleeps."""
 
@@ -150,6 +166,24 @@ def test_of_batches_that_fill_the_memory_one_is_kept(monkeypatch: pytest.MonkeyP
 def test_a_last_batch_of_one_sample_is_not_trained_on() -> None:
     opened(Squares(17), 8, step := Training())
     assert {len(batch[0]) for batch in step.batches} == {8}
+
+
+@pytest.mark.parametrize(("length", "options"), [(17, {}), (18, {}), (17, {"drop_last": True})])
+def test_a_last_batch_of_one_sample_fails_with_batch_normalisation_as_training_would(
+    length: int, options: dict[str, Any]
+) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+    workload = Workload(model, FourNumbers(length), training_step=sum_of, loader_options=options)
+    if length % 8 == 1 and not options:
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            open_step(workload, Config(batch_size=8), CpuDevice())
+    else:
+        open_step(workload, Config(batch_size=8), CpuDevice())
+
+
+def test_a_last_batch_of_one_image_is_no_trouble_for_batch_normalisation() -> None:
+    model = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 1))
+    open_step(Workload(model, FourNumbers(17), training_step=sum_of), Config(batch_size=8), CpuDevice())
 
 
 class Compiled(Training):

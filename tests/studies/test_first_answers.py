@@ -1,0 +1,69 @@
+"""The study of first answers counts whole epochs after a warm-up, and keeps one row for each job and door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+from autotune import Config
+
+STUDY = Path(__file__).resolve().parents[2] / "studies" / "first_answers"
+Study = Callable[[str], ModuleType]
+
+
+def test_whole_epochs_after_the_warm_up_are_counted(study: Study) -> None:
+    told = (("step", 50, 1.0), ("epoch", 100, 1.5), ("epoch", 200, 3.0), ("epoch", 300, 6.0), ("step", 350, 9.5))
+    lines = [f"{kind}: {done} samples until {moment} s\n" for kind, done, moment in (*told, ("epoch", 400, 13.0))]
+    assert study("study").rate_of(["a warning\n", *lines]) == pytest.approx(200 / 10.0)
+    assert study("study").rate_of(lines[:4]) is None
+
+
+def test_a_part_of_a_long_epoch_is_counted(study: Study) -> None:
+    lines = [f"step: {10 * moment} samples until {moment} s\n" for moment in range(1, 40)]
+    assert study("study").rate_of(lines) == pytest.approx(10.0)
+
+
+def test_a_row_replaces_the_older_one_of_its_job_and_door(study: Study, tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    for door, rate in (("script", 1.0), ("function", 2.0), ("script", 3.0)):
+        study("study").add(table, {"job": "jpeg", "door": door}, {"present": [rate], "answer": [rate, rate + 2.0]})
+    found = pd.read_csv(table)
+    assert list(found.columns) == list(study("study").COLUMNS)
+    assert list(zip(found.door, found.trained_present, found.trained_answer, strict=True)) == [
+        ("function", 2.0, 3.0),
+        ("script", 3.0, 4.0),
+    ]
+
+
+def test_an_answer_is_known_by_its_numbers(study: Study, tmp_path: Path) -> None:
+    Config(batch_size=64, num_workers=2, amp="bf16", intra_op_threads=1).save(tmp_path / "autotune.yaml")
+    assert study("study").settings_of(tmp_path / "autotune.yaml") == {
+        "batch_size": 64,
+        "num_workers": 2,
+        "prefetch_factor": 2,
+        "persistent_workers": False,
+        "pin_memory": False,
+        "threads": 1,
+        "amp": "bf16",
+    }
+
+
+def test_every_job_has_a_script_and_both_doors(study: Study) -> None:
+    for name, job in study("study").JOBS.items():
+        assert job.exists()
+        assert study("study").asking(name, "script", None)[3:] == ["run", str(job)]
+        assert str(job) in " ".join(study("study").asking(name, "function", "30s"))
+
+
+def test_importing_a_job_or_the_neutral_loop_does_nothing(
+    study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FIRST_ANSWERS_DATA", str(tmp_path))
+    monkeypatch.syspath_prepend(str(STUDY / "jobs"))
+    for name in ("neutral", "jpeg", "text"):
+        study(name)
+    assert not list(tmp_path.iterdir())
