@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.flags import did_you_mean
 from autotune.host import device_notes, inspect_host
 from autotune.knobs import as_baseline, fitted, parse_knob
-from autotune.limits import Budget, MemoryLimit, parse_duration, require_budget
+from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.result import Result
 from autotune.runner.local import ProcessRunner
@@ -48,7 +48,7 @@ class TuneOptions(TypedDict, total=False):
     """The options of ``tune``, which says what they mean."""
 
     device: str
-    budget: float | str
+    budget: float | str | None
     trials: int | None
     baseline: Config | Mapping[str, Any] | None
     batch_size: Integers
@@ -131,7 +131,7 @@ def tune(
     dataset: str | None = None,
     *,
     device: str = "auto",
-    budget: float | str = "3m",
+    budget: float | str | None = None,
     trials: int | None = None,
     baseline: Config | Mapping[str, Any] | None = None,
     batch_size: Integers = None,
@@ -156,8 +156,9 @@ def tune(
 
     ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"``, a ``Workload`` or a ``Script``.
     ``dataset`` is a reference, needed where the first names a model alone. ``budget`` is the wall time of the whole
-    run, in seconds or as text (``"3m"``); ``trials`` is the largest number of trials. ``baseline`` holds the settings
-    that you train with today: a ``Config`` or its fields (``threads`` for ``intra_op_threads``).
+    run, in seconds or as text (``"3m"``); without it, 2 to 10 minutes are chosen by what measurements cost. ``trials``
+    is the largest number of trials. ``baseline`` holds the settings that you train with today: a ``Config`` or its
+    fields (``threads`` for ``intra_op_threads``).
 
     Each knob takes a value, a sequence of values, or text as on the command line (``"32..512"``).
     ``global_batch_size`` fixes the samples of an optimizer step, over all ranks: smaller batches are accumulated.
@@ -194,7 +195,7 @@ def tune(
     given = as_baseline(baseline, global_batch_size, ranks)
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
-    time, seed = Budget(require_budget(parse_duration(budget))), secrets.randbits(31)
+    time, seed = Budget.of_user(budget), secrets.randbits(31)
     from autotune.search.sampler import Setup, make_sampler
 
     proposes = make_sampler(optuna_sampler, seed)

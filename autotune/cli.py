@@ -117,7 +117,7 @@ def _run_script(flags: argparse.Namespace) -> int:
     if flags.dry_run:
         return _show_script(script)
     arguments |= {"workload": script, "optuna_sampler": flags.sampler}
-    return _tune(flags, {**arguments, "budget": require_budget(parse_duration(flags.budget))})
+    return _tune(flags, {**arguments, "budget": _budget(flags)})
 
 
 def _show_script(script: Script) -> int:
@@ -311,9 +311,14 @@ def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"], arguments["optuna_sampler"] = flags.model, flags.sampler
-    arguments["budget"] = require_budget(parse_duration(flags.budget))
+    arguments["budget"] = _budget(flags)
     arguments["baseline"] = None if flags.baseline is None else parse_baseline(flags.baseline)
     return arguments
+
+
+def _budget(flags: argparse.Namespace) -> float | None:
+    """Return the budget in seconds, ``None`` where it is to be chosen; raises ``UsageError``."""
+    return None if flags.budget is None else require_budget(parse_duration(flags.budget))
 
 
 def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Progress], None] | None:

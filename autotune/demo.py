@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NUM_CLASSES = 10
 IMAGES_PER_CLASS = 20
 """Stored images; the dataset goes through them many times and augments each time anew."""
-LENGTH = 4096
+LENGTH = 65_536
 """Samples in an epoch."""
 STORED_SIZE = 128
 """Height and width of a stored image in pixels."""

@@ -36,8 +36,8 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--device": ("DEVICE", "auto", "auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"),
     "--budget": (
         "TIME",
-        "3m",
-        "time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least for tuning (default: %(default)s)",
+        None,
+        "time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least (default: 2m to 10m for tuning, 1m for check)",
     ),
     "--trials": ("N", None, "most trials to run, such as 20"),
     "--sampler": (

@@ -21,6 +21,8 @@ LEAST_BUDGET = 30.0
 """Seconds in which a baseline and one alternative can be measured and compared, with imports and build."""
 GRACE, SHARE_GRACE = 10.0, 5.0
 """Seconds after the end of the budget, and of the search's share of it, for a running measurement to end."""
+USUAL_BUDGET = 180.0
+"""Seconds of a budget until it is chosen."""
 USUAL_BUDGETS = (30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 """Seconds of the budgets that are proposed."""
 _SIZE = re.compile(rf"({_NUMBER})\s*([KMGT]i?)?B?", re.IGNORECASE)
@@ -68,9 +70,10 @@ def require_budget(seconds: float) -> float:
     return seconds
 
 
-def longer_budget(seconds: float) -> str:
-    """Return, as people write it, a usual budget that is half as long again at least."""
-    return format_duration(next((usual for usual in USUAL_BUDGETS if usual >= 1.5 * seconds), 2 * seconds))
+def longer_budget(seconds: float, least: float = 0.0) -> str:
+    """Return, as people write it, a usual budget that is half as long again, and so many seconds at least."""
+    wanted = max(1.5 * seconds, least)
+    return format_duration(next((usual for usual in USUAL_BUDGETS if usual >= wanted), 2 * seconds))
 
 
 @dataclass(slots=True)
@@ -81,10 +84,21 @@ class Budget:
     """Seconds of the whole budget."""
     now: Callable[[], float] = time.monotonic
     """The clock; injected by tests and simulated machines."""
+    is_given: bool = True
+    """Whether the user gave it; else it is chosen once the baseline was measured."""
     start: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.start = self.now()
+
+    @classmethod
+    def of_user(cls, given: float | str | None) -> Self:
+        """Return the budget that a user gave, or one to be chosen. Raises ``UsageError``."""
+        return cls(USUAL_BUDGET, is_given=False) if given is None else cls(require_budget(parse_duration(given)))
+
+    def choose(self, seconds: float) -> None:
+        """Take so many seconds for the whole budget."""
+        self.seconds, self.is_given = seconds, True
 
     @property
     def spent(self) -> float:

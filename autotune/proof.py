@@ -270,6 +270,17 @@ class Confirmation:
             has_failed=self.finalists[index].has_failed,
         )
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether even ``MAX_ROUNDS`` rounds like these would not prove the gain of the answer."""
+        index = self.answer
+        if index is None or self.rounds_of(index) < LEAST_ROUNDS or self.speedup(index) < CLAIM:
+            return False
+        rates, others = self._pairs(index)
+        times = -(-MAX_ROUNDS // len(rates))
+        alpha = alpha_of(self.finalists[index].number)
+        return not shows_gain(sequential_interval(rates * times, others * times, alpha, MAX_ROUNDS))
+
     def is_proven(self, index: int) -> bool:
         """Return whether a finalist's interval shows a gain, and it is at least 2 %."""
         return shows_gain(self.interval(index)) and self.speedup(index) >= CLAIM

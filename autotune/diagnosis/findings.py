@@ -97,7 +97,7 @@ class Cause(StrEnum):
     CPUS = (
         "cpus",
         "{state}: loader workers and the training step compete for the CPUs",
-        "{ways}; do less for each sample",
+        "{ways}do less for each sample",
     )
     QUOTA = (
         "quota",
@@ -275,6 +275,15 @@ class Evidence:
         return bool(rates) and max(rates) < FAR_SLOWER * self.measurement.samples_per_second
 
     @property
+    def fewer_threads(self) -> str:
+        """The advice to train in fewer threads; empty where there is one, or trials in fewer threads were no faster."""
+        threads = self._step(self.config).threads or 0
+        fewer = [trial for trial in self.trials if (self._step(trial.config).threads or 0) < threads]
+        rates = [trial.rate for trial in fewer if trial.rate is not None]
+        was_slower = bool(rates) and max(rates) <= FASTER * self.measurement.samples_per_second
+        return "" if threads <= 1 or was_slower else "fewer threads for training (--threads)"
+
+    @property
     def should_keep_workers(self) -> bool:
         """Whether workers start anew for each epoch, and it is not known that keeping them gains next to nothing."""
         config, gain = self.config, self.measurement.persistence_gain
@@ -302,6 +311,11 @@ def limit(cause: Cause, *figures: str, **words: str) -> Finding:
     """Return a cause that limits the rate, with its figures and the words that its texts leave open."""
     what, advice = cause.what.format(**words), cause.advice.format(**words)
     return Finding(cause=cause, is_limit=True, what=what, evidence=figures, advice=advice)
+
+
+def before_all(way: str) -> str:
+    """Return a way with the sign that another follows; nothing for an empty text."""
+    return way and f"{way}; "
 
 
 def loader_figures(evidence: Evidence) -> tuple[str, ...]:

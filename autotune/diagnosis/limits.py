@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autotune.config import Config
-from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, limit, ms, percent
+from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, before_all, limit, ms, percent
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
 from autotune.records import Measurement, to_divide
@@ -171,7 +171,7 @@ def _slowed_step(evidence: Evidence, computing: float, alone: float) -> Finding:
         f"{ms(computing)} with the data loader, {ms(alone)} alone",
         f"{conditions.own_cpus:.1f} of {conditions.cpus} CPUs in use",
         state="the step is slower beside the data loader than alone",
-        ways=_either(_fewer_workers(evidence), "fewer threads for training (--threads)"),
+        ways=before_all(_either(_fewer_workers(evidence), evidence.fewer_threads)),
     )
 
 
@@ -200,7 +200,7 @@ def _fewer_workers(evidence: Evidence) -> str:
 
 def _either(*ways: str) -> str:
     """Return the ways without empty texts: ``a, b, or c``."""
-    *others, last = filter(None, ways)
+    *others, last = [*filter(None, ways)] or [""]
     return f"{', '.join(others)}, or {last}" if others else last
 
 

@@ -10,6 +10,7 @@ from autotune.diagnosis.findings import (
     Cause,
     Evidence,
     Finding,
+    before_all,
     code_figures,
     limit,
     loader_figures,
@@ -63,7 +64,7 @@ def late_loader(evidence: Evidence) -> Finding:
             *loader_figures(evidence),
             *code_figures(evidence),
             state="every CPU is busy",
-            ways="fewer threads for training (--threads)",
+            ways=before_all(evidence.fewer_threads),
         )
     return _slow_dataset(evidence)
 

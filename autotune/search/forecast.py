@@ -18,6 +18,7 @@ from autotune.search.feasibility import exceeds, refusals_of
 from autotune.search.gp import Posterior, expected_gain, posterior
 from autotune.search.observations import GAIN, Observations
 from autotune.search.option_looks import usable_step
+from autotune.search.plan import bursts
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import Space
 
@@ -57,6 +58,12 @@ class Forecast:
     """The configuration measured last, whose process may still live."""
     refusals: tuple[str | None, ...]
     """Why not to try one: it would not fit, or a similar one has failed."""
+    cut_shares: NDArray[np.float64] | float = 0.0
+    """Chance that the end of an epoch cuts its window, which a whole epoch then follows."""
+    cpus: float = math.inf
+    """CPUs that workers share with the threads of a step; infinite on an accelerator."""
+    own_threads: int = 1
+    """torch's own number of threads inside an operator."""
     doubts: tuple[str, ...] = ()
     """The reasons for leaving out loader workers."""
     promised: Posterior | None = None
@@ -66,14 +73,37 @@ class Forecast:
         """Return the configuration whose measurement is likely to win most, or ``None`` when none could win."""
         if not self.is_open.any():
             return None
+        if twin := self._uncrowded_twin():
+            return twin
         sure = self.is_open & ~self.is_doubtful
         pool = sure if self._upside(sure) >= GAIN else self.is_open
         means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
-        gains = np.where(pool, expected_gain(means, self._expected.errors, self.best_log), -1.0)
+        gains = expected_gain(means, self._expected.errors, self.best_log)
+        gains = np.where(pool, gains / (1 + self.cut_shares), -1.0)
         near = [self.configs[index] for index in np.flatnonzero(pool & (gains >= NEARLY * gains.max()))]
         step, options = self.last.step_key, self.configs[int(gains.argmax())].options
         equal = [config for config in near if config.options == options]  # no others take a look to be told from them
         return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
+
+    def _uncrowded_twin(self) -> Config | None:
+        """Return the best with as many threads as its workers leave CPUs; ``None`` where it has, or that cannot win.
+
+        Where both are too many they hinder each other, by how much is not known before.
+        """
+        best = self.best.config
+        free = max(1.0, self.cpus - best.num_workers)
+        if not best.num_workers or self._threads(best) <= free:
+            return None
+        alike = [each for each in self.configs if replace(each, intra_op_threads=best.intra_op_threads) == best]
+        twins = [each for each in alike if self._threads(each) <= free]
+        if not twins:
+            return None
+        twin = self.position[max(twins, key=self._threads)]
+        hope = self._expected.means[twin] + BOUND_ERRORS * self._expected.errors[twin]
+        return self.configs[twin] if self.is_open[twin] and hope > self.best_log else None
+
+    def _threads(self, config: Config) -> int:
+        return config.intra_op_threads or self.own_threads
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -187,6 +217,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
     refusals = tuple(refusals_of(configs, prediction.refusals, observations))
     may_run = np.array([refusal is None for refusal in refusals])
+    epoch = (measured.epoch_samples if (measured := observations.trials[0].measurement) else None) or math.inf
     return Forecast(
         configs=configs,
         position=position,
@@ -198,6 +229,9 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
         doubts=doubts,
         base=space.base,
+        cut_shares=np.minimum(1.0, [bursts(config) / epoch for config in configs]),
+        cpus=observations.cpus if observations.on_cpu else math.inf,
+        own_threads=own_threads,
         best=counted[fastest],
         best_log=best_log,
         last=observations.trials[-1].config,

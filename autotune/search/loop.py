@@ -15,16 +15,15 @@ from autotune.messages import Messages, Progress
 from autotune.records import Outcome, Part, Request, Runner, Trial
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.search.observations import GAIN
-from autotune.search.probe_plan import LOOK_SECONDS, NUMERICS_SECONDS, next_probe, untried_precision
+from autotune.search.plan import LOOK_SECONDS, Plan
+from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
 from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
 from autotune.search.study import TuningStudy
 from autotune.stats import LEAST_ROUNDS
 
-CONFIRM_MEASUREMENTS = 24
-"""Measurements of confirmation for which time is set aside where there is enough of it: twelve rounds of two."""
-CONFIRM_SHARE = 0.4
-"""Most of the budget that is set aside for confirmation, as a share; it may also take the search's rest."""
-PROOF_SHARE = 0.6
+CONFIRM_SHARE, CONFIRM_ROUNDS = 0.4, 12
+"""Share of the budget that is set aside for the proof where there is enough of it, and the most rounds."""
+PROOF_SHARE = 0.7
 """Share of the budget that is set aside at most for three rounds, below which nothing is proven."""
 PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
@@ -32,8 +31,6 @@ OPTIONS_SHARE = 0.15
 """The addition to it where further options of the step may be used."""
 FIRST_TRIALS = 3
 """Trials, the baseline included, before which the time of a proof is kept free only for a gain."""
-PAIR = 2
-"""Measurements of a round of confirmation at least: the baseline and one finalist."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
 MAX_DOUBTS = 4
@@ -41,8 +38,6 @@ MAX_DOUBTS = 4
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
 """Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
 baseline took as long."""
-LEAST_OPENING = 3.0
-"""Seconds that a fresh process takes before it measures, at least."""
 HANG_FACTOR, LEAST_HANG = 10.0, 30.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least."""
 POLL, LOST_POLL = 1.0, 5.0
@@ -82,6 +77,7 @@ class Search:
         it takes more memory than training may.
         """
         self._measure_baseline()
+        self._fit_budget()
         while True:
             self._refresh()
             if self._looks_again():
@@ -104,6 +100,15 @@ class Search:
             if not self._waits_for_others(None):
                 self._run_trial()
             self._refresh()
+
+    def _fit_budget(self) -> None:
+        """Choose the budget where the user gave none, or say what a short one is enough for."""
+        budget, plan = self.budget, self.plan
+        if not budget.is_given:
+            budget.choose(plan.budget(budget.spent))
+            self.messages.say(plan.chosen(budget.seconds))
+        elif shortage := plan.shortage(budget.seconds, budget.left, budget.spent):
+            self.messages.say(shortage)
 
     def _refresh(self) -> None:
         """Take in the trials of others; one of them may have measured the baseline."""
@@ -148,7 +153,7 @@ class Search:
         else:
             wanted = lost or (not self._done_looking and (self.untried_precision or options))
             is_over = not (stop.ending is Ending.COMPLETE and wanted and self.has_time)
-        if is_over or self.budget.left < LOOK_SECONDS + PAIR * self.fresh_cost:
+        if is_over or self.budget.left < LOOK_SECONDS + self.plan.base_round:
             return False
         planned = next_probe(self.study.observations, self.study.setup.space)
         if planned is None and lost:
@@ -252,6 +257,20 @@ class Search:
         return self.max_trials is not None and len(begun) >= self.max_trials
 
     @property
+    def plan(self) -> Plan:
+        """The seconds that measurements take here, by the baseline's."""
+        base = self.study.trials[0]
+        assert base.measurement is not None
+        return Plan(
+            opening=self.opening or 0.0,
+            window=self.longest_window,
+            epoch_samples=base.measurement.epoch_samples,
+            base=base.config,
+            base_rate=base.measurement.samples_per_second,
+            base_seconds=base.attempt.seconds,
+        )
+
+    @property
     def longest_window(self) -> float:
         """Seconds that a window may last, by the budget."""
         return min(LARGEST_CAP, max(LEAST_CAP, self.budget.seconds / 60))
@@ -263,36 +282,44 @@ class Search:
 
     @property
     def confirmation_seconds(self) -> float:
-        """Seconds set aside for confirmation: one round at first, then its usual time, three rounds for a gain."""
-        trials, rates = self.study.trials, [trial.rate or 0.0 for trial in self.study.trials]
-        fastest = max(range(len(trials)), key=rates.__getitem__)
-        is_gain = rates[fastest] >= (1 + GAIN) * rates[0]
-        if not is_gain and len(trials) <= FIRST_TRIALS:
-            return PAIR * self.fresh_cost
-        rounds = LEAST_ROUNDS * (self.fresh_cost + max(self.fresh_cost, trials[fastest].attempt.seconds))
+        """Seconds set aside for the proof: one round at first, then its usual time, three rounds for a gain."""
+        is_gain = self._fastest is not self.study.trials[0]
+        if not is_gain and len(self.study.trials) <= FIRST_TRIALS:
+            return self.plan.base_round
         if self.is_confirmed:
-            return rounds
-        usual = min(CONFIRM_SHARE * self.budget.seconds, CONFIRM_MEASUREMENTS * self.fresh_cost)
-        return max(usual, min(rounds, PROOF_SHARE * self.budget.seconds) if is_gain else PAIR * self.fresh_cost)
+            return self.proof_seconds
+        usual = min(CONFIRM_SHARE * self.budget.seconds, CONFIRM_ROUNDS * self.plan.base_round)
+        return max(usual, min(self.proof_seconds, PROOF_SHARE * self.budget.seconds) if is_gain else 0.0)
+
+    @property
+    def proof_seconds(self) -> float:
+        """Seconds of three rounds of the fastest trial so far."""
+        return LEAST_ROUNDS * self.round_seconds(self._fastest)
+
+    def round_seconds(self, trial: Trial) -> float:
+        """Return the seconds of a round of a trial: as measured, or as planned."""
+        took = [each.attempt.seconds for each in self.study.history if each.kind == "confirm" and each.measurement]
+        planned = self.plan.round(trial.config, trial.rate or self.plan.base_rate)
+        return planned if not took else max(2 * median(took), planned)
+
+    @property
+    def _fastest(self) -> Trial:
+        """The fastest trial where it gains more than measurements can tell apart, else the baseline."""
+        trials = self.study.trials
+        fastest = max(trials, key=lambda trial: trial.rate or 0.0)
+        return fastest if (fastest.rate or 0.0) >= (1 + GAIN) * (trials[0].rate or 0.0) else trials[0]
 
     @property
     def trial_cost(self) -> float:
-        """Seconds of a usual trial; a hung trial says nothing about the next."""
-        trials = self.study.trials
+        """Seconds of the next trial: a usual one, and what whole bursts and epochs add; a hung one tells nothing."""
+        trials, following = self.study.trials, self.study.following
         took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
-        return median(took or [trials[0].attempt.seconds])
+        usual = median(took or [trials[0].attempt.seconds])
+        return usual + (self.plan.excess(following, self.study.forecast.rate_of(following)) if following else 0.0)
 
     @property
     def _time_limit(self) -> float:
         return max(0.0, self.left) + SHARE_GRACE
-
-    @property
-    def fresh_cost(self) -> float:
-        """The seconds that a measurement in a fresh process takes, about."""
-        took = [trial.attempt.seconds for trial in self.study.history if trial.kind == "confirm" and trial.measurement]
-        if took:
-            return median(took)
-        return self.study.trials[0].attempt.seconds + max(LEAST_OPENING, self.opening or 0.0)
 
     def report(self, moment: Progress) -> None:
         """Show the running or finished measurement, with the standing of the run."""

@@ -21,9 +21,8 @@ from autotune.search.predict import loader_model
 from autotune.search.space import Space
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
-LOOK_SECONDS, NUMERICS_SECONDS = 1.5, 4.0
-"""Seconds of a probe: of the loader or the step, which says itself when it is warm; of the losses, which takes four
-runs of up to twenty steps."""
+NUMERICS_SECONDS = 4.0
+"""Seconds of a probe of the losses, which takes four runs of up to twenty steps."""
 MAX_RUNGS = 6
 """Most batch sizes that are probed for one precision."""
 AGREEMENT = 0.05
@@ -67,21 +66,20 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
         if observations.distrust(config.amp):
             return  # the only one that may be used
         yield "compute", None if _looks_of_group(observations, config) else _next_on_ladder(observations, space, config)
-    rates = [
-        max((look.samples_per_second for look in _looks_of_group(observations, group).values()), default=0.0)
-        for group in groups
-    ]
+    looks = [_looks_of_group(observations, group).get(group.batch_size) for group in groups]
+    rates = [look.samples_per_second if look else 0.0 for look in looks]
     for rate, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
         if rate >= RIVAL * max(rates):  # a slower one borrows the curve of the faster
             yield "compute", _next_on_ladder(observations, space, config)
-    yield "loader", _second_trace(observations, space, start)
-    for config in _other_groups(observations, space, start):
-        if observations.is_unchecked(config.amp):
-            yield "numerics", space.with_batch_size(config, start.batch_size)
-        is_other = config.amp != start.amp
-        found = _next_on_ladder(observations, space, config) if is_other else _unseen(observations, config)
-        yield "compute", None if observations.distrust(config.amp) else found
     yield "compute", _beside_the_fastest(observations, space)
+    yield "loader", _second_trace(observations, space, start)
+    yield "compute", _other_threads(observations, space)
+    for amp in space.allowed["amp"]:
+        config = replace(start, amp=amp)
+        if amp not in {group.amp for group in groups} and observations.looks:
+            if observations.is_unchecked(amp):
+                yield "numerics", config
+            yield "compute", None if observations.distrust(amp) else _next_on_ladder(observations, space, config)
     yield from option_looks(observations, space)
 
 
@@ -197,8 +195,7 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
         peaks, limit = _memory(observations, looks)
         rung = next_rung(peaks, list(failed), space.allowed["batch_size"], config.batch_size, limit)
         return None if rung is None else space.with_batch_size(config, rung)
-    smallest = min(space.allowed["batch_size"])
-    return space.with_batch_size(config, smallest) if len(looks) == 2 and smallest < min(looks) else None
+    return None
 
 
 def _memory(observations: Observations, looks: Mapping[int, ComputeProbe]) -> tuple[dict[int, int], float]:
@@ -223,21 +220,27 @@ def _second_trace(observations: Observations, space: Space, start: Config) -> Co
     return next(filter(None, configs), None)
 
 
-def _other_groups(observations: Observations, space: Space, start: Config) -> list[Config]:
-    """Return where to probe other precisions and threads: at the best batch size so far, and at the best of both."""
+def _other_threads(observations: Observations, space: Space) -> Config | None:
+    """Return the fastest step with the next number of threads, fewer first, while these are nearly as fast."""
     looks = observations.looks_within(space)
-    own = [(config, look) for config, look in looks if _is_of_group(observations, config, start)]
-    if not own:
-        return []
-    best = _fastest(own).batch_size
-    amps = [amp for amp in space.allowed["amp"] if amp != start.amp]
-    threads = [each for each in space.allowed["threads"] if observations.on_cpu and each != start.intra_op_threads]
-    configs = [replace(start, amp=amp) for amp in amps]
-    configs += [replace(space.with_batch_size(start, best), intra_op_threads=count) for count in threads]
-    if threads and amps:
-        beside = [(c, look) for c, look in looks if c.amp == start.amp and c.batch_size == best]
-        configs.append(replace(_fastest(looks), intra_op_threads=_fastest(beside).intra_op_threads))
-    return configs
+    if not looks or not observations.on_cpu:
+        return None
+    first = observations.threads(looks[0][0])
+    fastest, best = max(
+        ((config, look.samples_per_second) for config, look in looks if observations.threads(config) == first),
+        key=lambda pair: pair[1],
+    )
+    others = [replace(fastest, intra_op_threads=count) for count in space.allowed["threads"]]
+    others.sort(key=observations.threads)
+    fewer = [each for each in reversed(others) if observations.threads(each) < first]
+    for way in (fewer, [each for each in others if observations.threads(each) > first]):
+        for config in way:
+            probe = observations.step_probe(config)
+            if probe is None:
+                return config
+            if probe.attempt.compute is None or probe.attempt.compute.samples_per_second < RIVAL * best:
+                break
+    return None
 
 
 def _beside_the_fastest(observations: Observations, space: Space) -> Config | None:
@@ -251,7 +254,11 @@ def _beside_the_fastest(observations: Observations, space: Space) -> Config | No
         return None
     (peaks, limit), allowed = _memory(observations, looks), space.allowed["batch_size"]
     here = allowed.index(fastest.batch_size)
-    near = [batch for batch in allowed[max(0, here - 1) : here + 2] if MemoryModel(peaks).at(batch) <= limit]
+    near = [
+        batch
+        for batch in allowed[max(0, here - 1) : here + 2]
+        if batch >= space.base.batch_size and MemoryModel(peaks).at(batch) <= limit
+    ]
     return next(filter(None, (_unseen(observations, space.with_batch_size(fastest, b)) for b in near)), None)
 
 

@@ -136,7 +136,7 @@ class TuningStudy:
         tells what is next then. Raises ``ValueError`` when none is left that could win, or the sampler has none.
         """
         kind: Kind = "search" if self.trials else "baseline"
-        if kind == "search" and self._next is None:
+        if kind == "search" and self.following is None:
             raise ValueError("no configuration is left that could win")
         for _ in range(MOST_REPEATS):
             config, number = self._storage.do(self._begin)
@@ -284,7 +284,7 @@ class TuningStudy:
         )
 
     @property
-    def _next(self) -> Config | None:
+    def following(self) -> Config | None:
         """The next point to measure: the baseline, then the point that is likely to win most."""
         return self._predictive.proposal(self._seen)
 
@@ -298,7 +298,7 @@ class TuningStudy:
     def candidate(self) -> Config | None:
         """The next configuration, where no trial came near the baseline; ``None`` otherwise, or where none is left."""
         near = CLEARLY_SLOWER * (self.trials[0].rate or 0.0)
-        return None if any((trial.rate or 0.0) >= near for trial in self._rivals) else self._next
+        return None if any((trial.rate or 0.0) >= near for trial in self._rivals) else self.following
 
     @property
     def has_alternative(self) -> bool:

@@ -19,7 +19,7 @@ from autotune.records import Attempt, Measurement, Request, Runner, Trial
 from autotune.result import Result
 from autotune.search.conclude import Course, conclude
 from autotune.search.feasibility import Fitting, exceeds
-from autotune.search.loop import PAIR, Search
+from autotune.search.loop import Search
 from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
 from autotune.search.sampler import Setup
@@ -35,6 +35,8 @@ INTERRUPTED_SECONDS = 15.0
 """Seconds for confirmation after the user has stopped the search."""
 LITTLE = 0.1
 """Share of the budget that is as good as nothing."""
+PAIR = 2
+"""Measurements of a round at least: the baseline and one finalist."""
 LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
 
@@ -91,7 +93,7 @@ class Tuner:
             seconds=self.budget.spent,
             highest_limit=study.forecast.highest_limit,
             remaining=study.forecast.remaining if is_complete else None,
-            wanted=self._wanted(stop),
+            wanted=self._wanted(stop, confirmation),
             probes=study.probes,
             tried=tuple(each for each in tried if each.seconds or not self._is_interrupted),
             left_out=[*filter(None, distrusted), *study.forecast.doubts, *_refused(study)],
@@ -149,8 +151,9 @@ class Tuner:
         """Return the confirmation; ``None`` without complete rounds."""
         search, study = self._search, self._search.study
         end = self.budget.spent + INTERRUPTED_SECONDS if self._is_interrupted else self.budget.seconds
-        pace = Pace(self.budget, end, search.fresh_cost, may_halve=not self._is_interrupted)
-        most, baselines = finalists_for(pace.left / search.fresh_cost)
+        measurement = search.round_seconds(search.study.trials[0]) / PAIR
+        pace = Pace(self.budget, end, measurement, may_halve=not self._is_interrupted)
+        most, baselines = finalists_for(pace.left / measurement)
         finalists, entering = self._finalists(most)
         if not finalists:
             return None
@@ -210,12 +213,12 @@ class Tuner:
         left = self.budget.left
         if stop.ending is not Ending.BUDGET or left < min(self._search.trial_cost, LITTLE * self.budget.seconds):
             return stop.text
-        rest, longer = format_duration(left), longer_budget(self.budget.seconds)
+        rest, longer = format_duration(left), self._longer_budget
         return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
-    def _wanted(self, stop: Stop) -> str:
+    def _wanted(self, stop: Stop, confirmation: Confirmation | None) -> str:
         """Return the remedy for an undecided run."""
-        search, longer = self._search, longer_budget(self.budget.seconds)
+        search, longer = self._search, self._longer_budget
         if amp := search.untried_precision:
             return f"time to try {amp} (--budget {longer})"
         rounds = {trial.round for trial in self.confirmations}
@@ -225,7 +228,14 @@ class Tuner:
             return f"more than {search.max_trials} trials (--trials)"
         if len(rounds) >= MAX_ROUNDS:
             return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
+        if confirmation is not None and confirmation.is_hopeless:
+            return "rounds that differ less: the gain is smaller than their differences"
         return f"more time (--budget {longer})"
+
+    @property
+    def _longer_budget(self) -> str:
+        """A budget that is half as long again at least, and enough for a usual search and its proof."""
+        return longer_budget(self.budget.seconds, self._search.plan.budget(self._search.opening or 0.0))
 
 
 def _refused(study: TuningStudy) -> Iterator[str]:

@@ -223,6 +223,19 @@ def test_fewer_workers_are_not_advised_that_were_measured_and_are_no_faster() ->
     assert "fewer workers" in advice_of(tried(known, BATCH / 0.090, num_workers=4, amp="bf16")).advice
 
 
+def test_fewer_threads_are_not_advised_where_one_is_left_or_trials_with_fewer_were_no_faster() -> None:
+    known = evidence(WAITS, conditions={"own_cpus": 3.9}, **COMPUTING)
+    own = known.measurement.samples_per_second
+    assert "fewer threads" in advice_of(known).advice
+    assert "fewer threads" in advice_of(tried(known, 1.5 * own, intra_op_threads=1)).advice
+    for other in (
+        tried(known, 0.9 * own, intra_op_threads=1),
+        replace(known, config=replace(known.config, intra_op_threads=1)),
+    ):
+        assert advice_of(other).cause is Cause.CPUS
+        assert advice_of(other).advice == "do less for each sample"
+
+
 def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_has_is_not_advised() -> None:
     of_bf16 = advice_of(evidence(split(), config=replace(LOADED, amp="bf16")))
     assert "no data loader could make training with batches of 32 in bf16 much faster" in of_bf16.what

@@ -47,7 +47,7 @@ def test_the_loop_takes_every_sample_in_the_configurations_batches(
         return functional.mse_loss(output.float(), batch[1])
 
     given = {"dataset": Squares(50), "model": model, "optimizer": optimizer, "device": "cpu"}
-    runpy.run_path(str(LOOP), init_globals=given | {"training_step": training_step})
+    runpy.run_path(str(LOOP), init_globals=given | {"epochs": 1, "training_step": training_step})
     assert sizes == [4] * 12 + [2]
     assert optimizer.made == 5  # four of three batches, and what is left
     assert dtypes == {torch.bfloat16}

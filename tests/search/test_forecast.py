@@ -320,3 +320,23 @@ def test_among_equals_the_cheapest_is_proposed(cheap: Config, dear: Config, is_f
     configs = [cheap, dear] if is_first else [dear, cheap]
     assert cost(cheap, examples.BASELINE) < cost(dear, examples.BASELINE)
     assert forecast_with(configs, [120.0, 120.0]).proposal() == cheap
+
+
+def test_where_workers_and_threads_are_too_many_for_the_cpus_fewer_threads_come_next() -> None:
+    facts = examples.facts(epoch_samples=None, intra_op_threads=4)
+    space = space_of(facts, 4, batch_size="32", num_workers="0,2", prefetch_factor="2", amp="off", threads="1,2,4")
+    machine = SimulatedMachine(cost=four_shared_cores)
+    crowded = replace(space.base, num_workers=2, prefetch_factor=2, persistent_workers=True)
+    observed = replace(known(machine, space=space), facts=facts, host=host(4))
+    observed = with_trial(observed, crowded, Outcome.OK, samples_per_second=machine.rate(crowded))
+    proposed = replace(crowded, intra_op_threads=2)
+    assert forecast_of(observed, space).proposal() == proposed
+    on_gpu = replace(observed, facts=gpu_facts(epoch_samples=None))
+    assert forecast_of(on_gpu, space).proposal() != proposed
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_window_that_an_epoch_cuts_has_to_promise_more(share: float) -> None:
+    configs = [Config(batch_size=512), Config(batch_size=64)]
+    forecast = replace(forecast_with(configs, [115.0, 110.0]), cut_shares=np.array([share, 0.0]))
+    assert forecast.proposal() == configs[0 if share == 0.0 else 1]

@@ -43,10 +43,11 @@ class Run:
         budget: float = 600.0,
         storage: Path | None = None,
         max_trials: int | None = None,
+        clock: Budget | None = None,
         **bounds: Any,
     ) -> None:
         self.machine, self.told = machine, list[Progress]()
-        self.space, self.clock = few_of(facts, **bounds), Budget(budget, machine.now)
+        self.space, self.clock = few_of(facts, **bounds), clock or Budget(budget, machine.now)
         with closing(StudyStorage(storage)) as kept:
             self.study: TuningStudy = open_study(Setup(space=self.space, facts=facts, host=host()), storage=kept)
             messages = Messages(self.clock, self.told.append)
@@ -92,7 +93,7 @@ def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
 
     run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
     assert run.reason == "the budget is spent"
-    three_rounds = min(PROOF_SHARE * budget, 3 * 2 * run.search.fresh_cost)
+    three_rounds = min(PROOF_SHARE * budget, run.search.proof_seconds)
     assert three_rounds > CONFIRM_SHARE * budget
     assert run.clock.left >= three_rounds - run.search.trial_cost - 1e-9
     assert run.clock.spent > (1 - PROOF_SHARE) * budget - run.search.trial_cost
@@ -101,7 +102,7 @@ def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
 def test_one_round_is_set_aside_while_no_trial_beats_the_baseline() -> None:
     same = Run(SimulatedMachine(cost=lambda config: StepCost(compute=1e-3 * config.batch_size)), max_trials=4)
     assert len(same.study.trials) > 1
-    assert same.search.confirmation_seconds == 2 * same.search.fresh_cost
+    assert same.search.confirmation_seconds == same.search.plan.base_round
 
 
 class Slow(SimulatedMachine):

@@ -288,7 +288,8 @@ def test_a_precision_that_there_was_no_time_to_look_at_leaves_it_undecided_and_i
         result = tuned(machine, facts, budget=60.0)
         if not any(config.amp == "bf16" for config, _ in machine.looks + machine.calls):
             untried += 1
-            assert (result.verdict, result.missing[0]) == (Verdict.UNDECIDED, "time to try bf16 (--budget 2m)")
+            assert result.verdict is Verdict.UNDECIDED
+            assert result.missing[0].startswith("time to try bf16 (--budget ")
             assert result.most_gain is None
     assert 0 < untried < 5
 
@@ -330,7 +331,7 @@ ROUNDS = "more than 16 rounds (with --storage FILE the rounds of several runs ad
     ("options", "wanted"),
     [
         ({"trials": 2}, "more than 2 trials (--trials)"),
-        ({"budget": 60.0}, "more time (--budget 2m)"),
+        ({"budget": 60.0}, "rounds that differ less: the gain is smaller than their differences"),
         ({"budget": 3600.0}, ROUNDS),
     ],
 )
@@ -339,7 +340,7 @@ def test_what_would_decide_it_is_what_ended_it(options: dict[str, Any], wanted: 
     results = [tuned(machine, **FEW_WORKERS, **options) for machine in machines]
     missing = {result.missing[0] for result in results if result.verdict is Verdict.UNDECIDED}
     assert wanted in missing
-    assert missing <= {wanted, ROUNDS}
+    assert missing <= {wanted, ROUNDS, "more time (--budget 2m)"}
 
 
 def test_a_study_that_goes_on_counts_its_earlier_rounds(journal: Path) -> None:

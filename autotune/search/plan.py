@@ -1,0 +1,104 @@
+"""The plan of a run: the seconds that its measurements take, and the budget that they ask for.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.config import Config
+from autotune.limits import USUAL_BUDGETS, format_duration
+from autotune.stats import LEAST_ROUNDS
+
+LEAST_OPENING = 3.0
+"""Seconds that a fresh process takes before it measures, at least."""
+BURSTS, LONGEST = 5, 4
+"""Bursts of batches in a window at least, and the windows that an epoch may last to be measured whole where its end
+cuts one."""
+LOOKS, LOOK_SECONDS, SESSIONS = 8, 1.5, 2
+"""Looks of a usual search, the seconds of each, and the processes that they open."""
+TRIALS, ROUNDS, FEW_TRIALS = 8, 8, 3
+"""Trials of a usual search and rounds of a usual proof, and the trials of a short search."""
+SHORTEST, MOST = 120.0, 600.0
+"""Seconds of the shortest and the longest budget that is chosen."""
+
+
+def bursts(config: Config) -> int:
+    """Return the samples of the shortest window: batches come in bursts of the workers' number."""
+    return BURSTS * max(1, config.num_workers) * config.samples_per_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The seconds that the measurements of a run take."""
+
+    opening: float
+    """Seconds until a fresh process measures."""
+    window: float
+    """Seconds of the longest window."""
+    epoch_samples: int | None
+    """Samples of an epoch; ``None`` where it has no known end."""
+    base: Config
+    """The baseline."""
+    base_rate: float
+    """Its samples per second."""
+    base_seconds: float
+    """Seconds of its measurement in an open process."""
+
+    def trial(self, config: Config, rate: float) -> float:
+        """Return the seconds of a trial of a configuration with so many samples per second, about."""
+        return self.base_seconds + self.excess(config, rate)
+
+    def excess(self, config: Config, rate: float) -> float:
+        """Return the seconds by which whole bursts and epochs make its window longer than usual.
+
+        A window begins anywhere in an epoch. The end of a short epoch cuts it, and a whole epoch follows.
+        """
+        least, again = bursts(config) / rate, 0.0
+        if self.epoch_samples and (epoch := self.epoch_samples / rate) <= LONGEST * self.window:
+            again = min(1.0, max(self.window, least) / epoch) * 1.5 * epoch
+        return max(0.0, least - self.window) + again
+
+    def round(self, config: Config, rate: float) -> float:
+        """Return the seconds of a round of the baseline and one finalist, each in a fresh process."""
+        return 2 * max(LEAST_OPENING, self.opening) + self.base_seconds + self.trial(config, rate)
+
+    @property
+    def base_round(self) -> float:
+        """Seconds of a round of a finalist that takes as long as the baseline."""
+        return self.round(self.base, self.base_rate)
+
+    @property
+    def looks(self) -> float:
+        """Seconds of the looks of a usual search."""
+        return LOOKS * LOOK_SECONDS + SESSIONS * self.opening
+
+    def budget(self, spent: float) -> float:
+        """Return the budget of a usual search and proof after so many seconds: a usual one, from 2 to 10 minutes."""
+        wanted = spent + self.looks + TRIALS * self.base_seconds + ROUNDS * self.base_round
+        return next((usual for usual in USUAL_BUDGETS if max(SHORTEST, wanted) <= usual < MOST), MOST)
+
+    def rounds(self, left: float) -> int:
+        """Return the rounds of one candidate for which there is time after the looks and a few trials."""
+        return max(0, int((left - self.looks - FEW_TRIALS * self.base_seconds) / self.base_round))
+
+    def chosen(self, budget: float) -> str:
+        """Return why a budget was chosen."""
+        return (
+            f"takes {format_duration(budget)} (--budget): a fresh process is ready after {self.opening:.0f} s, and a "
+            f"round of the proof takes {self.base_round:.0f} s"
+        )
+
+    def shortage(self, budget: float, left: float, spent: float) -> str | None:
+        """Return what a budget is too short for; ``None`` where it has time for a search and its proof."""
+        rounds, longer = self.rounds(left), max(self.budget(spent), budget)
+        if rounds > LEAST_ROUNDS or longer <= budget:
+            return None
+        enough = (
+            "three rounds for one candidate" if rounds == LEAST_ROUNDS else "too short for the three rounds of a proof"
+        )
+        return (
+            f"a round of the proof takes {self.base_round:.0f} s here: {format_duration(budget)} is {enough}; "
+            f"--budget {format_duration(longer)} for a search"
+        )
