@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from autotune import Config
+from autotune import Config, load_config
 
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "first_answers"
 Study = Callable[[str], ModuleType]
@@ -67,3 +68,24 @@ def test_importing_a_job_or_the_neutral_loop_does_nothing(
     for name in ("neutral", "jpeg", "text"):
         study(name)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_comparison_of_two_versions_says_what_was_recorded() -> None:
+    trained = pd.read_json(STUDY / "recorded" / "jpeg" / "trained.jsonl", lines=True)
+    answers = {run.name: load_config(run / "autotune.yaml") for run in STUDY.glob("recorded/jpeg/*-*")}
+    settings = trained.settings.map(json.loads)
+    rates = {
+        name: trained.rate[[_trains(own, config) for own in settings]].median() for name, config in answers.items()
+    }
+    readme = (STUDY / "README.md").read_text(encoding="utf-8")
+    for run in range(3):
+        old, new = rates[f"old-{run}"], rates[f"new-{run}"]
+        assert f"| {old:,.0f} |" in readme
+        assert f"| {new:,.0f} | {new / old:.3f} |" in readme
+    proven = [name for name, config in answers.items() if (config.measured or {})["verdict"] == "faster"]
+    assert sorted(proven) == ["new-0", "new-1", "new-2", "old-0"]
+
+
+def _trains(own: dict[str, object], config: Config) -> bool:
+    names = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "amp")
+    return all(own[name] == getattr(config, name) for name in names) and own["threads"] == config.intra_op_threads
