@@ -94,7 +94,8 @@ class Forecast:
         free = max(1.0, self.cpus - best.num_workers)
         if not best.num_workers or self._threads(best) <= free:
             return None
-        alike = [each for each in self.configs if replace(each, intra_op_threads=best.intra_op_threads) == best]
+        near = (each for each in self.configs if each.num_workers == best.num_workers)
+        alike = [each for each in near if replace(each, intra_op_threads=best.intra_op_threads) == best]
         twins = [each for each in alike if self._threads(each) <= free]
         if not twins:
             return None
