@@ -1,0 +1,197 @@
+"""Scripts that write in all the ways people write: however they are held, nothing outside differs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import ROOT, are_gone, run_python
+from tests.scripts.folders import differences, environment, lay_out, scratch_left, snapshot
+from tests.scripts.holding import DOMAINS, landlock_version
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(sys.platform != "linux", reason="scripts are held on Linux"),
+]
+
+KINDS = tuple(DOMAINS)
+Words = tuple[str, ...] | None
+MEASURED: Words = ()
+IN_A_CHILD: Words = ("child process",)
+NOT_HELD: Words = None
+"""The script writes by other means than Python's, so nothing would hold it."""
+EXPECTED: dict[str, tuple[Words, Words, Words]] = {
+    # the script: held by a layer, by the kernel, by Python alone
+    "cache": (MEASURED, MEASURED, MEASURED),
+    "renamed_checkpoint": (MEASURED, MEASURED, MEASURED),
+    "log": (MEASURED, MEASURED, MEASURED),
+    "cleared": (MEASURED, MEASURED, MEASURED),
+    "memmap": (MEASURED, MEASURED, MEASURED),
+    "arrow_cache": (MEASURED, MEASURED, MEASURED),
+    "database": (MEASURED, ("runs.db", "--allow-writes"), NOT_HELD),
+    "tofile": (MEASURED, MEASURED, NOT_HELD),
+    "spawned": (IN_A_CHILD, IN_A_CHILD, IN_A_CHILD),
+    "chdir": (MEASURED, MEASURED, MEASURED),
+    "temporary": (MEASURED, MEASURED, MEASURED),
+    "linked": (MEASURED, MEASURED, MEASURED),
+}
+"""What comes of each script: it is measured, or it is refused in words that hold these."""
+COMMANDED = ("cache", "log", "cleared", "renamed_checkpoint", "spawned")
+"""The scripts that are tried by the command, too."""
+PLAIN_USER = 65534
+OVERLAY = (
+    'mount -t tmpfs none "$0" && mkdir "$0/upper" "$0/work" "$0/seen" && '
+    'mount -t overlay -o "lowerdir=/usr,upperdir=$0/upper,workdir=$0/work" none "$0/seen"'
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name that every user may reach."""
+    with tempfile.TemporaryDirectory(prefix="held-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+        assert name not in Path("/proc/self/mountinfo").read_text("utf-8")
+
+
+def as_plain_user(folder: Path) -> list[str]:
+    """Return the words that begin a command of a user without rights; the folder becomes that user's.
+
+    Where Python lies in a folder that is root's alone, the user gets mounts in which that folder is open.
+    """
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("only root becomes another user, by setpriv")
+    user = ["setpriv", f"--reuid={PLAIN_USER}", f"--regid={PLAIN_USER}", "--clear-groups"]
+    mounts = opening(folder / "kept", {Path(sys.base_prefix), Path(sys.prefix), ROOT})
+    os.chown(folder, PLAIN_USER, PLAIN_USER)
+    begin = ["unshare", "--mount", "sh", "-c", f'umask 022 && {mounts} && exec "$@"', "sh", *user] if mounts else user
+    if subprocess.run([*begin, sys.executable, "-c", "import autotune.errors"], cwd=ROOT).returncode:
+        pytest.skip("a user without rights cannot start this Python")
+    return begin
+
+
+def opening(kept: Path, needed: set[Path]) -> str:
+    """Return commands that show the needed folders without what closes them to others; none where nothing does."""
+    closed = {path: above for path in sorted(needed) if (above := first_closed(path))}
+    covers = sorted(set(closed.values()))
+    commands = list[list[object]]()
+    for number, path in enumerate(closed):
+        commands += [["mkdir", "-p", kept / str(number)], ["mount", "--bind", path, kept / str(number)]]
+    commands += [["mount", "-t", "tmpfs", "-o", "mode=755", "none", above] for above in covers]
+    for number, path in enumerate(closed):
+        commands += [["mkdir", "-p", path], ["mount", "--bind", kept / str(number), path]]
+    return " && ".join(shlex.join(map(str, command)) for command in commands)
+
+
+def first_closed(path: Path) -> Path | None:
+    """Return the first folder on the way that others may not enter."""
+    return next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
+
+
+def can_mount(user: list[str], folder: Path) -> bool:
+    """Whether a process of the user may have an overlay of its own."""
+    own = [] if os.geteuid() == 0 and not user else ["--user", "--map-root-user"]
+    command = [*user, "unshare", *own, "--mount", "sh", "-c", OVERLAY, str(folder)]
+    return not subprocess.run(command, capture_output=True).returncode
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["own user", "plain user"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_script_writes_nothing_outside_differs(kind: str, is_plain: bool, folder: Path) -> None:
+    if kind != "layer" and not landlock_version():
+        pytest.skip("the system has no Landlock")
+    user = as_plain_user(folder) if is_plain else []
+    if kind == "layer" and not can_mount(user, folder):
+        pytest.skip("the user may not mount an overlay")
+    expected = {name: each[KINDS.index(kind)] for name, each in EXPECTED.items()}
+    expected = {name: words for name, words in expected.items() if words is not NOT_HELD}
+    done = subprocess.run(
+        [*user, sys.executable, "-m", "tests.scripts.holding", kind, str(folder), *expected],
+        cwd=ROOT, env=os.environ | environment(folder) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert list(found) == list(expected)
+    outside = [f"{name}: {each}" for name, line in found.items() for each in line["differences"]]
+    assert outside == []
+    assert {line["holds"] for line in found.values()} <= {kind, None}, found
+    surprises = [line for name, line in found.items() if not is_as_expected(line, expected[name])]
+    assert surprises == []
+    assert scratch_left(folder) == []
+
+
+def is_as_expected(line: dict[str, object], words: tuple[str, ...]) -> bool:
+    """Whether a script was measured, or refused in the words that are expected."""
+    if words == MEASURED:
+        return line["measured"] is True and line["holds"] is not None
+    return line["measured"] is False and all(word in str(line["message"]) for word in words)
+
+
+@pytest.mark.parametrize("name", COMMANDED)
+def test_a_dry_run_leaves_everything_as_it_was_and_the_script_runs_as_ever(name: str, folder: Path) -> None:
+    script = lay_out(folder, name)
+    before = snapshot(folder)
+    command = ("-m", "autotune", "run", "--dry-run", script.name)
+    done = run_python(*command, folder=script.parent, **environment(folder))
+    is_refused = EXPECTED[name][0] == IN_A_CHILD
+    assert (done.returncode, "child process" in done.stderr) == ((3, True) if is_refused else (0, False)), done.stderr
+    assert differences(before, snapshot(folder)) == []
+    assert scratch_left(folder) == []
+    assert_runs_to_its_end(folder, script)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in COMMANDED])
+def test_the_script_of_a_test_runs_to_its_end_and_writes(name: str, folder: Path) -> None:
+    assert_runs_to_its_end(folder, lay_out(folder, name))
+
+
+def assert_runs_to_its_end(folder: Path, script: Path) -> None:
+    """Run a script without autotune for an epoch; it writes what a measurement has to hold."""
+    before = snapshot(folder)
+    done = run_python(script, folder=folder / "work", EPOCHS="1", **environment(folder))
+    assert done.returncode == 0, done.stderr
+    assert differences(before, snapshot(folder)) != []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_tuner_that_is_ended_leaves_nothing_of_what_it_held(
+    number: int, code: int, folder: Path, processes: Callable[[], list[psutil.Process]]
+) -> None:
+    lay_out(folder, "log")
+    (folder / "answer").mkdir()
+    before, errors = snapshot(folder), folder / "errors"
+    answer = folder / "answer" / "autotune.yaml"
+    command = [sys.executable, "-m", "autotune", "run", "--budget", "10m", "--output", answer, "train.py"]
+    given = os.environ | environment(folder) | {"PYTHONPATH": str(ROOT)}
+    with errors.open("w") as said:
+        tuner = subprocess.Popen(command, cwd=folder / "work", env=given, stdout=subprocess.DEVNULL, stderr=said)
+    with tuner:
+        is_measuring = has_measured(tuner, errors)
+        tuner.send_signal(number)
+    assert is_measuring, errors.read_text()
+    assert tuner.returncode == code, errors.read_text()
+    assert are_gone(processes)
+    assert [name for name in os.listdir(folder / "tmp") if not name.startswith("torchinductor_")] == []
+    assert differences(before, snapshot(folder)) == []
+
+
+def has_measured(tuner: subprocess.Popen[bytes], errors: Path) -> bool:
+    """Wait until the tuner tells its first trial, after which it measures on; whether it has not ended instead."""
+    while tuner.poll() is None:
+        if "\n  0 " in "\n" + errors.read_text():
+            return True
+        time.sleep(0.05)
+    return False
