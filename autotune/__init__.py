@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from autotune.records import Trial as Trial
     from autotune.result import RecordedStudy as RecordedStudy
     from autotune.result import Result as Result
-    from autotune.search.sampler import PredictiveSampler as PredictiveSampler
-    from autotune.search.sampler import add_look as add_look
     from autotune.storage.read import read_study as read_study
     from autotune.workload import Workload as Workload
 
@@ -53,7 +51,6 @@ _HOMES = {
     "Measurement": "records",
     "NothingFeasibleError": "errors",
     "Outcome": "records",
-    "PredictiveSampler": "search.sampler",
     "RecordedStudy": "result",
     "Result": "result",
     "StorageError": "errors",
@@ -61,7 +58,6 @@ _HOMES = {
     "UsageError": "errors",
     "UserCodeError": "errors",
     "Workload": "workload",
-    "add_look": "search.sampler",
     "best_config": "api",
     "check": "promise",
     "diagnose": "diagnosis.diagnose",

@@ -10,30 +10,21 @@ from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
-from optuna.study import Study, StudyDirection
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
-from autotune.host import Host, inspect_host
+from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.records import Probe, Trial, WorkloadFacts
-from autotune.search import rates
 from autotune.search.forecast import Forecast, feasible, forecast_of
 from autotune.search.observations import Observations
 from autotune.search.space import Space
 from autotune.storage.open import quiet_optuna
-from autotune.storage.trials import (
-    BY,
-    is_failed_baseline,
-    is_record,
-    looks_of,
-    system_attributes,
-    trial_of,
-    write_look,
-)
+from autotune.storage.trials import BY, is_failed_baseline, is_record, looks_of, system_attributes, trial_of
 from autotune.workload import resolve
 
 SETUP = "autotune:setup"
@@ -110,57 +101,36 @@ class Seen(NamedTuple):
     """Number of a running trial that does not count."""
 
 
-def seen_in(study: Study, besides: int | None = None) -> Seen:
-    """Return the records of a study now."""
-    return Seen(study.get_trials(deepcopy=False), system_attributes(study), besides)
-
-
 class PredictiveSampler(BaseSampler):
     """Optuna sampler that predicts samples per second from looks at the parts of training, and from all trials.
 
-    It computes everything from the study: ``autotune`` writes workload, machine and space to it, and looks with
-    ``add_look``.
+    It computes everything from a study that autotune made, which holds workload, machine, space and looks.
     """
 
-    def __init__(self, *, independent_sampler: BaseSampler | None = None) -> None:
-        """Take a sampler for parameters that are no knobs of training; random by default."""
-        self._independent = independent_sampler or RandomSampler()
+    def __init__(self) -> None:
         self._setup: tuple[object, Setup] | None = None
         self._trials: dict[int, tuple[object, Trial]] = {}
         self._looks: dict[str, tuple[object, Probe]] = {}
         self._forecast: tuple[Observations, Forecast] | None = None
 
-    def reseed_rng(self) -> None:
-        """Give the sampler of other parameters another seed; nothing here is drawn at random."""
-        self._independent.reseed_rng()
-
-    def forecast(self, study: Study) -> Forecast:
-        """Return the whole space as it looks now. Raises ``ValueError`` where the baseline was not measured."""
-        return self.forecast_from(seen_in(study))
-
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the distributions of all knobs. Raises ``ValueError`` where the study minimizes its value."""
-        if study.direction is not StudyDirection.MAXIMIZE:
-            raise ValueError('the value is samples per second: create the study with direction="maximize"')
-        seen = seen_in(study)
-        if SETUP in seen.attributes:
-            return dict(self.setup(seen).distributions)
-        return rates.knobs_of(seen.trials) if rates.trials_of(seen.trials) else {}
+        """Return the distributions of all knobs. Raises ``UsageError`` in a study that autotune did not make."""
+        return dict(self.setup(system_attributes(study)).distributions)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the parameters of the baseline in a new study, then those that are likely to win most."""
-        seen = seen_in(study, trial.number)
-        config = self.proposal(seen) if search_space else None
-        settings = {} if config is None else self.setup(seen).settings(config)
+        seen = Seen(study.get_trials(deepcopy=False), system_attributes(study), trial.number)
+        config = self.proposal(seen)
+        settings = {} if config is None else self.setup(seen.attributes).settings(config)
         return {name: value for name, value in settings.items() if name in search_space}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return the value of a parameter that is no knob, or of a knob where no configuration could win."""
-        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+        """Return a random value of a knob, where no configuration could win."""
+        return RandomSampler().sample_independent(study, trial, param_name, param_distribution)
 
     def proposal(self, seen: Seen) -> Config | None:
         """Return the next configuration to measure, or ``None`` when none is left that could win.
@@ -169,36 +139,29 @@ class PredictiveSampler(BaseSampler):
         """
         observations = self.observations(seen)
         if not observations.trials:
-            return self.setup(seen).space.base
-        forecast = self.forecast_from(seen)
+            return self.setup(seen.attributes).space.base
+        forecast = self.forecast(seen)
         proposal = forecast.proposal()
         return proposal if proposal or rivals(observations, forecast) else forecast.most_promising()
 
-    def forecast_from(self, seen: Seen) -> Forecast:
-        """Return the forecast from a study's records."""
+    def forecast(self, seen: Seen) -> Forecast:
+        """Return the whole space as it looks now. Raises ``ValueError`` where the baseline was not measured."""
         found = self.observations(seen)
         if self._forecast is None or self._forecast[0] != found:
-            self._forecast = found, forecast_of(found, self.setup(seen).space)
+            self._forecast = found, forecast_of(found, self.setup(seen.attributes).space)
         return self._forecast[1]
 
     def observations(self, seen: Seen) -> Observations:
         """Return all measurements in a study. Raises ``ValueError`` where a record is damaged."""
-        setup, looks = self.setup(seen), looks_of(seen.attributes, self._looks)
-        if SETUP in seen.attributes:
-            records = (self._record(each) for each in seen.trials if is_record(each))
-            ended = tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial))
-            claimed = tuple(config for _, config in running(setup, seen.trials, seen.besides))
-        else:
-            ended = rates.trials_of(seen.trials)
-            looks = rates.looks_at(ended, setup.facts.amp_modes, looks)
-            claimed = rates.configs_of_running(seen.trials, seen.besides)
+        setup = self.setup(seen.attributes)
+        records = (self._record(each) for each in seen.trials if is_record(each))
         return Observations(
             facts=setup.facts,
             host=setup.host.for_rank(setup.space.base.ranks),
             memory_limit=setup.memory_limit,
-            trials=ended,
-            probes=looks,
-            claimed=claimed,
+            trials=tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial)),
+            probes=looks_of(seen.attributes, self._looks),
+            claimed=tuple(config for _, config in running(setup, seen.trials, seen.besides)),
         )
 
     def _record(self, frozen: FrozenTrial) -> Trial:
@@ -208,24 +171,14 @@ class PredictiveSampler(BaseSampler):
             self._trials[frozen.number] = known = frozen.datetime_complete, trial_of(frozen)
         return known[1]
 
-    def setup(self, seen: Seen) -> Setup:
-        """Return the setup of a study; of one of the reader's own from the parameters of its trials.
-
-        Raises ``ValueError`` where none of them has a rate.
-        """
-        document = seen.attributes.get(SETUP) or rates.knobs_of(seen.trials)
+    def setup(self, attributes: Mapping[str, Any]) -> Setup:
+        """Return the setup among a study's system attributes. Raises ``UsageError`` where there is none."""
+        if SETUP not in attributes:
+            raise UsageError("PredictiveSampler works in studies of autotune only: take a sampler of Optuna's here")
+        document = attributes[SETUP]
         if self._setup is None or self._setup[0] != document:
-            is_ours = SETUP in seen.attributes
-            self._setup = document, Setup.of(document) if is_ours else _setup_of_rates(seen.trials)
+            self._setup = document, Setup.of(document)
         return self._setup[1]
-
-
-def _setup_of_rates(trials: Sequence[FrozenTrial]) -> Setup:
-    """Return the setup of a study whose trials hold parameters and rates alone."""
-    if not rates.trials_of(trials):
-        raise ValueError("the study holds no trial with a rate")
-    host, space = inspect_host(), rates.space_of(trials)
-    return Setup(space=space, facts=rates.facts_of(host, space), host=host)
 
 
 def make_sampler(given: str | BaseSampler, seed: int) -> BaseSampler:
@@ -249,11 +202,6 @@ def make_sampler(given: str | BaseSampler, seed: int) -> BaseSampler:
     if not isinstance(made, BaseSampler):
         raise UsageError(f"--sampler {given}: returned {type(made).__name__}, which is no sampler of Optuna")
     return made
-
-
-def add_look(study: Study, probe: Probe) -> None:
-    """Add a look at a part of training to a study."""
-    write_look(study, probe, len(looks_of(system_attributes(study), {})))
 
 
 def running(setup: Setup, trials: Iterable[FrozenTrial], besides: int | None = None) -> list[tuple[str, Config]]:

@@ -125,10 +125,10 @@ def build_space(
         allowed["batch_size"] = _divisors(bound, allowed["batch_size"], given.get("batch_size"))
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
-    allowed = {knob: ordered(values, threads) for knob, values in allowed.items()}
+    allowed = {knob: _ordered(values, threads) for knob, values in allowed.items()}
     dropped = () if baseline.num_workers else WORKER_OPTIONS
     present = {name: {getattr(baseline, knob.field)} for name, knob in KNOBS.items() if name not in dropped}
-    values = {name: ordered({*allowed[name], *present.get(name, ())}, threads) for name in KNOBS}
+    values = {name: _ordered({*allowed[name], *present.get(name, ())}, threads) for name in KNOBS}
     further = {option: (False, True) for option in options if option not in baseline.options}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     return Space(values | further, allowed, baseline, global_batch_size, decides)
@@ -144,7 +144,7 @@ def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]
     return divisors
 
 
-def ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
+def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
     """Return the values of a knob in order; ``None`` stands for torch's own number of ``threads``."""
     ranks: dict[Any, int] = {None: threads, **{mode: place for place, mode in enumerate(AMP_MODES)}}
     return tuple(sorted(values, key=lambda value: ranks.get(value, value)))

@@ -27,10 +27,10 @@ from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.result import Landscape, Result
 from autotune.search.forecast import Forecast, cost
 from autotune.search.observations import GAIN, Observations
-from autotune.search.sampler import PredictiveSampler, Seen, Setup, add_look, rivals, running
+from autotune.search.sampler import PredictiveSampler, Seen, Setup, rivals, running
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
-from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_result, write_trial
+from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_look, write_result, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
 """Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
@@ -90,7 +90,7 @@ class TuningStudy:
     @property
     def forecast(self) -> Forecast:
         """The whole space as it looks now; only after the baseline was measured."""
-        return self._predictive.forecast_from(self._seen)
+        return self._predictive.forecast(self._seen)
 
     @property
     def best(self) -> Trial | None:
@@ -251,7 +251,7 @@ class TuningStudy:
         probe = Probe(
             part=part, config=config, attempt=_bounded(replace(attempt, message=message)), after=len(self.trials)
         )
-        self._storage.do(lambda study: add_look(study, probe))
+        self._storage.do(lambda study: write_look(study, probe))
         return probe
 
     def confirmed(self, attempt: Attempt, config: Config, place: Place) -> Trial:

@@ -100,13 +100,14 @@ def _in_words(trial: Trial) -> dict[str, Any]:
     return words
 
 
-def write_look(study: Study, probe: Probe, number: int) -> None:
-    """Add a look to a study, the ``number``-th there."""
-    config = probe.config
+def write_look(study: Study, probe: Probe) -> None:
+    """Add a look at a part of training to a study."""
+    config, attributes = probe.config, system_attributes(study)
     settings = [config.batch_size, config.amp, config.intra_op_threads or 0, config.num_workers, *config.options]
     subject = ":".join(map(str, [LOOK, probe.part, *settings]))
-    known = {key: look for key, look in system_attributes(study).items() if key.rpartition(":")[0] == subject}
+    known = {key: look for key, look in attributes.items() if key.rpartition(":")[0] == subject}
     same = next((key for key, look in known.items() if look["attempt"]["payload"]), f"{subject}:{len(known)}")
+    number = sum(key.startswith(f"{LOOK}:") for key in attributes)
     study._storage.set_study_system_attr(study._study_id, same, {"number": number, **to_json(probe)})
 
 

@@ -1,8 +1,7 @@
-"""Samplers of the one study: autotune's own in anybody's study, and Optuna's in its place."""
+"""Samplers of the one study: autotune's own, and Optuna's in its place."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,16 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import TrialState
 
-from autotune import PredictiveSampler, add_look
-from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.limits import Budget
 from autotune.messages import Messages
-from autotune.records import Outcome, Probe, Request
+from autotune.records import Probe, Request
 from autotune.search.loop import Search
-from autotune.search.rates import space_of
-from autotune.search.sampler import Seen, Setup, distribution, make_sampler
+from autotune.search.sampler import PredictiveSampler, Seen, Setup, distribution, make_sampler
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
+from autotune.storage.trials import write_look
 from tests import examples
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, larger_batches_pay, loader_bound
 
@@ -120,80 +117,17 @@ def test_no_value_between_the_allowed_ones_can_be_drawn(values: tuple[Any, ...],
     assert distribution(values) == expected
 
 
-# --- in a study of the reader's own ---
-
-
-def objective(machine: SimulatedMachine, trial: optuna.Trial) -> float:
-    """Samples per second and nothing more; another parameter is none of autotune's business."""
-    config = Config(
-        batch_size=trial.suggest_int("batch_size", 16, 256, log=True),
-        num_workers=trial.suggest_int("num_workers", 0, 8),
-        pin_memory=trial.suggest_categorical("pin_memory", (False, True)),
-    )
-    trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
-    if machine.fails(config):
-        raise optuna.TrialPruned
-    rate = machine.measure(config, Request(seconds=1.0)).measurement
-    assert rate is not None
-    return rate.samples_per_second
-
-
-def own_study(machine: SimulatedMachine, trials: int, sampler: BaseSampler | None = None) -> optuna.Study:
-    study = optuna.create_study(direction="maximize", sampler=sampler or PredictiveSampler())
-    study.enqueue_trial({"batch_size": 32, "num_workers": 0, "pin_memory": False})
-    study.optimize(lambda trial: objective(machine, trial), n_trials=trials)
-    return study
-
-
-@pytest.mark.parametrize("cost", [loader_bound, larger_batches_pay])
-def test_it_finds_a_fast_point_in_a_study_that_knows_only_rates(cost: Any) -> None:
-    machine = SimulatedMachine(cost=cost, noise=0.02)
-    study = own_study(machine, 12)
-    best = max(machine.rate(config) for config, _ in machine.calls)
-    space = space_of(study.get_trials())
-    assert best >= 0.9 * machine.best(space)
-    assert len({trial.params["learning_rate"] for trial in study.trials}) == 12
-    assert max(Counter(config for config, _ in machine.calls).values()) <= 2
-
-
 def test_one_sampler_serves_two_studies_one_after_the_other() -> None:
-    fast, slow = SimulatedMachine(cost=larger_batches_pay), SimulatedMachine(cost=loader_bound)
     sampler = PredictiveSampler()
-    own_study(fast, 6, sampler)
-    mixed, alone = own_study(slow, 6, sampler), own_study(SimulatedMachine(cost=loader_bound), 6)
-    seen = [[{**trial.params, "learning_rate": None} for trial in study.trials] for study in (mixed, alone)]
-    assert seen[0] == seen[1]
+    searched(sampler, SimulatedMachine(cost=larger_batches_pay))
+    mixed, alone = (searched(each, SimulatedMachine(cost=loader_bound)) for each in (sampler, PredictiveSampler()))
+    assert [trial.config for trial in mixed.trials] == [trial.config for trial in alone.trials]
 
 
-def test_a_study_that_minimizes_is_refused() -> None:
-    study = optuna.create_study(direction="minimize", sampler=PredictiveSampler())
-    with pytest.raises(ValueError, match='create the study with direction="maximize"'):
+def test_a_study_that_autotune_did_not_make_is_refused() -> None:
+    study = optuna.create_study(direction="maximize", sampler=PredictiveSampler())
+    with pytest.raises(UsageError, match="works in studies of autotune only: take a sampler of Optuna's here"):
         study.ask().suggest_int("batch_size", 8, 16)
-
-
-def test_a_failed_trial_of_a_larger_batch_closes_the_larger_ones() -> None:
-    machine = SimulatedMachine(
-        cost=larger_batches_pay, fails=lambda config: Outcome.DEVICE_OOM if config.batch_size > 64 else None
-    )
-    study = own_study(machine, 15)
-    sizes = [trial.params["batch_size"] for trial in study.trials if trial.state is TrialState.PRUNED]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) <= 3
-
-
-def test_a_look_at_a_step_tells_its_ceiling_in_a_study_of_the_readers_own() -> None:
-    machine, sampler = SimulatedMachine(cost=larger_batches_pay), PredictiveSampler()
-    study = own_study(machine, 2, sampler)
-    config = Config(batch_size=64)
-    look = machine.measure(config, Request(seconds=1.0, part="compute"))
-    assert look.compute
-    ceilings = []
-    for _ in range(2):
-        forecast = sampler.forecast(study)
-        ceilings.append(forecast.prediction.ceilings[forecast.position[config]])
-        add_look(study, Probe(part="compute", config=config, attempt=look))
-    assert ceilings[1] == pytest.approx(look.compute.samples_per_second)
-    assert ceilings[0] != pytest.approx(ceilings[1], rel=0.05)
 
 
 def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: Path) -> None:
@@ -203,7 +137,7 @@ def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: P
         config, kind = study.ask() or (SPACE.base, "search")
         study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
         look = machine.measure(config, Request(seconds=1.0, part="compute"))
-        add_look(study._storage.study, Probe(part="compute", config=config, attempt=look))
+        write_look(study._storage.study, Probe(part="compute", config=config, attempt=look))
     copy = optuna.create_study(direction="maximize", sampler=PredictiveSampler())
     for key, value in study._storage.attributes.items():
         copy._storage.set_study_system_attr(copy._study_id, key, value)

@@ -23,10 +23,9 @@ from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.messages import Messages, Progress
 from autotune.records import SCHEMA, Attempt, Outcome, Probe, Trial
-from autotune.search.sampler import add_look
 from autotune.storage.identity import Identity, identify
 from autotune.storage.open import StudyStorage
-from autotune.storage.trials import RECORD, frozen_trial, history_of, looks_of
+from autotune.storage.trials import RECORD, frozen_trial, history_of, looks_of, write_look
 from tests import examples
 from tests.simulated import gpu_facts, host, space_of
 
@@ -96,7 +95,7 @@ def test_everything_that_was_kept_is_there_again(location: Path | str) -> None:
     with opened(location) as storage:
         add(storage, 0)
         storage.do(lambda study: study.add_trial(frozen(confirmation)))
-        storage.do(lambda study: add_look(study, PROBE))
+        storage.do(lambda study: write_look(study, PROBE))
         add(storage, 2)
     with opened(location, messages=Messages(on_progress=told.append)) as storage:
         assert history_of(storage.trials) == (trial(0), trial(2), confirmation)
@@ -109,7 +108,7 @@ def test_a_look_that_was_taken_twice_is_kept_once_and_a_failed_one_beside_the_ne
     failed = replace(PROBE, part="numerics", attempt=Attempt(outcome=Outcome.TIMEOUT, message="too long"))
     with opened(location) as storage:
         for probe in (PROBE, failed, failed, PROBE, replace(PROBE, config=Config(amp="bf16"))):
-            storage.do(lambda study, probe=probe: add_look(study, probe))
+            storage.do(lambda study, probe=probe: write_look(study, probe))
         found = looks_of(storage.attributes, {})
     assert [(each.part, each.config.amp) for each in found].count(("compute", "off")) == 1
     assert len(found) == 4

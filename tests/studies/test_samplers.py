@@ -23,11 +23,6 @@ def searches() -> pandas.DataFrame:
     return pandas.read_csv(STUDY / "recorded" / "searches.csv")
 
 
-@pytest.fixture(scope="module")
-def studies() -> pandas.DataFrame:
-    return pandas.read_csv(STUDY / "recorded" / "studies.csv")
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_table_of_searches_is_that_of_the_data(searches: pandas.DataFrame, sampler: str) -> None:
     found = searches[searches["sampler"] == sampler]
@@ -36,21 +31,6 @@ def test_the_table_of_searches_is_that_of_the_data(searches: pandas.DataFrame, s
     assert f"| {sampler} | {' | '.join(cells)} |" in README
     median = 100 * found[found["budget"] == 240]["regret"].median()
     assert f"| `{sampler}` | {median:.1f} % |" in (ROOT / "docs" / "optuna.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("trials", [5, 10, 20])
-def test_the_table_of_studies_is_that_of_the_data(studies: pandas.DataFrame, trials: int) -> None:
-    found = studies[studies["trial"] == trials].pivot(index=["family", "seed"], columns="sampler", values="regret")
-    difference = 100 * (found["tpe"] - found["predictive"])
-    error = 1.96 * difference.std() / len(difference) ** 0.5
-    cells = [str(trials), text(found["predictive"]), text(found["tpe"]), f"{difference.mean():.1f} ± {error:.1f}"]
-    assert f"| {' | '.join(cells)} |" in README
-    assert len(found) == 60
-    if trials == 10:
-        assert difference.mean() - error > 0
-        documented = (ROOT / "docs" / "optuna.md").read_text(encoding="utf-8")
-        words = f"{100 * found['predictive'].mean():.1f} % below the best configuration, and Optuna's default sampler"
-        assert words in " ".join(documented.split())
 
 
 def test_the_readme_quotes_the_medians(searches: pandas.DataFrame) -> None:
