@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
+from typing import Literal
 
 from autotune.config import Config
 from autotune.diagnosis.findings import ms
@@ -42,21 +43,31 @@ def on_disturbances(trials: Sequence[Trial], *, has_answer: bool) -> Iterator[st
 
 def on_places(rounds: Sequence[Sequence[Measurement]]) -> Iterator[str]:
     """Yield how the rate of the baseline varied from round to round, and with what where its measurements tell."""
+    rates = [each.samples_per_second for one in rounds for each in one]
+    varied, what = max(rates) / min(rates), f"{min(rates):,.0f} to {max(rates):,.0f} samples/s"
+    cause = cause_of_unevenness(rounds)
+    if cause == "place":
+        yield f"the baseline's rate depends on the place in the epoch: {what}; the rates are means over those measured"
+    elif cause == "machine":
+        yield f"the machine's speed varied during the confirmation: the baseline ran at {what}, {varied:.1f} times"
+    elif cause == "unknown":
+        yield f"the baseline's rate varied by {varied:.1f} times during the confirmation, {what}; no cause was seen"
+
+
+def cause_of_unevenness(rounds: Sequence[Sequence[Measurement]]) -> Literal["place", "machine", "unknown"] | None:
+    """Return the cause of unlike rates of the baseline in rounds, as its measurements tell it; ``None`` if alike."""
     found = [each for one in rounds for each in one]
     rates = [each.samples_per_second for each in found]
     limit = math.sqrt(varied := max(rates) / min(rates))
     if varied < UNEVEN or any(each.beginning_samples is not None for each in found):
-        return
-    what = f"{min(rates):,.0f} to {max(rates):,.0f} samples/s"
+        return None
     # The step on resident batches is as fast at every place; where the loader is as fast, its rate is not known.
     steps = [each.ceiling_samples_per_second for each in found]
     is_seen = all(step > each.steady_samples_per_second for step, each in zip(steps, found, strict=True))
     if is_seen and max(steps) < limit * min(steps) and _repeats(rounds, limit):
-        yield f"the baseline's rate depends on the place in the epoch: {what}; the rates are means over those measured"
-    elif (is_seen and max(steps) >= limit * min(steps)) or any(each.conditions.disturbances for each in found):
-        yield f"the machine's speed varied during the confirmation: the baseline ran at {what}, {varied:.1f} times"
-    else:
-        yield f"the baseline's rate varied by {varied:.1f} times during the confirmation, {what}; no cause was seen"
+        return "place"
+    is_of_machine = is_seen and max(steps) >= limit * min(steps)
+    return "machine" if is_of_machine or any(each.conditions.disturbances for each in found) else "unknown"
 
 
 def _repeats(rounds: Sequence[Sequence[Measurement]], limit: float) -> bool:

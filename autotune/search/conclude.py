@@ -10,6 +10,7 @@ from autotune.config import Config
 from autotune.diagnosis.findings import Evidence
 from autotune.diagnosis.limits import TAKEN, find
 from autotune.diagnosis.notes import (
+    cause_of_unevenness,
     crowded_in,
     on_caches,
     on_data_parallel,
@@ -78,8 +79,7 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
     assert searched is not None
     before = confirmation.baseline if confirmation else standing_of(trials[0].config, [searched])
     before = with_pauses(before, course.measured)
-    # The place of the epoch where the search has measured may be unlike the others, where rounds began.
-    is_like_epoch = before.rate / NEGLIGIBLE <= searched.samples_per_second <= before.rate * NEGLIGIBLE
+    is_like_epoch = _is_like_rounds(searched.samples_per_second, before.rate, confirmation)
     verdict, chosen, most_gain = _decide(confirmation, course.remaining if is_like_epoch else None)
     answer, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
@@ -118,6 +118,19 @@ def conclude(trials: Sequence[Trial], confirmation: Confirmation | None, course:
         findings=find(_evidence(answer, course)),
     )
     return replace(result, config=with_evidence(result, before.config))
+
+
+def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | None) -> bool:
+    """Return whether the baseline ran in the search as in the rounds, which begin at other places of the epoch.
+
+    Where the machine's own speed varies, one of the rounds has to have run alike.
+    """
+    rates = [rate]
+    if confirmation and confirmation.rounds:
+        rounds = [one.baselines for one in confirmation.rounds]
+        if cause_of_unevenness(rounds) in (None, "machine"):
+            rates += [each.samples_per_second for one in rounds for each in one]
+    return min(rates) / NEGLIGIBLE <= searched <= max(rates) * NEGLIGIBLE
 
 
 def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple[Verdict, int | None, float | None]:

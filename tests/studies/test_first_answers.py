@@ -86,6 +86,28 @@ def test_the_comparison_of_two_versions_says_what_was_recorded() -> None:
     assert sorted(proven) == ["new-0", "new-1", "new-2", "old-0"]
 
 
+def test_the_recorded_answers_are_those_of_the_table_and_of_both_readmes() -> None:
+    table = pd.read_csv(STUDY / "results.csv")
+    answers = table[table.door != "by_hand"]
+    readme = (STUDY / "README.md").read_text(encoding="utf-8")
+    for row in answers.itertuples():
+        folder = STUDY / "recorded" / "answers" / f"{row.job}-{row.door.replace(', ', '-')}"
+        measured = load_config(folder / "autotune.yaml").measured or {}
+        assert (measured["verdict"], measured["samples_per_second"]) == (row.verdict, row.promised)
+        trained = json.loads((folder / "trained.json").read_text(encoding="utf-8"))
+        assert row.trained_answer == pytest.approx(sum(trained["answer"]) / 2, abs=0.1)
+        assert f"| {row.trained_present:,.0f} | {row.trained_answer:,.0f} |" in readme
+    once = answers[answers.door != "script, again"]
+    is_inside = once.trained_answer.between(once.next_run_low, once.next_run_high)
+    assert (len(once), (once.verdict == "faster").sum(), is_inside.sum()) == (8, 6, 6)
+    ratios = (table.trained_answer / table.trained_present).round(2)
+    proven, by_hand = ratios[table.verdict == "faster"], ratios[table.door == "by_hand"]
+    words = f"{proven.min():.1f} to {proven.max():.1f} times the present rate"
+    project = (STUDY.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert words in project
+    assert f"by hand give {by_hand.min():.1f} to {by_hand.max():.2f} times" in project
+
+
 def _trains(own: dict[str, object], config: Config) -> bool:
     names = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "amp")
     return all(own[name] == getattr(config, name) for name in names) and own["threads"] == config.intra_op_threads
