@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.records import Trial as Trial
     from autotune.result import RecordedStudy as RecordedStudy
     from autotune.result import Result as Result
+    from autotune.search.sampler import PredictiveSampler as PredictiveSampler
     from autotune.storage.read import read_study as read_study
     from autotune.workload import Workload as Workload
 
@@ -51,6 +52,7 @@ _HOMES = {
     "Measurement": "records",
     "NothingFeasibleError": "errors",
     "Outcome": "records",
+    "PredictiveSampler": "search.sampler",
     "RecordedStudy": "result",
     "Result": "result",
     "StorageError": "errors",

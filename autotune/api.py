@@ -19,7 +19,7 @@ from autotune.knobs import as_baseline, fitted, parse_knob
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.result import Result
-from autotune.runner.local import ProcessRunner
+from autotune.runner.local import LOAD_LIMIT, ProcessRunner
 from autotune.search.space import build_space
 from autotune.step_options import parse_options
 from autotune.workload import Script, Workload, describe
@@ -39,9 +39,6 @@ WAIT_SHARE = 0.25
 Integers = int | str | Iterable[int] | None
 Booleans = bool | str | Iterable[bool] | None
 Modes = str | Iterable[str] | None
-
-
-HELD_BACK = "checkpoints, logs and files of the script are held back while it is measured (--allow-writes)"
 
 
 class TuneOptions(TypedDict, total=False):
@@ -211,6 +208,7 @@ def tune(
             patience=WAIT_SHARE * time.left,
             on_wait=messages.say,
             oversubscribe_ranks=oversubscribe_ranks,
+            load_limit=time.left if time.is_given else LOAD_LIMIT,
         ) as runner:
             begin = time.spent
             with messages.waiting("loading your model and dataset"):
@@ -220,8 +218,8 @@ def tune(
             for note in device_notes(facts.device, host, facts.versions["torch"], given.ranks, is_chosen=is_chosen):
                 messages.note(note)
             if runner.script is not None:
-                if isinstance(workload, Script) and not workload.allow_writes:
-                    messages.say(HELD_BACK)
+                if isinstance(workload, Script) and (told := workload.told_of_writes(runner.script["holds"])):
+                    messages.say(told)
                 given = Config(**runner.script["present"])
                 knobs |= {"batch_size": batch_size or given.batch_size} | runner.script["fixed"]
             base = fitted(given, facts, global_batch_size)

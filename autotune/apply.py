@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from autotune.sites import Maker, Site
 
+STRICT = "--strict"
+"""Flag that ends a script to which the answer cannot be applied."""
 OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
 """Arguments of a DataLoader that need workers."""
 
@@ -35,28 +37,30 @@ def read_answer(path: str) -> tuple[Config, str]:
     return config, site
 
 
-def start(path: str, script: str, arguments: Sequence[str]) -> NoReturn:
+def start(path: str, script: str, arguments: Sequence[str], *, strict: bool = False) -> NoReturn:
     """Train a script with the answer of a config file, in place of this process.
 
-    Thread variables must be there before Python starts. Raises ``ConfigFileError`` and ``UsageError``.
+    A ``strict`` one ends where the answer finds no DataLoader. Thread variables must be there before Python starts.
+    Raises ``ConfigFileError`` and ``UsageError``.
     """
     config, _ = read_answer(path)
     if not Path(script).is_file():
         raise UsageError(f"apply {script}: no such file")
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [sys.executable, *flags, "-m", "autotune.apply", path, script, *arguments]
+    command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, script, *arguments]
     os.execve(sys.executable, command, {**os.environ, **config.thread_environment()})
 
 
 def main(argv: Sequence[str]) -> None:
     """Run the script as ``__main__``; the DataLoader that trains gets the answer's settings."""
-    path, script, *arguments = argv
+    is_strict = argv[0] == STRICT
+    path, script, *arguments = argv[is_strict:]
     with warnings.catch_warnings(action="ignore"):  # they were shown before
         config, wanted = read_answer(path)
     config.apply_threads()
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    from autotune.sites import stand_in_for_autocast, stand_in_for_loaders
+    from autotune.sites import keep_threads, stand_in_for_autocast, stand_in_for_loaders
 
     answered: list[Any] = []
     """Datasets of loaders with the answer, which packages may put into loaders of their own."""
@@ -78,18 +82,23 @@ def main(argv: Sequence[str]) -> None:
         nonlocal is_known
         if not is_known:
             is_known = True
-            sys.stderr.write(
+            told = (
                 f"autotune: {path} was not applied: {wanted.partition(' ')[0]} made no DataLoader like the one that "
-                f"was tuned; tune again with python -m autotune run {script}\n"
+                f"was tuned; tune again with python -m autotune run {script}"
             )
+            if is_strict:
+                raise SystemExit(told)
+            sys.stderr.write(told + "\n")
 
+    if config.intra_op_threads is not None:
+        keep_threads()
     stand_in_for_loaders(Path(script).resolve().parent, made)
     stand_in_for_autocast(lambda _: config.amp != "off")
     register_optimizer_step_pre_hook(tell)
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path(os.path.abspath(script), run_name="__main__")
     finally:
         tell()
 

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     from autotune.storage.open import StudyStorage
     from autotune.workload import Script
 
+LAUNCHERS = {
+    "WORLD_SIZE": "RANK",  # torchrun, accelerate
+    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+    "PMI_SIZE": "PMI_RANK",
+}
+"""Environment variables with the number of a launcher's processes, and with the number of this one."""
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
 """Exit codes of ``check``."""
 VERDICT_CODES = {Verdict.FASTER: 0, Verdict.NO_GAIN: 10, Verdict.UNDECIDED: 11}
@@ -99,18 +106,28 @@ def _command(arguments: list[str]) -> str:
     return first
 
 
+def _require_one_process(command: str) -> None:
+    """Raise ``UsageError`` in the first of several processes that a launcher has started; the others end silently."""
+    for size, rank in LAUNCHERS.items():
+        if (ranks := os.environ.get(size, "1")) != "1":
+            if os.environ.get(rank, "0") != "0":
+                raise SystemExit(UsageError.exit_code)
+            raise UsageError(
+                f"{command}: a launcher started {ranks} processes, and autotune is one: run it without the launcher, "
+                "with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500 where the code asks for "
+                f"them; --ranks {ranks} tunes a build() in several"
+            )
+
+
 def _run(flags: argparse.Namespace) -> int:
+    _require_one_process("tune")
     return _tune(flags, _tune_arguments(flags))
 
 
 def _run_script(flags: argparse.Namespace) -> int:
     from autotune.workload import Script
 
-    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise UsageError(
-            f"run: a launcher started {ranks} processes; scripts are tuned in one: run without the launcher, or tune a "
-            "build() with --ranks"
-        )
+    _require_one_process("run")
     knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
     arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", *knobs)}
     script = Script(path=flags.script, arguments=flags.arguments, allow_writes=flags.allow_writes)
@@ -130,14 +147,15 @@ def _show_script(script: Script) -> int:
     with ProcessRunner(describe(script)) as runner:
         facts = runner.inspect(Config())
     assert runner.script is not None
-    _print(script_text(facts, Config(**runner.script["present"])) + "\n")
+    told = script.told_of_writes(runner.script["holds"])
+    _print("\n".join(filter(None, (script_text(facts, Config(**runner.script["present"])), told))) + "\n")
     return 0
 
 
 def _apply(flags: argparse.Namespace) -> int:
     from autotune.apply import start
 
-    start(flags.file, flags.script, flags.arguments)
+    start(flags.file, flags.script, flags.arguments, strict=flags.strict)
 
 
 def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:

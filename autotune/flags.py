@@ -103,6 +103,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
 SWITCHES = {
     "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
     "--force": "replace any file, also a proven answer by an undecided one",
+    "--strict": "end, rather than train without the answer, where it finds no DataLoader",
     "--allow-writes": "let the script write checkpoints and logs each time that it is measured",
     "--dry-run": "start the script once, show which DataLoader trains and what would be varied",
     "--exit-verdict": "exit with 0 for faster, 10 for no gain, 11 for undecided",
@@ -247,10 +248,11 @@ def build_apply_parser() -> argparse.ArgumentParser:
     """Return the parser of ``apply``."""
     parser = _ScriptParser(
         prog="autotune apply",
-        usage="python -m autotune apply FILE SCRIPT [arguments of the script]",
+        usage="python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
         description="Train a script as it is, with the settings that run has found for it.",
         allow_abbrev=False,
     )
+    _add(parser, "--strict")
     parser.add_argument("file", metavar="FILE", help="config file that run wrote, such as autotune.yaml")
     return parser
 

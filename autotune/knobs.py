@@ -103,10 +103,9 @@ def parse_knob(name: str, given: Any, facts: WorkloadFacts | None = None) -> tup
 def _refuse_impossible(knob: Knob, values: list[Any], facts: WorkloadFacts) -> None:
     slow = [mode for mode in values if knob.name == "amp" and mode not in facts.amp_modes]
     if slow:
-        raise UsageError(
-            f"{knob.flag} {slow[0]}: {facts.device_name} ({facts.device}) has no fast {slow[0]} arithmetic; "
-            f"allowed here: {', '.join(facts.amp_modes)}"
-        )
+        has_none = f"{facts.device_name} ({facts.device}) has no fast {slow[0]} arithmetic"
+        why = "the script enters no autocast of it" if facts.loader_site else has_none
+        raise UsageError(f"{knob.flag} {slow[0]}: {why}; allowed here: {', '.join(facts.amp_modes)}")
     if knob.name == "pin_memory" and True in values and facts.device == "cpu":
         raise UsageError(f"{knob.flag} true: pinning needs an accelerator; training runs on the CPU here")
     if knob.name == "batch_size" and facts.epoch_samples and max(values) > facts.epoch_samples:

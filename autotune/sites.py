@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,6 +36,8 @@ class Site:
     """Class of the dataset."""
     length: int | None
     """Samples in the dataset; ``None`` where it does not say."""
+    ordinal: int = 0
+    """Datasets of that class and length for which the line had made a loader before."""
 
     @property
     def text(self) -> str:
@@ -52,7 +54,9 @@ class Site:
     @property
     def key(self) -> str:
         """The site in one line, as a config file keeps it."""
-        return " ".join([self.text, *self.inside, f"{self.dataset}[{'' if self.length is None else self.length}]"])
+        length = "" if self.length is None else self.length
+        number = [f"#{self.ordinal + 1}"] if self.ordinal else []
+        return " ".join([self.text, *self.inside, f"{self.dataset}[{length}]", *number])
 
 
 Maker = Callable[..., None]
@@ -63,11 +67,17 @@ def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[A
     """Have ``made(make, site, loader, arguments)`` make every DataLoader from now on, of a script in this folder."""
     make: Maker = DataLoader.__init__
     signature = inspect.signature(make)
+    known: dict[Site, list[int]] = {}
+    """Identities of the datasets of each site, in the order of their first loaders."""
 
     def init(loader: DataLoader[Any], *given: Any, **options: Any) -> None:
         arguments = signature.bind(loader, *given, **options).arguments
         del arguments["self"]
-        made(make, site_of(arguments["dataset"], sys._getframe(1), folder), loader, arguments)
+        site = site_of(dataset := arguments["dataset"], sys._getframe(1), folder)
+        datasets = known.setdefault(site, [])
+        if id(dataset) not in datasets:
+            datasets.append(id(dataset))
+        made(make, replace(site, ordinal=datasets.index(id(dataset))), loader, arguments)
 
     DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
 
@@ -87,6 +97,11 @@ def stand_in_for_autocast(is_wanted: Callable[[torch.autocast], bool]) -> None:
     torch.autocast.__enter__ = enter_where_wanted  # type: ignore[method-assign]
 
 
+def keep_threads() -> None:
+    """Have the present number of threads stay, whatever a script asks torch for: the answer's was measured."""
+    torch.set_num_threads = lambda nthreads: None
+
+
 def _line_of_call(file: Path, name: str) -> int | None:
     """Return the line of the first call in a file of a function whose name ends so."""
     calls = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
@@ -99,7 +114,7 @@ def site_of(dataset: Any, frame: FrameType | None, folder: Path) -> Site:
     file, line, inside = place_of(frame, folder)
     try:
         length: int | None = len(dataset)
-    except (TypeError, NotImplementedError):
+    except Exception:  # plain training may never ask
         length = None
     return Site(
         file=file,

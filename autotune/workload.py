@@ -118,7 +118,19 @@ class Script:
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
 
+    def told_of_writes(self, way: str | None) -> str | None:
+        """Return the sentence about its writes, by the way in which they are held; ``None`` where they are not."""
+        if way is None:
+            return None
+        return f"What {Path(self.path).name} writes goes to {HELD[way]} (--allow-writes lets it through)."
 
+
+HELD = {
+    "layer": "a layer that is removed afterwards",
+    "kernel": "copies, held by the kernel and removed afterwards",
+    "python": "copies that are removed afterwards; C libraries are not held",
+}
+"""Places that the writes of a script go to, by the way in which they are held."""
 WorkloadSource = ImportedWorkload | PickledWorkload | Script
 
 
@@ -255,7 +267,10 @@ def _require_dataset(dataset: Any, origin: str) -> None:
             f"{origin}: the dataset is {type(dataset).__name__}; allowed: an object with __getitem__ and "
             "__len__, or a torch.utils.data.IterableDataset (pass the dataset, not a DataLoader)"
         )
-    if len(dataset) == 0:
+    is_empty = False
+    with suppress(Exception):  # a sampler may know what the dataset does not
+        is_empty = len(dataset) == 0
+    if is_empty:
         raise UsageError(f"{origin}: the dataset is empty (its length is 0)")
 
 

@@ -52,10 +52,12 @@ def key_of(thread_environment: Mapping[str, str]) -> Key:
     return os.getcwd(), *sorted((own | dict(thread_environment)).items())
 
 
-def shared(thread_environment: Mapping[str, str], workload: int | None = None) -> MeasuringProcess:
+def shared(
+    thread_environment: Mapping[str, str], workload: int | None = None, folder: str | None = None
+) -> MeasuringProcess:
     """Return a process that is idle, or a new one; one that holds a pickled workload is its runner's alone."""
-    if workload is not None:
-        return MeasuringProcess(thread_environment, workload)
+    if workload is not None or folder is not None:
+        return MeasuringProcess(thread_environment, workload, folder)
     found = IDLE.pop(key_of(thread_environment), None)
     return found or Shared(thread_environment)
 

@@ -71,7 +71,10 @@ def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *
     """Return batches without end from that loader; its workers start with the first."""
     is_iterable = isinstance(workload.dataset, IterableDataset)
     compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
-    counter = CountingCollate(workload.collate_fn, config.num_workers, compares_workers=compares_workers)
+    fetched = config.batch_size if hasattr(workload.dataset, "__getitems__") else None
+    counter = CountingCollate(
+        workload.collate_fn, config.num_workers, compares_workers=compares_workers, fetched=fetched
+    )
     loader = open_loader(workload, config, counter, place, twice=twice)
     return BatchStream(loader, counter, workload.epoch_batches)
 
@@ -170,13 +173,21 @@ class CountingCollate:
     """
 
     def __init__(
-        self, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int, *, compares_workers: bool = False
+        self,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        num_workers: int,
+        *,
+        compares_workers: bool = False,
+        fetched: int | None = None,
     ) -> None:
-        self._compares_workers = compares_workers
+        """``fetched`` is the number of samples that the dataset fetches in one call, where it does."""
+        self._compares_workers, self._fetched = compares_workers, fetched
+        self._is_joined: bool | None = None
+        """Whether it joins them itself; ``None`` before the first."""
         self._collate = collate_fn or default_collate
-        self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
-        self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64).share_memory_()
-        self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64).share_memory_()
+        self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64, device="cpu").share_memory_()
+        self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64, device="cpu").share_memory_()
+        self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64, device="cpu").share_memory_()
 
     def __call__(self, samples: list[Any]) -> tuple[Any, Built]:
         """Collate, then count: a batch is ready only when it is built."""
@@ -191,7 +202,16 @@ class CountingCollate:
             if built < FIRST:  # threads that send batches start with the first of them
                 name_senders()
         self._slots[number] = built + 1
-        return batch, Built(len(samples), number, built)
+        return batch, Built(self._count(samples), number, built)
+
+    def _count(self, samples: Any) -> int:
+        """Return how many samples there are; a dataset that fetches them together may have joined them."""
+        if self._fetched is None:
+            return len(samples)
+        lengths = {len(each) for each in tensors_in(samples) if each.ndim}
+        if self._is_joined is None:
+            self._is_joined = not (isinstance(samples, list) and len(samples) == self._fetched) and len(lengths) == 1
+        return lengths.pop() if self._is_joined and len(lengths) == 1 else len(samples)
 
     def _note(self, worker: int, built: int, samples: list[Any], batch: Any) -> None:
         """Note a digest of a worker's first batch, and a value that differs from it where contents differ at all."""
@@ -229,10 +249,10 @@ def unique_share(digests: Iterable[tuple[int, int]]) -> float:
 
 
 def length_of(sized: Any) -> int | None:
-    """Return a length, ``None`` for a sampler without end."""
+    """Return a length; ``None`` for a sampler without end, and where the user's code has none to say."""
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):
+    except Exception:
         return None
 
 

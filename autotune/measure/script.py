@@ -6,16 +6,20 @@ hands it one. Both run in one thread: signals, streams and random state are thos
 
 from __future__ import annotations
 
+import builtins
 import copy
 import gc
+import hashlib
+import itertools
 import os
 import runpy
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -25,14 +29,25 @@ from torch.utils.data import DataLoader
 
 from autotune.errors import UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
+from autotune.measure.children import TRAINS, refuse_training_children, tell
 from autotune.measure.device import Device, Mark
-from autotune.measure.held_back import HeldBack
 from autotune.measure.step import StepMarks
+from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
 
-ENDLESS = 100_000
-"""Batches that a script is told of its training loader at least: trainers count them, and end an epoch by themselves.
-Schedules that are made in advance for each of them still fit the memory."""
+ENDLESS = 2_000, 100_000
+"""Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
+them, and end an epoch by themselves. Schedules are made in advance for each of them."""
+WINDOWS_SECONDS = 300.0
+"""Seconds of training that the batches told are enough for."""
+SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
+"""Batches of its own that a script trains on before it is stopped, and the seconds that they may take."""
+LEAST_DIFFERENCE, COUNTED_BATCHES = 0.1, 3
+"""Difference in the share of batches without a step that is none, and batches that may be missing by chance."""
+STEPS_WITHOUT_BATCHES = 100
+"""Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
+FRESH_ITERATORS = 3
+"""Iterators with one batch each, one after another, that are no accident."""
 
 
 class StoppedError(BaseException):
@@ -43,11 +58,24 @@ class ScriptLoop:
     """A script, stopped where its training loop asks for a batch."""
 
     def __init__(
-        self, path: str, arguments: Sequence[str], site: str | None = None, *, allow_writes: bool = False
+        self,
+        path: str,
+        arguments: Sequence[str],
+        site: str | None = None,
+        hold: Hold | None = None,
+        *,
+        batches: int = ENDLESS[0],
+        missing: float = 0.0,
     ) -> None:
-        """Take the script, its arguments, and the place of its training loader where that is known."""
-        self._held = None if allow_writes else HeldBack()
+        """Take the script, its arguments, the place of its training loader where that is known, and its held writes.
+
+        ``batches`` is the length of the training loader that it is told, ``missing`` the usual share of batches without
+        a step of an optimizer.
+        """
+        self.batches, self.missing = batches, missing
+        self.hold = hold
         self.path, self.arguments, self.site = path, list(arguments), site
+        self._file = Path(path).resolve()
         self.loader: DataLoader[Any] | None = None
         """The loader whose batches are trained on."""
         self.last: _Watched | None = None
@@ -67,20 +95,31 @@ class ScriptLoop:
         self._made: list[tuple[int, Site]] = []
         """The identity of each loader's dataset, and the loader's place; a loader may be gone by now."""
         self._sites: weakref.WeakKeyDictionary[DataLoader[Any], Site] = weakref.WeakKeyDictionary()
+        self._has_asked = False
+        """Whether it has asked for input."""
         self._pid = os.getpid()
         self._modes = _Modes.now()
         self._end: BaseException | None = None
+        self._fresh = 0
+        """Iterators with one batch each, one after another."""
+        self._steps_at_batch = 0
+        """Steps of optimizers before the last batch of any loader."""
         self._iterate = DataLoader.__iter__
 
     @property
     def folder(self) -> Path:
         """The script's folder."""
-        return Path(self.path).resolve().parent
+        return self._file.parent
 
     @property
     def name(self) -> str:
         """The script's file name."""
         return Path(self.path).name
+
+    def fingerprint(self, workload: str) -> str:
+        """Return a digest of the script, its arguments and what it trains; other code is in the ``workload``'s own."""
+        parts = [workload, repr(self.arguments), hashlib.sha256(self._file.read_bytes()).hexdigest()]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def start(self) -> None:
         """Run the script until its training loop asks for a batch that it has not seen.
@@ -88,8 +127,6 @@ class ScriptLoop:
         Raises ``UserCodeError`` where it ends before, and whatever it raises.
         """
         self._install()
-        if self._held is not None:
-            self._held.install()
         sys.argv = [self.path, *self.arguments]
         sys.path.insert(0, str(self.folder))
         self._measuring = getcurrent()
@@ -120,14 +157,14 @@ class ScriptLoop:
     def origin(self) -> Site:
         """The place of the user's that made the training loader, or the loader that it was made from."""
         own = self.own_site
-        alike = (id(self.loader.dataset) if self.loader else 0, own.dataset, own.length)
+        alike = (id(self.loader.dataset) if self.loader is not None else 0, own.dataset, own.length)
         made = (site for dataset, site in self._made if (dataset, site.dataset, site.length) == alike)
         return next((site for site in made if not site.inside), own)
 
     def model(self) -> nn.Module:
         """Return the modules whose parameters were stepped: one, or a list of them."""
         left = {id(p) for each in self._optimizers.values() for group in each.param_groups for p in group["params"]}
-        known = [each for each in gc.get_objects() if isinstance(each, nn.Module)]
+        known = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]  # proxies may be dead
         found = list[nn.Module]()
         while left and known:
             best = max(known, key=lambda module: len(left & {id(p) for p in module.parameters()}))
@@ -138,7 +175,7 @@ class ScriptLoop:
 
     def _run(self, _: Any) -> None:
         try:
-            runpy.run_path(self.path, run_name="__main__")
+            runpy.run_path(str(Path(self.path).absolute()), run_name="__main__")
         except StoppedError:
             pass
         except BaseException as error:
@@ -158,12 +195,14 @@ class ScriptLoop:
     def _failure(self) -> BaseException:
         """Return the error that tells why the script has ended."""
         when = f"after {self.steps} steps of an optimizer"
+        if isinstance(self._end, SystemExit) and isinstance(self._end.__context__, Exception):
+            return self._end.__context__  # that it was about to tell
         if isinstance(self._end, SystemExit):
             return UserCodeError(f"{self.name} called sys.exit({self._end.code!r}) {when}")
-        if isinstance(self._end, EOFError):
+        if isinstance(self._end, EOFError) and self._has_asked:
             return UserCodeError(f"{self.name} asks for input, and there is nobody to answer: pass it as an argument")
         if self._end is not None:
-            return self._end
+            return self.hold.explain(self._end) if self.hold else self._end
         if self.loader is not None:
             return UserCodeError(f"{self.name} ended {when}: its loop is too short to be measured; pass more epochs")
         return UserCodeError(
@@ -173,12 +212,20 @@ class ScriptLoop:
 
     def ask(self) -> Any:
         """Return the batch that the measuring code hands out, to the script's loop."""
+        if os.getpid() != self._pid:
+            tell(self._pid)
         if getcurrent() is not self._script:
             self._end = UserCodeError(
                 f"{self.name} iterates its training loader in another thread, where it is not measured"
             )
-            raise self._end
+            os.kill(self._pid, TRAINS)  # the main thread waits for batches
+            raise StoppedError
         return self._measuring.switch()
+
+    def stop(self, why: str) -> NoReturn:
+        """End the script, which cannot be measured."""
+        self._end = UserCodeError(f"{self.name} {why}")
+        raise StoppedError
 
     def _install(self) -> None:
         """Stand in for ``DataLoader.__iter__``, and hear of loaders, optimizer steps, backward passes and autocast."""
@@ -202,7 +249,7 @@ class ScriptLoop:
             self.phases["backward"] = self.mark()
 
         def is_wanted(context: torch.autocast) -> bool:
-            if self.amp is None:
+            if self.amp is None and torch.is_grad_enabled():
                 self.amp = context.fast_dtype
                 file, line, _ = place_of(sys._getframe(1), self.folder)
                 self.autocast_call = f"{file}:{line}"
@@ -211,20 +258,46 @@ class ScriptLoop:
         def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self.steps += 1
             self._optimizers[id(optimizer)] = optimizer
-            if self._held is not None:
-                self._held.is_training = True
+            self._require_batches()
 
         def count(loader: DataLoader[Any]) -> int:
             """Return the batches of an epoch; those of the training loader never end."""
             own = length(loader)
             is_ours = getcurrent() is self._measuring or os.getpid() != self._pid
             site = self._sites.get(loader)
-            return own if is_ours or site is None or site.key != self.site else max(own, ENDLESS)
+            return own if is_ours or site is None or site.key != self.site else max(own, self.batches)
 
+        ask_user = builtins.input
+
+        def ask_nobody(*given: Any) -> str:
+            self._has_asked = True
+            return ask_user(*given)
+
+        builtins.input = ask_nobody
         DataLoader.__iter__, DataLoader.__len__ = go_over, count  # type: ignore[method-assign]
         torch.autograd.backward = go_back
         stand_in_for_autocast(is_wanted)
         register_optimizer_step_post_hook(stepped)
+        are_held = self.hold is None or self.hold.way != "python"
+        refuse_training_children(self.path, self._refuse_children, are_held=are_held)
+
+    def _require_batches(self) -> None:
+        """Stop a script that has trained for long without a batch of a DataLoader."""
+        if self.loader is None and self.steps - self._steps_at_batch > STEPS_WITHOUT_BATCHES:
+            self.stop(
+                "trains on batches that it keeps: autotune varies the DataLoader that each batch comes from"
+                if self._made
+                else "has no DataLoader: put its data into one, or tune a build() that returns model and dataset"
+            )
+
+    def _refuse_children(self) -> NoReturn:
+        """End the script, which is about to train in another process."""
+        if self._end is not None:  # told by a thread
+            raise StoppedError
+        file, line, _ = place_of(sys._getframe(1), self.folder)
+        advice = "Trainer(devices=1)" if "lightning" in sys.modules else "one process, or tune a build() with --ranks"
+        self._end = UserCodeError(f"{file}:{line} trains in child processes, which are not measured: train in {advice}")
+        raise StoppedError if getcurrent() is self._script else self._end
 
     def _over(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Return an iterator of a loader for the script: the door itself for the one that trains."""
@@ -233,54 +306,97 @@ class ScriptLoop:
             self.loader = loader
         if self.loader is not None and own == self._sites.get(self.loader):
             self.loader = loader  # a new one for each epoch takes the place of the one before
-            return _Asked(self.ask)
+            return _Asked(self)
         if self.loader is not None:
             where = own.text if own else "another file"
-            self._end = UserCodeError(
-                f"{self.name} goes over the DataLoader of {where} after {self.steps} steps of an optimizer: a "
-                "measurement has to end there; let it validate less often"
-            )
-            raise StoppedError
+            return iter(lambda: self._refuse_foreign(where), None)  # once it asks for a batch, and not before
+        last = self.last
+        is_again = last is not None and last.loader is loader and last.given == 1 and self.steps > last.begin
+        self._fresh = self._fresh + 1 if is_again else 0
+        if self._fresh >= FRESH_ITERATORS and own is not None:
+            self.stop(f"makes a new iterator each step, of the DataLoader of {own.text}: make one for an epoch")
         return _Watched(self, loader, self._iterate(loader))
 
+    def _refuse_foreign(self, where: str) -> NoReturn:
+        """End the script, which asks for a batch of another loader."""
+        self.stop(
+            f"goes over the DataLoader of {where} after {self.steps} steps of an optimizer: a measurement has to end "
+            "there; let it validate less often"
+        )
+
+    def took(self, watched: _Watched) -> None:
+        """Note a batch of its own that the script trains on; stop it where its steps use those of two loaders."""
+        last, self.last, self._steps_at_batch = self.last, watched, self.steps
+        if last is not None and last is not watched and watched.given > 1:
+            lines = " and ".join(self._sites[each.loader].text for each in (watched, last))
+            self.stop(f"trains on batches of two loaders, made in {lines}: autotune measures scripts with one")
+
     def found(self, watched: _Watched) -> None:
-        """Note that a loader is the one that trains. Raises ``UserCodeError`` where its steps use another's batches."""
-        loader, last = watched.loader, self.last
-        if last is not None and last is not watched and last.steps == watched.steps:
-            raise UserCodeError(
-                f"{self.name} trains on batches of two loaders, made in {self._sites[loader].text} and "
-                f"{self._sites[last.loader].text}: autotune measures scripts with one"
-            )
-        self.loader = loader
+        """Note that a loader is the one that trains, its step, and the share of its batches without any."""
+        self.loader = watched.loader
+        self.missing = watched.missing / watched.given
+        seconds = (time.perf_counter() - watched.first) / watched.given
+        self.batches = min(max(ENDLESS[0], int(WINDOWS_SECONDS / max(seconds, 1e-6))), ENDLESS[1])
 
 
 class _Asked(Iterator[Any]):
     """Batches that the measuring code hands out."""
 
-    def __init__(self, ask: Callable[[], Any]) -> None:
-        self._ask = ask
+    def __init__(self, loop: ScriptLoop) -> None:
+        self._loop, self._is_known = loop, False
 
     def __next__(self) -> Any:
-        return self._ask()
+        if not self._is_known:
+            self._is_known = True
+            _require_reading(self._loop, self)
+        return self._loop.ask()
 
 
 class _Watched(Iterator[Any]):
-    """A loader's own batches, until an optimizer steps between two of them: from then on it is the one that trains."""
+    """A loader's own batches, until an optimizer steps between some of them: from then on it is the one that trains."""
 
     def __init__(self, loop: ScriptLoop, loader: DataLoader[Any], batches: Any) -> None:
         self._loop, self.loader, self._batches = loop, loader, batches
-        self.steps: int | None = None
-        """Steps of optimizers before the last batch."""
+        self.begin = self._before = loop.steps
+        """Steps of optimizers before the first batch."""
+        self.first = 0.0
+        """When the first batch was there."""
+        self.given = self.missing = 0
+        """Batches that were trained on, and those of them after which no optimizer stepped."""
 
     def __next__(self) -> Any:
         loop = self._loop
-        if self._batches is None or (self.steps is not None and loop.steps > self.steps):
-            self._batches = None  # its workers end
-            loop.found(self)
+        if self._batches is None:
             return loop.ask()
-        batch = next(self._batches)
-        self.steps, loop.last = loop.steps, self
-        return batch
+        self.missing += self.given > 0 and loop.steps == self._before
+        self._before = loop.steps
+        has_stepped = self.given > 0 and loop.steps > self.begin
+        is_known = self.given >= SEEN_BATCHES or time.perf_counter() - self.first > SEEN_SECONDS
+        if not (has_stepped and is_known):
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                if not has_stepped:
+                    raise
+            else:
+                if torch.is_grad_enabled():
+                    self.first = self.first or time.perf_counter()
+                    self.given += 1
+                    loop.took(self)
+                return batch
+        self._batches = None  # its workers end
+        loop.found(self)
+        _require_reading(loop, self)
+        return loop.ask()
+
+
+def _require_reading(loop: ScriptLoop, batches: Iterator[Any]) -> None:
+    """Stop a script that trains on its first epoch's batches again and again: it reads no others."""
+    if any(type(each) is itertools.cycle for each in gc.get_referrers(batches)):
+        loop.stop(
+            "repeats the batches of its first epoch, which itertools.cycle keeps: it reads nothing later; iterate the "
+            "DataLoader anew for each epoch"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +406,14 @@ class _Modes:
     grad: bool
     cache: bool
     autocast: Mapping[str, tuple[bool, torch.dtype]]
+    device: torch.device
+    """The default one."""
 
     @classmethod
     def now(cls) -> _Modes:
-        kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        kinds = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
         casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
-        return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), casts)
+        return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), casts, torch.get_default_device())
 
     def apply(self) -> None:
         torch.set_grad_enabled(self.grad)
@@ -303,6 +421,8 @@ class _Modes:
         for kind, (enabled, dtype) in self.autocast.items():
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+        if self.device != torch.get_default_device():
+            torch.set_default_device(None if self.device.type == "cpu" else self.device)
 
 
 class ScriptStep:
@@ -314,6 +434,8 @@ class ScriptStep:
     def __init__(self, loop: ScriptLoop, device: Device, amp: str) -> None:
         """Take the script, its device and the precision: that of its own autocast, or ``"off"`` without it."""
         self._loop, self._mark = loop, device.mark
+        self._handed = self._missed = 0
+        """Batches handed out, and those after which no optimizer stepped."""
         loop.uses_autocast = amp != "off"
         loop.mark = device.mark
         self.non_blocking = False
@@ -322,13 +444,25 @@ class ScriptStep:
 
     def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
         """Let the script train on a batch; the script itself moves it to the device."""
-        there = self._mark()
+        there, before = self._mark(), self._loop.steps
         self._loop.hand(shallow(batch))
         end = self._mark()
+        self._count(is_missed=self._loop.steps == before)
         phases = self._loop.phases
         forwarded = phases.get("forward", end)
         backward = phases.get("backward", end)
         return there, there, forwarded, backward, backward, end
+
+    def _count(self, *, is_missed: bool) -> None:
+        """Count a batch. Raises ``UserCodeError`` once too many have made no step: that is no training."""
+        self._handed += 1
+        self._missed += is_missed
+        more = self._missed / self._handed - self._loop.missing
+        if more > max(LEAST_DIFFERENCE, COUNTED_BATCHES / self._handed):
+            raise UserCodeError(
+                f"{self._missed} of {self._handed} batches made no step of an optimizer: {self._loop.name} passes them "
+                "over, as after an error that it catches"
+            )
 
     def flush(self) -> None:
         """Do nothing: when an optimizer steps is the script's business."""

@@ -62,6 +62,7 @@ class Session:
             origin = self._script.origin
             facts = replace(
                 facts,
+                fingerprint=self._script.fingerprint(facts.fingerprint),
                 amp_modes=tuple(dict.fromkeys(("off", self._script.precision))),
                 loader_call=origin.call_to_change(self._script.folder),
                 loader_site=origin.key,
@@ -79,6 +80,9 @@ class Session:
             "device": str(self._device.torch_device),
             "present": {**existing.present, "amp": loop.precision},
             "fixed": dict(existing.fixed),
+            "holds": loop.hold.way if loop.hold else None,
+            "batches": loop.batches,
+            "missing": loop.missing,
         }
 
     def measure(self, config: Config, request: Request, room: int = 0) -> Attempt:

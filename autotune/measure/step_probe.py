@@ -73,9 +73,13 @@ class _Resident(NamedTuple):
 def open_step(
     workload: Workload, config: Config, device: Device, group: RankGroup = ALONE, step: Step | None = None
 ) -> WarmStep:
-    """Warm a step on resident batches, and measure the ceiling there, all ranks together; by default the workload's."""
+    """Warm a step on resident batches, and measure the ceiling there, all ranks together; by default the workload's.
+
+    Another step, that of a script, moves its batches itself: they lie where its loader puts them.
+    """
+    place = torch.device("cpu") if step else device.torch_device
     step = step or TrainingStep(workload, config, device, group)
-    found = _resident_batches(workload, config, device)
+    found = _resident_batches(workload, config, device, place)
     end, first_step_seconds = _take_first_step(step, *found[0], device, group)
     count, clock, begin = min(group.gather(len(found))), device.clock, device.clock()
     launches, steps, least = list[float](), list[float](), 2 if device.is_asynchronous else 0
@@ -97,7 +101,7 @@ def open_step(
     conditions = conditions_between(before, after := snapshot(job=group.job, gpu=device.gpu), gpu)
     times = [device.seconds(a, b) for a, b in pairwise(ends)]
     rate, spread = ceiling(times, [each.samples for each in found])
-    _take_the_last(workload, config, step, device)
+    _take_the_last(workload, config, step, device, place)
     peaks, held = device.peaks(), sum(open_segments(os.getpid()).values())  # there are no workers now
     host = peak_host_bytes(MemorySample(batches=0, private={}, shared={}, in_flight=0, held=held)) + device.pinned_bytes
     compute = ComputeProbe(
@@ -114,9 +118,9 @@ def open_step(
     return WarmStep(step, compute, conditions.disturbances)
 
 
-def _resident_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
-    """Return batches from all over an epoch, moved to the device: one, and as many as are read in a moment."""
-    if found := _joined_batches(workload, config, device):
+def _resident_batches(workload: Workload, config: Config, device: Device, place: torch.device) -> list[_Resident]:
+    """Return batches from all over an epoch, moved to their place: one, and as many as are read in a moment."""
+    if place == device.torch_device and (found := _joined_batches(workload, config, device)):
         return found
     begin, size, most = device.clock(), 0, RESIDENT_SHARE * device.memory_limit
     with closing(open_reader(workload, config, place=None)) as stream:
@@ -125,7 +129,7 @@ def _resident_batches(workload: Workload, config: Config, device: Device) -> lis
             size += tensor_bytes(batch)
             if found and (size > most or stream.samples < LEAST_REST <= config.batch_size):
                 break
-            found.append(_Resident(move(batch, device.torch_device, non_blocking=False), stream.samples))
+            found.append(_Resident(move(batch, place, non_blocking=False), stream.samples))
     return found
 
 
@@ -225,7 +229,7 @@ def _is_warm(steps: int, seconds: float) -> bool:
     return steps >= 3 and seconds >= least
 
 
-def _take_the_last(workload: Workload, config: Config, step: Step, device: Device) -> None:
+def _take_the_last(workload: Workload, config: Config, step: Step, device: Device, place: torch.device) -> None:
     """Train on a batch as short as an epoch's last, where that is another matter.
 
     A compiled model compiles once more for it, and not in a window. Batch normalisation may fail on a single sample:
@@ -242,5 +246,5 @@ def _take_the_last(workload: Workload, config: Config, step: Step, device: Devic
     if samples < config.batch_size or not matters:
         return
     with closing(open_reader(workload, replace(config, batch_size=rest))) as stream:
-        step(move(next(stream), device.torch_device, non_blocking=False), rest)
+        step(move(next(stream), place, non_blocking=False), rest)
     device.synchronize()

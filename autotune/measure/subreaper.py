@@ -17,7 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from autotune.runner.descendants import MARK, end_descendants, remove_scratch, remove_segments_of_noted
+from autotune.runner.descendants import (
+    LATER,
+    MARK,
+    end_descendants,
+    remove_folder,
+    remove_scratch,
+    remove_segments_of_noted,
+)
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 """Options of Linux's ``prctl``."""
@@ -62,6 +69,7 @@ def end_of(session: int) -> int:
     end_descendants(os.getpid())
     if MARK in os.environ:
         remove_segments_of_noted(os.environ[MARK])
+        remove_folder(Path(os.environ[MARK], LATER))
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

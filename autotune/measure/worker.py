@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from autotune.config import Config
@@ -27,7 +28,7 @@ from autotune.measure.rank_launch import RankFailedError, import_parallel, raise
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.records import Request
-from autotune.runner.descendants import MARK, remove_scratch
+from autotune.runner.descendants import FIRST, LATER, MARK, remove_scratch
 from autotune.runner.protocol import Channel
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, load
 
@@ -161,10 +162,23 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Sess
 def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     """Run a script up to its training loop, and take its own loader's data as the workload's."""
     from autotune.measure.script import ScriptLoop
+    from autotune.measure.trackers import switch_off
+    from autotune.measure.writes import hold_writes
+    from autotune.sites import keep_threads
 
-    given = message["script"]
-    loop = ScriptLoop(given["path"], given["arguments"], given["site"], allow_writes=given["allow_writes"])
-    Config.from_document(message["config"]).apply_threads()
+    given, hold = message["script"], None
+    if not given["allow_writes"]:
+        scratch = os.environ[MARK]
+        switch_off(scratch)
+        own = Path(scratch, FIRST if given["is_first"] else LATER)
+        beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
+        hold = hold_writes(given["path"], given["arguments"], own, beneath)
+    seen = {name: given[name] for name in ("batches", "missing") if given[name] is not None}
+    loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, **seen)
+    config = Config.from_document(message["config"])
+    config.apply_threads()
+    if config.intra_op_threads is not None:
+        keep_threads()
     loop.start()
     model = loop.model()
     device = given["device"] or next((str(each.device) for each in model.parameters()), "cpu")

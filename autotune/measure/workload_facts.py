@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
@@ -46,7 +46,7 @@ WRAPPED = ("dataset", "datasets")
 def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts:
     """Look at model, dataset and device, and read no sample. Each of several ``ranks`` has its share of free memory."""
     dataset = workload.dataset
-    length = len(dataset) if isinstance(dataset, Sized) else None
+    length = length_of(dataset)
     devices: list[int] | None = None
     if isinstance(workload.model, torch.nn.DataParallel):
         devices = list(workload.model.device_ids)

@@ -25,6 +25,8 @@ CLEANING_LIMIT = 4.0
 """Seconds in which the cleaners end by themselves; torch's looks around every two."""
 NOTES = "workers"
 """File of the scratch folder with the numbers of the loader workers that there were."""
+FIRST, LATER = "first", "later"
+"""Folders of the scratch folder with what a script writes: in its first session, and in the present one."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -32,7 +34,17 @@ def remove_scratch(mark: str | None) -> None:
     """Remove a scratch folder with its content, and the shared memory of the workers noted in it."""
     if mark is not None:
         remove_segments_of_noted(mark)
-        shutil.rmtree(mark, ignore_errors=True)
+        remove_folder(mark)
+
+
+def remove_folder(path: str | Path) -> None:
+    """Remove a folder with its content, also where its owner may not list a folder in it, as one of a layer's own."""
+    for folder, names, _ in os.walk(path):
+        for below in (os.path.join(folder, name) for name in names):
+            if not os.path.islink(below):
+                with suppress(OSError):
+                    os.chmod(below, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def note_workers(numbers: Iterable[int]) -> None:

@@ -38,6 +38,8 @@ LONGEST_SLEEP = 1.0
 """Seconds of the machine's sleep from which a measurement does not count."""
 MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
+KEPT_SECONDS = 10.0
+"""Seconds to a script's first batch from which the files of its first start lie beneath the later ones."""
 WAYS_OUT = {
     Outcome.DEVICE_OOM: "end what holds the accelerator's memory, or pass another --device",
     Outcome.HOST_OOM: "end what holds the machine's memory, or load less",
@@ -71,14 +73,15 @@ class ProcessRunner:
         patience: float = DEVICE_PATIENCE,
         on_wait: Callable[[str], None] = lambda message: None,
         oversubscribe_ranks: bool = False,
+        load_limit: float = LOAD_LIMIT,
     ) -> None:
         """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
 
-        Another tuner is waited for, ``patience`` seconds at most. More ranks than the host has CPUs and GPUs are
-        started only where ``oversubscribe_ranks`` says so.
+        Another tuner is waited for, ``patience`` seconds at most, and the workload, ``load_limit``. More ranks than the
+        host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so.
         """
         self._source = source
-        self._patience = patience
+        self._patience, self._load_limit = patience, min(load_limit, LOAD_LIMIT)
         self._on_wait = on_wait
         self._oversubscribe_ranks = oversubscribe_ranks
         self._pickled: IO[bytes] | None = None
@@ -97,6 +100,8 @@ class ProcessRunner:
         """The most device memory that a session could have so far, in bytes."""
         self.script: dict[str, Any] | None = None
         """The training loader of a script, once it was inspected: its place and its settings."""
+        self._keeper: MeasuringProcess | None = None
+        """The process whose first session's files lie beneath those of later sessions."""
 
     def inspect(self, baseline: Config) -> WorkloadFacts:
         """Load the workload in a process that the baseline can be measured in, and describe it.
@@ -105,7 +110,7 @@ class ProcessRunner:
         ``UserCodeError``, and ``NothingFeasibleError`` where there is too little memory to load it.
         """
         try:
-            reply = _unwrap(self._open(baseline).ask({"op": "inspect"}, LOAD_LIMIT))
+            reply = _unwrap(self._open(baseline).ask({"op": "inspect"}, self._load_limit))
         except ProcessLostError as lost:
             message = f"loading the workload: {lost}"
             if lost.outcome in WAYS_OUT:
@@ -115,7 +120,9 @@ class ProcessRunner:
         self._on_cpu = facts.device == "cpu"
         self._common, self._step = self._session_key(baseline)[0], None
         if self.script is not None:
+            first = self._session
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
+            self._keeper = first if self._longest_load > KEPT_SECONDS else None
         if not self._on_cpu and not self._locks:
             opened = map(open_gpu, (facts.device_uuid, *facts.other_devices))
             self._cards = Cards([gpu for gpu in opened if gpu is not None])
@@ -234,17 +241,21 @@ class ProcessRunner:
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
         threads = _threads(config)
-        process = self._processes.pop(threads, None) or MeasuringProcess(_environment(config), self._workload())
+        process = self._processes.pop(threads, None) or MeasuringProcess(
+            _environment(config), self._workload(), _folder_on_disk() if isinstance(self._source, Script) else None
+        )
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
-            self._processes.pop(next(iter(self._processes))).stop()
+            self._processes.pop(next(key for key, each in self._processes.items() if each is not self._keeper)).stop()
         self._cards.prepare()
         _unwrap(process.open(config.ranks))
         message = _load_message(self._source, self._device, config)
+        keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
-            known = self.script or {"site": None, "device": None}
-            message["script"] |= {name: known[name] for name in ("site", "device")}
-        begin, limit = time.monotonic(), LOAD_LIMIT
+            known = self.script or {}
+            message["script"] |= {name: known.get(name) for name in ("site", "device", "batches", "missing")}
+            message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
+        begin, limit = time.monotonic(), self._load_limit
         if self._longest_load:
             limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
         try:
@@ -253,9 +264,20 @@ class ProcessRunner:
             self._end_session()  # or it would be found among the holders
             if lost.outcome in (Outcome.DEVICE_OOM, Outcome.SUSPECT) and (held := holders()):
                 raise ProcessLostError(lost.outcome, f"{lost}; {held}", lost.tail) from None
-            raise
+            if keeper is None:
+                raise
+            return self._open_without_kept(config)
+        except UserCodeError:
+            if keeper is None:
+                raise
+            return self._open_without_kept(config)
         self._longest_load = max(self._longest_load, time.monotonic() - begin)
         return process
+
+    def _open_without_kept(self, config: Config) -> MeasuringProcess:
+        """Open a session once more, without the first session's files: this one may have ended because of them."""
+        self._keeper = None
+        return self._open(config)
 
     def _workload(self) -> int | None:
         """Return the descriptor of a file with the pickled workload, which nobody can write to; ``None`` without."""
@@ -287,6 +309,21 @@ def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
     conditions = replace(measured.conditions, neighbours=named, named_cpus=cpus)
     message = attempt.message.replace(measured.conditions.crowd_text, conditions.crowd_text)
     return replace(attempt, payload=replace(measured, conditions=conditions), message=message)
+
+
+def _folder_on_disk() -> str | None:
+    """Return the first folder for temporary files that lies on a disk; ``None`` without one.
+
+    What a script writes goes there: a layer's files cannot lie in another layer, and in memory they count as such.
+    """
+    mounts = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
+
+    def is_on_disk(folder: str) -> bool:
+        places = (str(each) for each in (Path(folder), *Path(folder).parents) if str(each) in mounts)
+        return mounts.get(next(places, ""), "") not in ("tmpfs", "ramfs", "overlay")
+
+    folders = (os.path.realpath(each) for each in (tempfile.gettempdir(), "/var/tmp") if os.access(each, os.W_OK))
+    return next(filter(is_on_disk, folders), None)
 
 
 def _require_room(ranks: int, host: Host | None) -> None:

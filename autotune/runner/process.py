@@ -54,17 +54,20 @@ class ProcessLostError(Exception):
 class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
-    def __init__(self, thread_environment: Mapping[str, str], workload: int | None = None) -> None:
+    def __init__(
+        self, thread_environment: Mapping[str, str], workload: int | None = None, folder: str | None = None
+    ) -> None:
         """Start the process, which inherits a pickled workload's descriptor, if there is one.
 
-        Raises ``ProcessLostError`` where the system does not let it.
+        Its scratch folder lies in ``folder``, or among the temporary files. Raises ``ProcessLostError`` where the
+        system does not let it.
         """
         self._is_busy = False
         self._watchdog: Watchdog | None = None
         self._output_begin = 0
         try:
             self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-            self._mark = tempfile.mkdtemp(prefix="autotune-")  # scratch folder, and mark of all below
+            self._mark = tempfile.mkdtemp(prefix="autotune-", dir=folder)  # scratch folder, and mark of all below
             self._process = self._start(thread_environment, workload)
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
@@ -92,6 +95,11 @@ class MeasuringProcess:
             raise
         finally:
             theirs.close()
+
+    @property
+    def scratch(self) -> str:
+        """Path of its scratch folder."""
+        return self._mark
 
     def open(self, ranks: int = 1) -> dict[str, Any]:
         """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""

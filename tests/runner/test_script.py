@@ -17,6 +17,7 @@ from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.script import ScriptLoop, _Watched, shallow
 from autotune.records import Attempt, Outcome, Request
+from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
 
@@ -65,6 +66,29 @@ thread.start()
 thread.join()
 """
 
+IN_CHILDREN = """
+import multiprocessing
+def go():
+    for batch in DataLoader(Data(), batch_size=4):
+        train(batch)
+if __name__ == "__main__":
+    child = {}(target=go)
+    child.start()
+    child.join()
+"""
+PREPARED = """
+import multiprocessing
+def prepare(name):
+    with open(name, "w") as file:
+        file.write("done")
+if __name__ == "__main__":
+    if is_prepared := os.path.exists("spawn") and os.path.exists("fork"):
+        {}
+    for way in ("spawn", "fork"):
+        with multiprocessing.get_context(way).Pool(1) as pool:
+            pool.map(prepare, [way])
+"""
+
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -80,7 +104,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield write
     for runner in runners:
         runner.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) in (["train.py"], ["kept", "train.py"])
+    assert sorted(path.name for path in tmp_path.iterdir()) in (["train.py"], ["large", "train.py"])
 
 
 def line_of(text: str, body: str) -> int:
@@ -150,6 +174,13 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
         ("input()", "train.py asks for input"),
         ("for batch in DataLoader(Data(20), batch_size=5): pass", "none of them came between two batches of one"),
         ("raise ValueError('no such flag')", "ValueError: no such flag"),
+        ("import pickle; pickle.loads(b'')", "EOFError: Ran out of input"),
+        ("open('/etc/autotune-test', 'w')", "Permission denied: '/etc/autotune-test'.*pass --allow-writes"),
+        ("open('large', 'r+')", "large is opened for writing, and has 2.0 GiB"),
+        (IN_CHILDREN.format("multiprocessing.get_context('fork').Process"), "train.py:.* trains in child processes"),
+        (IN_CHILDREN.format("multiprocessing.get_context('spawn').Process"), "train.py:.* trains in child processes"),
+        ("import subprocess; subprocess.run([sys.executable, 'train.py'])", "train.py:.* trains in child processes"),
+        ("import subprocess; subprocess.run(['torchrun', 'other.py'])", "train.py:.* trains in child processes"),
         (
             "for one, two in zip(DataLoader(Data(), batch_size=4), DataLoader(Data(), batch_size=4)): train(one)",
             "trains on batches of two loaders",
@@ -159,19 +190,22 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
             "another thread",
         ),
     ],
-    ids=["exit", "input", "no training", "error", "two loaders", "thread"],
 )
-def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said: str) -> None:
+def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said: str, tmp_path: Path) -> None:
+    if "large" in body:
+        (tmp_path / "large").touch()
+        os.truncate(tmp_path / "large", 2**31)  # it takes no room
     with pytest.raises(UserCodeError, match=said):
         written(body).inspect(Config())
 
 
-def measured_after(written: Any, body: str, **request: Any) -> Attempt:
-    """Measure a script that trains for three steps and then does something."""
+def measured_after(written: Any, body: str, before: str = "", **request: Any) -> Attempt:
+    """Measure a script that does something before it trains, and something after ten steps."""
     loop = LOOP.replace(
-        "train(batch)", f"train(batch)\n        if len(steps) == 3:\n            {body}\n        steps.append(0)"
+        "train(batch)", f"train(batch)\n        if len(steps) == 10:\n            {body}\n        steps.append(0)"
     )
-    runner = written("steps = []\n" + loop)
+    main = textwrap.indent("steps = []\n" + loop, "    ")
+    runner = written(f"{before}\nif __name__ == '__main__':\n{main}")
     runner.inspect(Config())
     found: Attempt = runner.measure(Config(batch_size=8), Request(seconds=0.2, **{"time_limit": 60, **request}))
     return found
@@ -212,21 +246,29 @@ def test_a_script_that_ignores_signals_leaves_nothing(written: Any) -> None:
 
 @pytest.mark.machine
 def test_a_script_that_forks_goes_on_alone(written: Any) -> None:
-    found = measured_after(written, "print(os.fork())")
+    found = measured_after(written, "os.fork() or os._exit(0)")
     assert found.outcome in (Outcome.OK, Outcome.SUSPECT), found.message
 
 
 @pytest.mark.machine
-def test_no_file_is_replaced_and_none_is_written_once_training_has_begun(written: Any, tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("the log of another run")
-    runner = written(
-        "log = open('kept', 'w')\n" + LOOP.replace("train(batch)", "train(batch); open('new', 'w').write('1')")
+def test_a_fork_that_goes_on_training_is_refused(written: Any) -> None:
+    assert "trains in child processes" in measured_after(written, "os.fork()").message
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("seconds", "where_prepared", "said"),
+    [(0.0, "pass", ""), (600.0, "pass", "prepared anew"), (0.0, "sys.exit(1)", "prepared anew")],
+    ids=["long", "short", "in the way"],
+)
+def test_what_took_long_to_prepare_is_kept_for_the_run(
+    written: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, where_prepared: str, said: str
+) -> None:
+    monkeypatch.setattr(local, "KEPT_SECONDS", seconds)
+    found = measured_after(
+        written, "if not is_prepared: raise RuntimeError('prepared anew')", PREPARED.format(where_prepared)
     )
-    runner.inspect(Config())
-    found = runner.measure(Config(batch_size=8), Request(seconds=0.2, time_limit=60))
-    assert found.measurement
-    assert (tmp_path / "kept").read_text() == "the log of another run"
-    assert not (tmp_path / "new").exists()
+    assert (found.outcome is Outcome.USER_ERROR, said in found.message) == (bool(said), True), found.message
 
 
 def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:

@@ -40,7 +40,7 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "cleared": (MEASURED, MEASURED, MEASURED),
     "memmap": (MEASURED, MEASURED, MEASURED),
     "arrow_cache": (MEASURED, MEASURED, MEASURED),
-    "database": (MEASURED, ("runs.db", "--allow-writes"), NOT_HELD),
+    "database": (MEASURED, MEASURED, MEASURED),
     "tofile": (MEASURED, MEASURED, NOT_HELD),
     "spawned": (IN_A_CHILD, IN_A_CHILD, IN_A_CHILD),
     "chdir": (MEASURED, MEASURED, MEASURED),

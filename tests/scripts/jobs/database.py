@@ -1,6 +1,6 @@
 """A database of runs, which SQLite itself opens, with a log of its own beside it.
 
-Fault: SQLite wrote past every function of Python. Truth: its rows are held, or the script is refused by name.
+Fault: SQLite wrote past every function of Python. Truth: its rows are held, and read back.
 """
 
 import os
@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 runs = sqlite3.connect("runs.db")
 runs.execute("PRAGMA journal_mode=WAL")
+(earlier,) = runs.execute("SELECT count(*) FROM steps").fetchone()
+assert earlier >= 100
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(torch.randn(2000, 8), torch.randn(2000, 1)), batch_size=64, shuffle=True)

@@ -1,0 +1,90 @@
+"""Child processes of a script: those that would train are refused, because nobody measures them.
+
+A forked child is known by the optimizer that steps in it, a spawned one by the same, and a program by its command line.
+Workers of loaders, and children that compute something else, run as ever.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data._utils.worker import _worker_loop
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+"""Programs that start a script in several processes."""
+LAUNCHING_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that do."""
+TRAINS = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+"""Signal by which a child tells that it would train."""
+
+
+def refuse_training_children(script: str, refuse: Callable[[], NoReturn], *, are_held: bool) -> None:
+    """Have ``refuse`` called, in this process, before a child trains; ``refuse`` raises.
+
+    Children whose writes nobody would hold (``are_held`` is false) are refused once they would import the script.
+    """
+    this = os.getpid()
+    start = multiprocessing.process.BaseProcess.start
+
+    def start_child(process: Any) -> None:
+        if getattr(process, "_target", None) is not _worker_loop and os.getpid() == this:
+            if not (are_held or _is_forked(process)):
+                refuse()
+            process.training_is_refused = _InChild(this)
+        start(process)
+
+    def heed(event: str, given: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and os.getpid() == this and _is_launch(given[1], script):
+            refuse()
+
+    multiprocessing.process.BaseProcess.start = start_child  # type: ignore[method-assign, assignment]
+
+    def is_told(*_: object) -> None:
+        signal.signal(TRAINS, signal.SIG_IGN)  # once: other children end in the same way
+        refuse()
+
+    signal.signal(TRAINS, is_told)
+    register_optimizer_step_pre_hook(lambda *_: None if os.getpid() == this else tell(this))
+    sys.addaudithook(heed)
+
+
+def _is_forked(process: Any) -> bool:
+    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+    return bool(method == "fork")
+
+
+def _is_launch(command: Any, script: str) -> bool:
+    """Return whether a command starts the script once more, or a launcher of scripts."""
+    parts = command.split() if isinstance(command, (str, bytes)) else list(command)
+    words = [os.fsdecode(part) for part in parts]
+    is_launcher = os.path.basename(words[0]) in LAUNCHERS if words else False
+    return is_launcher or any(
+        word in LAUNCHING_MODULES or (word.endswith(".py") and os.path.realpath(word) == os.path.realpath(script))
+        for word in words
+    )
+
+
+def tell(parent: int) -> NoReturn:
+    """Tell the session of the script, and end this child before its first step."""
+    os.kill(parent, TRAINS)
+    os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    register_optimizer_step_pre_hook(lambda *_: tell(parent))
+
+
+class _InChild:
+    """Watches the optimizers of the process that it is unpickled in."""
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return _watch, (self._parent,)

@@ -1,0 +1,322 @@
+"""Writes of Python code that go to copies: a folder of scratch files with the paths of the user's.
+
+Where the kernel gives no layer. A file that is opened for writing is copied first, and read from its copy from then on;
+what is removed is hidden. Children that are forked have the same copies. C libraries do not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+"""Flags of ``os.open`` that may change a file."""
+READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
+"""Functions of ``os`` that take the path of a copy as well as that of the file."""
+MOST_LINKS = 40
+"""Links that a path may lead over, as on Linux."""
+CHANGERS = ("chmod", "chown", "utime", "truncate", "setxattr", "removexattr")
+"""Functions of ``os`` that change what is there."""
+
+
+class Copies:
+    """Copies of the files that Python code writes."""
+
+    def __init__(self, folder: str, free: Iterable[str]) -> None:
+        """Keep the copies in a folder; below the ``free`` folders everything stays as it is."""
+        self._folder = os.path.realpath(folder)
+        self._free = tuple(os.path.realpath(each) + os.sep for each in (*free, folder))
+        self._hidden: set[str] = set()
+        """Paths of the user's that have been removed."""
+        self._links: dict[str, str] = {}
+        """New symbolic links, and the absolute paths that they lead to."""
+        self._own = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
+        self._open, self._save, self._load = builtins.open, torch.save, torch.load
+        self._connect = sqlite3.connect
+        self._here = os.getcwd()
+        """The working folder, as the user's code knows it: the system's may be its copy."""
+
+    def install(self) -> None:
+        """Stand in for the functions that open, change and list files."""
+        builtins.open = io.open = self._open_copy
+        torch.save, torch.load = self._save_copy, self._load_copy
+        sqlite3.connect = self._connect_copy
+        table: dict[str, Callable[..., Any]] = {
+            "open": self._open_descriptor,
+            "chdir": self._chdir,
+            "getcwd": lambda: self._here,
+            "mkdir": self._mkdir,
+            "remove": self._remove,
+            "unlink": self._remove,
+            "rmdir": self._remove,
+            "rename": self._rename,
+            "replace": self._rename,
+            "link": self._link,
+            "symlink": self._symlink,
+            "listdir": lambda path=".": [each.name for each in self._entries(path)],
+            "scandir": lambda path=".": _Entries(self._entries(path)),
+        }
+        table |= {name: self._with(name, self._seen) for name in READERS if hasattr(os, name)}
+        table |= {name: self._with(name, self._seen, itself=True) for name in ("lstat", "readlink")}
+        table |= {name: self._with(name, self._taken) for name in CHANGERS if hasattr(os, name)}
+        for name, function in table.items():
+            if self._own[name] in os.supports_follow_symlinks:
+                os.supports_follow_symlinks.add(function)
+            setattr(os, name, function)
+        shutil._use_fd_functions = False  # type: ignore[attr-defined]  # it removes by descriptors
+        tempfile.tempdir = os.environ["TMPDIR"] = self._folder
+
+    def _with(self, name: str, chosen: Callable[..., Any], *, itself: bool = False) -> Callable[..., Any]:
+        own = self._own[name]
+
+        def stand_in(path: Any, *given: Any, **options: Any) -> Any:
+            if options.get("dir_fd") is None:
+                path = chosen(path, itself=itself or options.get("follow_symlinks") is False)
+            return own(path, *given, **options)
+
+        return stand_in
+
+    def _copy_of(self, path: Any, *, itself: bool = False) -> tuple[str, str] | None:
+        """Return the absolute path and that of its copy; ``None`` for descriptors, and where paths stay as they are.
+
+        New links are followed, but a link ``itself`` is not.
+        """
+        if isinstance(path, int):
+            return None
+        text = os.fsdecode(path)
+        absolute = os.path.normpath(text if text.startswith(os.sep) else os.path.join(self._here, text))
+        for _ in range(MOST_LINKS if self._links else 0):
+            link = next((each for each in self._links if absolute.startswith(each + os.sep)), None)
+            link = absolute if link is None and not itself and absolute in self._links else link
+            if link is None:
+                break
+            absolute = os.path.normpath(self._links[link] + absolute[len(link) :])
+        if absolute.startswith(self._free):
+            return None
+        return absolute, self._folder + absolute
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._own["lstat"](path)
+        except OSError:
+            return False
+        return True
+
+    def _is_hidden(self, path: str) -> bool:
+        """Return whether a path, or a folder that it lies in, has been removed."""
+        return any(path == each or path.startswith(each + os.sep) for each in self._hidden)
+
+    def _seen(self, path: Any, *, itself: bool = False) -> Any:
+        """Return the path to read."""
+        both = self._copy_of(path, itself=itself)
+        if both is None:
+            return path
+        return both[1] if self._is_there(both[1]) or self._is_hidden(both[0]) else both[0]
+
+    def _new(self, path: Any, *, itself: bool = True) -> Any:
+        """Return the path to make something at, whose folder is there."""
+        both = self._copy_of(path, itself=itself)
+        if both is None:
+            return path
+        folder = os.path.dirname(both[0])
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), both[0])
+        self._make_folder(os.path.dirname(both[1]))
+        return both[1]
+
+    def _make_folder(self, copy: str) -> None:
+        if not self._is_there(copy):
+            self._make_folder(os.path.dirname(copy))
+            self._own["mkdir"](copy)
+
+    def _taken(self, path: Any, *, empty: bool = False, itself: bool = False) -> Any:
+        """Return the path to change: that of a copy, made now where there is none; ``empty`` without the content."""
+        both = self._copy_of(path, itself=itself)
+        if both is None:
+            return path
+        seen, new = self._seen(path, itself=itself), self._new(path, itself=itself)
+        if seen != new and self._is_there(seen):
+            if os.path.isdir(seen):
+                self._make_folder(new)
+            elif not empty:
+                shutil.copy2(os.path.realpath(seen), new)
+        return new
+
+    def _open_copy(self, file: Any, mode: str = "r", *given: Any, **options: Any) -> Any:
+        if any(letter in mode for letter in "wax+"):
+            self._refuse_existing(file, "x" in mode)
+            return self._open(self._taken(file, empty="w" in mode), mode, *given, **options)
+        return self._open(self._seen(file), mode, *given, **options)
+
+    def _open_descriptor(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is None:
+            self._refuse_existing(path, bool(flags & os.O_EXCL and flags & os.O_CREAT))
+            path = self._taken(path, empty=bool(flags & os.O_TRUNC)) if flags & WRITING else self._seen(path)
+        return int(self._own["open"](path, flags, mode, dir_fd=dir_fd))
+
+    def _chdir(self, path: Any) -> None:
+        self._own["chdir"](self._seen(path))
+        both = self._copy_of(path)
+        self._here = both[0] if both else self._own["getcwd"]()
+
+    def _refuse_existing(self, path: Any, is_made: bool) -> None:
+        if is_made and self._is_there(self._seen(path, itself=True)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    def _mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        if dir_fd is None:
+            self._refuse_existing(path, True)
+            path = self._new(path)
+        self._own["mkdir"](path, mode, dir_fd=dir_fd)
+
+    def _remove(self, path: Any, *, dir_fd: int | None = None) -> None:
+        seen = path if dir_fd is not None else self._seen(path, itself=True)
+        is_folder = os.path.isdir(seen) and not os.path.islink(seen)
+        both = None if dir_fd is not None else self._copy_of(path, itself=True)
+        if both is None:
+            self._own["rmdir" if is_folder else "unlink"](path, dir_fd=dir_fd)
+            return
+        if is_folder and self._entries(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        if not self._is_there(seen):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._links.pop(both[0], None)
+        if self._is_there(both[1]):
+            self._own["rmdir" if is_folder else "unlink"](both[1])
+        if self._is_there(both[0]):
+            self._hidden.add(both[0])
+
+    def _rename(self, source: Any, path: Any, **options: Any) -> None:
+        if self._copy_of(source) is None and self._copy_of(path) is None:
+            self._own["rename"](source, path, **options)
+            return
+        if not os.path.lexists(source):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        if os.path.abspath(path) == os.path.abspath(source):
+            return
+        is_folder = os.path.isdir(source) and not os.path.islink(source)
+        if is_folder and os.path.abspath(path).startswith(os.path.abspath(source) + os.sep):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), source)
+        if os.path.lexists(path):
+            self._refuse_unlike(path, is_folder)
+        self._new(path)  # whose folder has to be there
+        if is_folder:
+            if os.path.lexists(path):
+                self._remove(path)
+            shutil.copytree(source, path, symlinks=True)
+            shutil.rmtree(source)
+        else:
+            self._own["replace"](self._taken(source, itself=True), self._new(path))
+            self._note_link(path)
+            if before := self._copy_of(source, itself=True):
+                self._links.pop(before[0], None)
+                if self._is_there(before[0]):
+                    self._hidden.add(before[0])
+
+    def _symlink(self, source: Any, path: Any, *given: Any, **options: Any) -> None:
+        self._refuse_existing(path, True)
+        self._own["symlink"](source, self._new(path))
+        self._note_link(path)
+
+    def _note_link(self, path: Any) -> None:
+        """Note where a path leads, if it is a new link."""
+        both = self._copy_of(path, itself=True)
+        if both and os.path.islink(both[1]):
+            self._links[both[0]] = os.path.join(os.path.dirname(both[0]), self._own["readlink"](both[1]))
+        elif both:
+            self._links.pop(both[0], None)
+
+    def _refuse_unlike(self, path: Any, is_folder: bool) -> None:
+        """Raise what the system does where a folder would replace a file, or a file a folder."""
+        if (os.path.isdir(path) and not os.path.islink(path)) != is_folder:
+            number = errno.ENOTDIR if is_folder else errno.EISDIR
+            raise OSError(number, os.strerror(number), path)
+
+    def _link(self, source: Any, path: Any, **options: Any) -> None:
+        self._refuse_existing(path, True)
+        self._own["link"](self._taken(source), self._new(path))
+
+    def _entries(self, path: Any) -> list[Any]:
+        """Return the entries of a folder, with those of its copy, without what has been removed."""
+        both = None if isinstance(path, bytes) else self._copy_of(path)
+        if both is None:
+            with self._own["scandir"](path) as entries:
+                return list(entries)
+        found: dict[str, Any] = {}
+        if not self._is_hidden(both[0]) and (self._is_there(both[0]) or not self._is_there(both[1])):
+            with self._own["scandir"](path) as entries:
+                names = {each.name: each for each in entries}
+            found = {name: each for name, each in names.items() if not self._is_hidden(os.path.join(both[0], name))}
+        if self._is_there(both[1]):
+            with self._own["scandir"](both[1]) as entries:
+                found |= {each.name: _Entry(each, os.path.join(os.fspath(path), each.name)) for each in entries}
+        return list(found.values())
+
+    def _save_copy(self, obj: Any, f: Any, *given: Any, **options: Any) -> None:
+        self._save(obj, self._taken(f, empty=True) if isinstance(f, (str, os.PathLike)) else f, *given, **options)
+
+    def _load_copy(self, f: Any, *given: Any, **options: Any) -> Any:
+        return self._load(self._seen(f) if isinstance(f, (str, os.PathLike)) else f, *given, **options)
+
+    def _connect_copy(self, database: Any, *given: Any, **options: Any) -> Any:
+        is_file = isinstance(database, (str, bytes, os.PathLike)) and not os.fsdecode(database).startswith(
+            (":", "file:")
+        )
+        return self._connect(self._taken(database) if is_file else database, *given, **options)
+
+
+class _Entry:
+    """An entry of a copy's folder, under the path that the user knows."""
+
+    def __init__(self, entry: os.DirEntry[str], path: str) -> None:
+        self._entry, self.name, self.path = entry, entry.name, path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether it is a folder."""
+        return os.path.isdir(self.path) and (follow_symlinks or not self._entry.is_symlink())
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether it is a file."""
+        return os.path.isfile(self.path) and (follow_symlinks or not self._entry.is_symlink())
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return its state."""
+        return os.stat(self.path) if follow_symlinks else os.lstat(self.path)
+
+
+class _Entries:
+    """Entries of a folder, as ``os.scandir`` gives them."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries: Iterator[Any] = iter(entries)
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._entries = iter(())

@@ -1,0 +1,195 @@
+"""Folders under a layer: an overlay on each, in a mount namespace of this process and its children.
+
+What is written, renamed or deleted there is seen below this process alone, and lies in folders that are removed.
+Linux's man pages mount_namespaces(7) and user_namespaces(7), and its Documentation/filesystems/overlayfs.rst, say how.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
+"""Flags of ``unshare``."""
+BIND, RECURSIVE, PRIVATE, DETACH = 1 << 12, 1 << 14, 1 << 18, 2
+"""Flags of ``mount``, and one of ``umount2``."""
+SYSTEM = ("/proc", "/sys", "/dev", "/run")
+"""Folders that are never layered: what lies there is no file of a disk."""
+MOST_FOLDERS = 64
+"""Layered folders; each costs some milliseconds for every session."""
+TRIED_BYTES = 2**20
+"""Size of a file up to which appending is tried with it: the layer copies it."""
+DROP_BOUND, CAPABILITY_VERSION, ADMINISTRATOR = 24, 0x20080522, 21
+"""An option of ``prctl``, the version of ``capset``'s header, and the capability that mounts need (capabilities(7))."""
+
+
+def put_layers(
+    wanted: Sequence[str], others: Iterable[str], scratch: str, upper: Path, beneath: Path | None = None
+) -> tuple[str, ...]:
+    """Put layers over the wanted folders, and over others where that works; return those that have a layer now.
+
+    Writes go below ``upper``, a folder of the scratch folder, which stays visible and the same. An earlier session's
+    ``beneath`` lies under the new layers. Of a folder with mounts below, the folders without are layered instead.
+    No other thread may run yet. Raises ``OSError`` where the kernel refuses, and where a wanted folder has no layer.
+    """
+    here, is_foreign = os.getcwd(), _enter_namespace()
+    taken = tuple(_without_mounts([*wanted, *others]))[:MOST_FOLDERS]
+    layered = _mount_layers(taken, scratch, upper, beneath, "userxattr" if is_foreign else "redirect_dir=on")
+    failing = next((each for each in wanted if not (_is_below(each, layered) and _allows_writing(each))), None)
+    for folder, mounts in list(layered.items()):
+        if failing is not None or not _allows_writing(folder):
+            del layered[folder]
+            for _ in range(mounts):
+                _library().umount2(os.fsencode(folder), DETACH)
+    os.chdir(here)  # a mount does not move the working folder
+    _drop_capabilities(everything=is_foreign)
+    if failing is not None:
+        raise OSError(errno.ENOTSUP, "no layer", failing)
+    return tuple(layered)
+
+
+def _enter_namespace() -> bool:
+    """Give this process mounts of its own; return whether it needed users of its own for that. Raises ``OSError``."""
+    user, group = os.geteuid(), os.getegid()
+    is_foreign = not _unshare(NEW_MOUNTS)
+    if is_foreign:
+        if not _unshare(NEW_USER | NEW_MOUNTS):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    _mount(None, "/", None, RECURSIVE | PRIVATE)
+    return is_foreign
+
+
+def _mount_layers(
+    folders: Sequence[str], scratch: str, upper: Path, beneath: Path | None, options: str
+) -> dict[str, int]:
+    """Mount the layers of folders; return those that have them now, with the number of their mounts."""
+    layered: dict[str, int] = {}
+    with ExitStack() as files:  # paths lead elsewhere once the first layer is there
+
+        def fixed(path: Any, flags: int = 0) -> str:
+            file = os.open(path, os.O_PATH | flags)
+            files.callback(os.close, file)
+            return f"/proc/self/fd/{file}"
+
+        bound = {path: fixed(path, os.O_NOFOLLOW) for path in (scratch, *_endpoints(folders))}
+        prepared = {folder: _prepare(folder, upper, beneath, fixed) for folder in folders}
+        for folder, layers in prepared.items():
+            with suppress(OSError):
+                for layer in layers:
+                    _mount("overlay", folder, "overlay", 0, f"lowerdir={fixed(folder)},{layer},{options}")
+                layered[folder] = len(layers)
+        for path, source in bound.items():
+            if _is_below(path, layered):
+                with suppress(OSError) if path != scratch else nullcontext():
+                    _mount(source, path, None, BIND | RECURSIVE)
+    return layered
+
+
+def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[Any], str]) -> list[str]:
+    """Make the folders of one layer; return the options of its mounts, the lowest first, with the ``fixed`` names.
+
+    An earlier session's files and the new ones are two mounts: one cannot have layers that lie inside one another, and
+    scratch folders mostly lie in a layered folder.
+    """
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    kept = [beneath / name] if beneath is not None and (beneath / name).is_dir() else []
+    for part in ("written", "work"):
+        (upper / name / part).mkdir(parents=True)
+    written, found = upper / name / "written", os.stat(folder)
+    with suppress(PermissionError):
+        os.chown(written, found.st_uid, found.st_gid)
+    written.chmod(stat.S_IMODE(found.st_mode))
+    places = [*kept, upper / name]
+    return [f"upperdir={fixed(place / 'written')},workdir={fixed(place / 'work')}" for place in places]
+
+
+def _without_mounts(folders: Iterable[str]) -> Iterator[str]:
+    """Yield folders without mounts below, none inside another: those asked for, or the folders in them."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    mounts = [re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
+    yielded = list[str]()
+    waiting = sorted({os.path.realpath(folder) for folder in folders}, key=len)
+    while waiting:
+        folder = waiting.pop(0)
+        if folder == "/" or _is_below(folder, SYSTEM) or _is_below(folder, yielded) or not os.access(folder, os.W_OK):
+            continue
+        if any(mount != folder and _is_below(mount, [folder]) for mount in mounts):
+            with os.scandir(folder) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        elif os.path.isdir(folder):
+            yielded.append(folder)
+            yield folder
+
+
+def _endpoints(folders: Sequence[str]) -> set[str]:
+    """Return sockets and pipes in folders that other processes may be listening at: a layer's copy has no listener."""
+    with Path("/proc/net/unix").open(encoding="utf-8", errors="replace") as lines:
+        next(lines)
+        found = {fields[7].rstrip("\n") for line in lines if len(fields := line.split(" ", 7)) == 8}
+    sockets = {path.lstrip() for path in found}
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder) as entries:
+            sockets |= {each.path for each in entries if stat.S_ISFIFO(each.stat(follow_symlinks=False).st_mode)}
+    return {path for path in sockets if _is_below(path, folders) and os.path.lexists(path)}
+
+
+def _allows_writing(folder: str) -> bool:
+    """Return whether a file can be made, renamed and removed in a layered folder, and one that is there appended to."""
+    first, second = (os.path.join(folder, f".autotune-{os.getpid()}-{number}") for number in range(2))
+    try:
+        with open(first, "xb"):
+            pass
+        os.rename(first, second)
+        os.remove(second)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                size = entry.stat(follow_symlinks=False).st_size
+                if entry.is_file(follow_symlinks=False) and size <= TRIED_BYTES and os.access(entry.path, os.W_OK):
+                    with open(entry.path, "ab"):
+                        return True
+        return True
+    except OSError:
+        return False
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a path is one of some folders, or lies below one."""
+    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
+
+
+def _drop_capabilities(*, everything: bool) -> None:
+    """Give up the right to mount, or all rights of a user namespace: a script has those of its user, and no more."""
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    held = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable; then their upper halves
+    if _library().capget(header, held):
+        return
+    kept = 0 if everything else ~(1 << ADMINISTRATOR) & 0xFFFFFFFF
+    for place in range(6):
+        held[place] &= kept if place < 3 else (0 if everything else 0xFFFFFFFF)
+    _library().prctl(DROP_BOUND, ADMINISTRATOR, 0, 0, 0)
+    _library().capset(header, held)
+
+
+def _unshare(flags: int) -> bool:
+    return bool(_library().unshare(flags) == 0)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    given = [None if each is None else os.fsencode(each) for each in (source, target, kind, data)]
+    if _library().mount(*given[:3], ctypes.c_ulong(flags), given[3]):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

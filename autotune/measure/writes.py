@@ -1,0 +1,137 @@
+"""Writes of a script: held while it is measured, because it starts many times and never reaches its end.
+
+A layer takes them where the kernel lets it, copies where not; whatever neither takes, the kernel refuses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from autotune.errors import UserCodeError
+from autotune.measure.copies import Copies
+from autotune.measure.failures import user_traceback
+from autotune.measure.landlock import confine
+from autotune.measure.overlay import put_layers
+from autotune.runner.descendants import remove_folder
+
+LARGE = 2**30
+"""Bytes of a file from which it is not copied for a script that opens it for writing."""
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+"""Environment variables of folders that libraries write to."""
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOVERFLOW, errno.EXDEV)
+"""Numbers of errors by which the kernel refuses a write."""
+SIGNS = ("permission denied", "readonly", "read-only", "unable to open", "unable to create", "errno = 13")
+"""Parts of the messages of C libraries whose write was refused."""
+Way = Literal["layer", "kernel", "python"]
+"""How writes are held: by a layer, by copies and the kernel, by copies of Python's files alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The writes of a script, held."""
+
+    way: Way
+    """How they are held."""
+    folders: tuple[str, ...]
+    """Folders with a layer."""
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return a script's error, with the way out where a write was refused."""
+        is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
+        if self.way == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
+            return error
+        where = f"below {', '.join(self.folders)}" if self.folders else "with Python's own functions"
+        return UserCodeError(
+            f"{type(error).__name__}: {error}. While it is measured a script writes {where} only: pass --allow-writes "
+            "where it may write everywhere",
+            user_traceback(error),
+        )
+
+
+def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Path | None = None) -> Hold:
+    """Hold all writes of this process and its children from now on; they go to a new folder of the scratch folder.
+
+    ``beneath`` is that of an earlier session. No thread has been started yet.
+    """
+    scratch = str(folder.parent)
+    own = [scratch, "/dev", "/proc"]
+    remove_folder(folder)
+    folder.mkdir()
+    sys.addaudithook(_refuse_large(time.time()))
+    layered: tuple[str, ...] = ()
+    is_confined = False
+    if sys.platform.startswith("linux") and not _needs_driver_helper():
+        _limit_copies(scratch)
+        with suppress(OSError):
+            wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
+            layered = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
+        is_confined = confine([*layered, *own])
+    if not (layered and is_confined):
+        copies = folder / "copies"
+        copies.mkdir()
+        Copies(str(copies), [*layered, *own]).install()
+    return Hold("layer" if layered else "kernel" if is_confined else "python", layered)
+
+
+def _folders(script: str, arguments: Sequence[str]) -> list[str]:
+    """Return the folders that a script is likely to write to, beside its own and the working folder."""
+    found = [os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", *filter(None, map(os.environ.get, CACHES))]
+    for argument in arguments:
+        path = os.path.abspath(argument.rpartition("=")[2])
+        while not os.path.isdir(path):
+            path = os.path.dirname(path)
+        found.append(path)
+    for folder in _working_folders(script):
+        with os.scandir(folder) as entries:
+            found += [os.path.realpath(each.path) for each in entries if each.is_symlink() and each.is_dir()]
+    return found
+
+
+def _working_folders(script: str) -> tuple[str, str]:
+    return os.getcwd(), os.path.dirname(os.path.realpath(script))
+
+
+def _needs_driver_helper() -> bool:
+    """Return whether CUDA's first call starts a program with root's rights, which a confined process cannot."""
+    return os.geteuid() != 0 and os.path.exists("/dev/nvidia0") and not os.path.exists("/dev/nvidia-uvm")
+
+
+def _limit_copies(scratch: str) -> None:
+    """Have the kernel refuse files that would fill the disk; it copies a file when a C library opens it for writing."""
+    import resource
+
+    space = os.statvfs(scratch)
+    most = max(LARGE, space.f_bavail * space.f_frsize // 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+
+def _refuse_large(begin: float) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return a hook that raises ``UserCodeError`` where Python is about to change a large file older than ``begin``."""
+
+    def heed(event: str, given: tuple[Any, ...]) -> None:
+        is_changed = event == "sqlite3.connect"
+        if event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR):
+            is_changed = not given[2] & os.O_TRUNC
+        if not is_changed or not isinstance(given[0], (str, bytes)):
+            return
+        path = os.fsdecode(given[0])
+        with suppress(OSError):
+            found = os.stat(path)
+            if found.st_size > LARGE and found.st_ctime < begin and not path.startswith("/dev/"):
+                raise UserCodeError(
+                    f"{path} is opened for writing, and has {found.st_size / 2**30:.1f} GiB: its copy would take as "
+                    "much room for every start; open it for reading, or pass --allow-writes"
+                )
+
+    return heed

@@ -1,0 +1,190 @@
+"""Scripts whose loops mislead a measurement: each is measured at the rate that its sleeps give, or refused in words."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import UserCodeError
+from autotune.records import Request, WorkloadFacts
+from autotune.runner import local
+from tests.scripts.holding import InTurn
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(sys.platform != "linux", reason="scripts are measured in forks"),
+]
+
+LOOPS = Path(__file__).resolve().parent / "loops"
+LOAD_SECONDS = 10.0
+"""Seconds in which every script has begun to train, or is refused."""
+REQUEST = Request(seconds=0.6, time_limit=60)
+TOLERANCE = 0.1
+LARGE_BATCH = 64
+
+
+def per_second(samples: int, *milliseconds: float) -> float:
+    """Return the rate of so many samples in the sum of these times."""
+    return 1000 * samples / sum(milliseconds)
+
+
+def place(name: str, text: str) -> str:
+    """Return file and line of a text in a script."""
+    lines = (LOOPS / f"{name}.py").read_text("utf-8").splitlines()
+    return f"{name}.py:{next(number for number, line in enumerate(lines, 1) if text in line)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What has to come of a script."""
+
+    rate: float | None = None
+    """Samples per second; ``None`` where the script is refused."""
+    words: tuple[str, ...] = ()
+    """Words of the refusal. Beside a rate: words that may be told in its place."""
+    arguments: tuple[str, ...] = ()
+    """Arguments of the script."""
+    trial: tuple[str, ...] = ()
+    """Words of which one tells how a large batch fails; empty where none is tried."""
+
+
+USUAL = per_second(8, 8 * 2, 20)
+TRUTHS = {
+    "skips_out_of_memory": Truth(rate=USUAL, trial=("made no step",)),
+    "skips_some": Truth(rate=per_second(3 * 8, 3 * 8 * 2, 2 * 20)),
+    "accumulates": Truth(rate=per_second(4 * 8, 4 * 8 * 2, 4 * 10, 10)),
+    "helper_for_both": Truth(rate=per_second(8, 8 * 4, 20)),
+    "dictionary_of_loaders": Truth(rate=per_second(8, 8 * 4, 20)),
+    "evaluates_at_step_zero": Truth(rate=USUAL, words=(place("evaluates_at_step_zero", "DataLoader(held_out"),)),
+    "cycles": Truth(rate=per_second(8, 20), words=("repeat",)),
+    "other_arguments": Truth(rate=per_second(8, 8 * 2, 40), arguments=("0.04",)),
+    "own_file": Truth(rate=USUAL),
+    "exits_on_error": Truth(rate=USUAL, trial=("device_oom", "CUDA out of memory")),
+    "weak_proxy": Truth(rate=USUAL),
+    "batch_getitems": Truth(rate=per_second(32, 32, 20)),
+    "length_raises": Truth(rate=USUAL),
+    "own_threads": Truth(rate=USUAL),
+    "by_turns": Truth(words=(place("by_turns", "slow = DataLoader"), place("by_turns", "fast = DataLoader"))),
+    "by_turns_in_a_list": Truth(words=(place("by_turns_in_a_list", "iter(DataLoader("),)),
+    "together": Truth(words=(place("together", "labelled = DataLoader"), place("together", "unlabelled ="))),
+    "new_iterator_each_step": Truth(words=("makes a new iterator each step",)),
+    "in_a_thread": Truth(words=("iterates its training loader in another thread",)),
+    "no_loader": Truth(words=("has no DataLoader",)),
+}
+
+
+class Found(NamedTuple):
+    """What came of a script."""
+
+    rate: float | None
+    """Samples per second; ``None`` where it was refused."""
+    text: str
+    """The message, and what is noted beside a rate."""
+
+
+class Loops(InTurn):
+    """A runner for one script after another, each with its arguments."""
+
+    def turn_to(self, script: Path, *arguments: str) -> None:
+        super().turn_to(script)
+        self._source = replace(self._source, arguments=arguments)
+
+    @contextmanager
+    def started(self, name: str, *arguments: str) -> Iterator[WorkloadFacts]:
+        """Run a script up to its loop, and end its session afterwards."""
+        self.turn_to(Path(f"{name}.py"), *arguments)
+        try:
+            yield self.inspect(Config())
+        finally:
+            self.end_session()
+
+    def measured(self, batch_size: int | None = None) -> Found:
+        """Measure the script with its present settings, but for the batch size."""
+        assert self.script is not None
+        present = Config(**self.script["present"])
+        attempt = self.measure(replace(present, batch_size=batch_size or present.batch_size), REQUEST)
+        if attempt.measurement is None:
+            return Found(None, f"{attempt.outcome}: {attempt.message}")
+        found = attempt.measurement
+        return Found(found.samples_per_second, "; ".join((attempt.message, *found.notes)))
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loops]:
+    """A runner in the folder of the scripts, whose paths are relative as a user types them."""
+    folder = tmp_path_factory.mktemp("project") / "loops"
+    shutil.copytree(LOOPS, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(local, "LOAD_LIMIT", LOAD_SECONDS)
+        with Loops() as loops:
+            yield loops
+
+
+def is_true(found: Found, truth: Truth) -> bool:
+    """Whether a script was measured at its rate, or refused in one line that holds the words."""
+    is_told = bool(truth.words) and "\n" not in found.text and all(words in found.text for words in truth.words)
+    if truth.rate is None:
+        return found.rate is None and is_told
+    return is_told or (found.rate is not None and abs(found.rate / truth.rate - 1) <= TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.timed if truth.rate else ()) for name, truth in TRUTHS.items()]
+)
+def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: Loops) -> None:
+    truth, trial = TRUTHS[name], None
+    try:
+        with runner.started(name, *truth.arguments):
+            found = runner.measured()
+            if truth.trial:
+                trial = runner.measured(LARGE_BATCH)
+    except UserCodeError as error:
+        found = Found(None, str(error))
+    assert is_true(found, truth), (found, trial)
+    if trial is not None:
+        assert trial.rate is None, trial
+        assert any(words in trial.text for words in truth.trial), trial
+
+
+def test_other_arguments_and_another_file_are_other_workloads(runner: Loops) -> None:
+    def fingerprint(argument: str) -> str:
+        with runner.started("other_arguments", argument) as facts:
+            return facts.fingerprint
+
+    path = Path("other_arguments.py")
+    text = path.read_text("utf-8")
+    first, again, other = fingerprint("0.02"), fingerprint("0.02"), fingerprint("0.04")
+    path.write_text(text.replace("lr=0.01", "lr=0.02"), "utf-8")
+    try:
+        changed = fingerprint("0.02")
+    finally:
+        path.write_text(text, "utf-8")
+    assert first == again
+    assert len({first, other, changed}) == 3
+
+
+def test_the_place_of_a_loader_does_not_depend_on_the_working_folder(runner: Loops) -> None:
+    sites = list[str]()
+    for _ in range(2):
+        with runner.started("own_file"):
+            assert runner.script is not None
+            sites.append(runner.script["site"])
+    assert sites[0] == sites[1]
+    assert sites[0].startswith(place("own_file", "DataLoader(Samples"))
+
+
+def test_the_threads_that_a_script_sets_are_those_at_present(runner: Loops) -> None:
+    with runner.started("own_threads") as facts:
+        assert runner.script is not None
+        present = Config(**runner.script["present"])
+    assert facts.intra_op_threads == 1
+    assert present.intra_op_threads in (None, 1)  # None leaves them to the script
