@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 LAUNCHERS = {
     "WORLD_SIZE": "RANK",  # torchrun, accelerate
-    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
-    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
-    "PMI_SIZE": "PMI_RANK",
+    "SLURM_STEP_TASKS_PER_NODE": "SLURM_PROCID",  # such as 8(x2); a tuner on each node is fine
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "OMPI_COMM_WORLD_RANK",
+    "MPI_LOCALNRANKS": "PMI_RANK",
 }
 """Environment variables with the number of a launcher's processes, and with the number of this one."""
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
@@ -109,7 +109,8 @@ def _command(arguments: list[str]) -> str:
 def _require_one_process(command: str) -> None:
     """Raise ``UsageError`` in the first of several processes that a launcher has started; the others end silently."""
     for size, rank in LAUNCHERS.items():
-        if (ranks := os.environ.get(size, "1")) != "1":
+        ranks = os.environ.get(size, "1").partition("(")[0]
+        if ranks != "1":
             if os.environ.get(rank, "0") != "0":
                 raise SystemExit(UsageError.exit_code)
             raise UsageError(

@@ -74,6 +74,44 @@ def test_losses_are_those_of_a_plain_run_and_a_loader_that_is_not_there_is_said(
     assert ("was not applied" in applied) == (not is_meant)
 
 
+BOTH = """
+import sys, torch
+from torch.utils.data import DataLoader, random_split, TensorDataset
+def loader(data):
+    made = DataLoader(data, batch_size=8)
+    print(len(data), made.batch_size, made.num_workers)
+    return made
+torch.set_num_threads(2)
+print(torch.get_num_threads(), "threads")
+valid, train = random_split(TensorDataset(torch.ones(48, 1)), [24, 24])
+loader(valid)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for epoch in range(2):
+    for batch in loader(train):
+        model(batch[0]).sum().backward()
+        optimizer.step()
+print("trained")
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(("ordinal", "is_strict"), [(2, True), (3, False), (3, True)])
+def test_of_two_loaders_that_one_line_makes_the_one_that_trains_gets_the_answer(
+    tmp_path: Path, ordinal: int, is_strict: bool
+) -> None:
+    (tmp_path / "train.py").write_text(BOTH)
+    replace(ANSWER, made_on={"loader": f"train.py:5 Subset[24] #{ordinal}"}).save(tmp_path / "autotune.yaml")
+    command = ["-m", "autotune", "apply", *["--strict"][: int(is_strict)], "autotune.yaml", "train.py"]
+    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "1 threads" in done.stdout  # those of the answer, which were measured
+    made = [line for line in done.stdout.splitlines() if line.startswith("24 ")]
+    is_meant = ordinal == 2
+    assert made == ["24 8 0", *["24 24 2" if is_meant else "24 8 0"] * (2 if is_meant or not is_strict else 1)]
+    assert ("was not applied" in done.stderr) == (not is_meant)
+    assert (done.returncode, "trained" in done.stdout) == ((1, False) if is_strict and not is_meant else (0, True))
+
+
 TRAINS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

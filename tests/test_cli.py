@@ -203,6 +203,27 @@ def test_a_wrong_baseline_is_named_with_what_is_allowed(text: str, wanted: str) 
         parse_baseline(text)
 
 
+@pytest.mark.parametrize("command", ["--model m:f", "run train.py"])
+@pytest.mark.parametrize(
+    ("size", "rank"), [("WORLD_SIZE", "RANK"), ("SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")], ids=["torchrun", "srun"]
+)
+def test_under_a_launcher_the_first_process_says_how_to_start_one_and_the_others_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, size: str, rank: str
+) -> None:
+    monkeypatch.setenv(size, "8(x2)" if size.startswith("SLURM") else "8")
+    monkeypatch.setenv(rank, "0")
+    code, _, said = run(command)
+    assert code == 2
+    assert "a launcher started 8 processes" in said
+    assert "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1" in said
+    monkeypatch.setenv(rank, "3")
+    with pytest.raises(SystemExit) as ended:
+        run(command)
+    assert ended.value.code == 2
+    monkeypatch.setenv(size, "1(x2)" if size.startswith("SLURM") else "1")
+    assert run(command, FASTER)[0] == 0
+
+
 def test_the_run_gets_what_the_flags_say(run: Run) -> None:
     received: dict[str, Any] = {}
 

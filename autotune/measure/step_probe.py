@@ -120,7 +120,7 @@ def open_step(
 
 def _resident_batches(workload: Workload, config: Config, device: Device, place: torch.device) -> list[_Resident]:
     """Return batches from all over an epoch, moved to their place: one, and as many as are read in a moment."""
-    if place == device.torch_device and (found := _joined_batches(workload, config, device)):
+    if found := _joined_batches(workload, config, device) if place == device.torch_device else []:
         return found
     begin, size, most = device.clock(), 0, RESIDENT_SHARE * device.memory_limit
     with closing(open_reader(workload, config, place=None)) as stream:

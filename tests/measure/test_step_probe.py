@@ -186,6 +186,38 @@ def test_a_last_batch_of_one_image_is_no_trouble_for_batch_normalisation() -> No
     open_step(Workload(model, FourNumbers(17), training_step=sum_of), Config(batch_size=8), CpuDevice())
 
 
+class OnAnAccelerator(CpuDevice):
+    torch_device = torch.device("meta")
+
+
+class Taking:
+    """The step of a script: it takes batches as they come."""
+
+    scale, loss, non_blocking = 1.0, None, False
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._mark = device.mark
+        self.places: set[str] = set()
+
+    def __call__(self, batch: Any, samples: int | None = None) -> Any:
+        self.places |= {str(each.device) for each in tensors_in(batch)}
+        time.sleep(0.002)
+        return (self._mark(),) * 6
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_scripts_batches_lie_where_its_loader_puts_them_and_not_on_the_accelerator() -> None:
+    device = OnAnAccelerator()
+    step = Taking(device)
+    open_step(Workload(nn.Linear(4, 1), FourNumbers(64)), Config(batch_size=8), device, step=step)
+    assert step.places == {"cpu"}
+
+
 class Compiled(Training):
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
         time.sleep(0.0 if self.batches else 0.3)
