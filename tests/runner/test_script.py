@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
@@ -269,6 +270,11 @@ def test_what_took_long_to_prepare_is_kept_for_the_run(
         written, "if not is_prepared: raise RuntimeError('prepared anew')", PREPARED.format(where_prepared)
     )
     assert (found.outcome is Outcome.USER_ERROR, said in found.message) == (bool(said), True), found.message
+
+
+def test_no_card_is_asked_for_before_a_script_has_chosen_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("CUDA_VISIBLE_DEVICES was read"))
+    ScriptLoop("train.py", ())
 
 
 def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:

@@ -17,7 +17,10 @@ from autotune.config import Config
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import TrainingStep
 from autotune.records import Request
+from autotune.runner.local import ProcessRunner
+from autotune.workload import Script, describe
 from studies.gpu import probes, runs, sessions
+from studies.gpu import script as studies_script
 from studies.gpu.load import EXHAUSTS, Load, failure
 from studies.gpu.probes import Row
 from tests.accelerator import GIB, Card, FakeAccelerator, Job
@@ -187,3 +190,13 @@ def test_a_small_workload_trains_two_steps_on_a_cpu(name: str, monkeypatch: pyte
     after = list(workload.model.parameters())
     assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert all(bool(parameter.isfinite().all()) for parameter in after)
+
+
+@pytest.mark.machine
+def test_the_script_for_a_card_is_found_where_there_is_none() -> None:
+    script = studies_script.TRAINING
+    with ProcessRunner(describe(Script(path=str(script)))) as runner:
+        facts = runner.inspect(Config())
+    line = next(n for n, text in enumerate(script.read_text("utf-8").splitlines(), 1) if "DataLoader(Series" in text)
+    assert facts.loader_call == f"training.py:{line}: DataLoader"
+    assert facts.amp_modes == ("off", "bf16")
