@@ -20,6 +20,8 @@ LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
 """Programs that start a script in several processes."""
 LAUNCHING_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that do."""
+STARTS = {"subprocess.Popen": 1, "os.system": 0, "os.exec": 1, "os.posix_spawn": 1}
+"""Events of Python's audit hooks by which a program is started, and the place of its command in their arguments."""
 TRAINS = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Signal by which a child tells that it would train."""
 
@@ -40,7 +42,8 @@ def refuse_training_children(script: str, refuse: Callable[[], NoReturn], *, are
         start(process)
 
     def heed(event: str, given: tuple[Any, ...]) -> None:
-        if event == "subprocess.Popen" and os.getpid() == this and _is_launch(given[1], script):
+        place = STARTS.get(event)
+        if place is not None and os.getpid() == this and _is_launch(given[place], script):
             refuse()
 
     multiprocessing.process.BaseProcess.start = start_child  # type: ignore[method-assign, assignment]
@@ -61,10 +64,9 @@ def _is_forked(process: Any) -> bool:
 
 def _is_launch(command: Any, script: str) -> bool:
     """Return whether a command starts the script once more, or a launcher of scripts."""
-    parts = command.split() if isinstance(command, (str, bytes)) else list(command)
-    words = [os.fsdecode(part) for part in parts]
-    is_launcher = os.path.basename(words[0]) in LAUNCHERS if words else False
-    return is_launcher or any(
+    parts = [command] if isinstance(command, (str, bytes)) else list(command)
+    words = [word for part in parts for word in os.fsdecode(part).split()]  # a shell has all in one part
+    return any(os.path.basename(word) in LAUNCHERS for word in words[:3]) or any(
         word in LAUNCHING_MODULES or (word.endswith(".py") and os.path.realpath(word) == os.path.realpath(script))
         for word in words
     )

@@ -182,6 +182,7 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
         (IN_CHILDREN.format("multiprocessing.get_context('spawn').Process"), "train.py:.* trains in child processes"),
         ("import subprocess; subprocess.run([sys.executable, 'train.py'])", "train.py:.* trains in child processes"),
         ("import subprocess; subprocess.run(['torchrun', 'other.py'])", "train.py:.* trains in child processes"),
+        ("os.system('RANK=1 python train.py')", "train.py:.* trains in child processes"),
         (
             "for one, two in zip(DataLoader(Data(), batch_size=4), DataLoader(Data(), batch_size=4)): train(one)",
             "trains on batches of two loaders",

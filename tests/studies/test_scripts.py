@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 
@@ -30,3 +32,13 @@ def test_rates_of_scripts_are_those_of_workloads() -> None:
     rates = pd.read_csv(STUDY / "rates.csv")
     assert len(rates) == 2
     assert rates.ratio.between(0.95, 1.05).all()
+
+
+def test_a_layer_costs_little_to_read_through(study: Callable[[str], ModuleType]) -> None:
+    rows = pd.read_csv(STUDY / "files.csv").to_dict("records")
+    assert len(rows) == 14
+    a_file, large = 1e6 * study("files").more(rows, "small") / 3000, 100 * study("files").share(rows, "large")
+    assert a_file <= 10
+    assert large <= 3
+    readme = " ".join((STUDY / "README.md").read_text(encoding="utf-8").split())
+    assert f"takes {a_file:.1f} µs of CPU time a file more than without, a file of 64 MiB {large:.1f} % more" in readme
