@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +23,7 @@ def switch_off(scratch: str) -> None:
     """Switch off trackers and uploads: by the environment, and once its package is imported whatever a script asks."""
     os.environ |= {
         "WANDB_MODE": "disabled",
-        "MLFLOW_TRACKING_URI": Path(scratch, "mlflow").as_uri(),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/mlflow.db",  # newer versions refuse folders
         "COMET_AUTO_LOG_DISABLE": "1",
         "CLEARML_OFFLINE_MODE": "1",
     }
