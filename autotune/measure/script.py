@@ -38,7 +38,7 @@ from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_i
 ENDLESS = 2_000, 100_000
 """Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
 them, and end an epoch by themselves. Schedules are made in advance for each of them."""
-WINDOWS_SECONDS = 300.0
+WINDOWS_SECONDS = 120.0
 """Seconds of training that the batches told are enough for."""
 SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
 """Batches of its own that a script trains on before it is stopped, and the seconds that they may take."""
