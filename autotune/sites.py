@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 FOREIGN = tuple(
@@ -37,7 +38,7 @@ class Site:
     length: int | None
     """Samples in the dataset; ``None`` where it does not say."""
     ordinal: int = 0
-    """Datasets of that class and length for which the line had made a loader before."""
+    """Place of its dataset among those of that class and length for which the line makes loaders."""
 
     @property
     def text(self) -> str:
@@ -67,19 +68,50 @@ def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[A
     """Have ``made(make, site, loader, arguments)`` make every DataLoader from now on, of a script in this folder."""
     make: Maker = DataLoader.__init__
     signature = inspect.signature(make)
-    known: dict[Site, list[int]] = {}
-    """Identities of the datasets of each site, in the order of their first loaders."""
+    order = _Order()
 
     def init(loader: DataLoader[Any], *given: Any, **options: Any) -> None:
         arguments = signature.bind(loader, *given, **options).arguments
         del arguments["self"]
         site = site_of(dataset := arguments["dataset"], sys._getframe(1), folder)
-        datasets = known.setdefault(site, [])
-        if id(dataset) not in datasets:
-            datasets.append(id(dataset))
-        made(make, replace(site, ordinal=datasets.index(id(dataset))), loader, arguments)
+        made(make, replace(site, ordinal=order.of(site, dataset)), loader, arguments)
 
     DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
+
+
+class _Order:
+    """The order of the datasets that each site makes loaders of.
+
+    Datasets that are new after the first step of an optimizer are those of another epoch: they come in the same order.
+    Made where no gradients are wanted, they are for something that is no training.
+    """
+
+    def __init__(self) -> None:
+        self._ordinals: dict[Site, dict[int, int]] = {}
+        self._first: dict[Site, int] = {}
+        """Datasets of a site before the first step."""
+        self._later: dict[Site, int] = {}
+        """Those of later epochs."""
+        self._has_stepped = False
+        register_optimizer_step_post_hook(self._step)
+
+    def of(self, site: Site, dataset: Any) -> int:
+        """Return the place of a dataset in the order of its site, from 0."""
+        ordinals = self._ordinals.setdefault(site, {})
+        if id(dataset) not in ordinals:
+            ordinals[id(dataset)] = self._next(site, max(ordinals.values(), default=-1) + 1)
+        return ordinals[id(dataset)]
+
+    def _next(self, site: Site, unused: int) -> int:
+        if not self._has_stepped:
+            self._first[site] = unused + 1
+        if not self._has_stepped or not torch.is_grad_enabled():
+            return unused
+        later = self._later[site] = self._later.get(site, -1) + 1
+        return later % self._first.get(site, 1)
+
+    def _step(self, *_: Any) -> None:
+        self._has_stepped = True
 
 
 def stand_in_for_autocast(is_wanted: Callable[[torch.autocast], bool]) -> None:

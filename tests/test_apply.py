@@ -112,6 +112,39 @@ def test_of_two_loaders_that_one_line_makes_the_one_that_trains_gets_the_answer(
     assert (done.returncode, "trained" in done.stdout) == ((1, False) if is_strict and not is_meant else (0, True))
 
 
+EACH_EPOCH = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+def loader(name, size):
+    made = DataLoader(TensorDataset(torch.ones(24, 1)), batch_size=size)
+    print(name, made.batch_size, flush=True)
+    return made
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+kept = []
+for epoch in range(3):
+    if {both}:
+        kept.append(loader("valid", 8))
+    kept.append(loader("train", 8))
+    for batch in kept[-1]:
+        model(batch[0]).sum().backward()
+        optimizer.step()
+    with torch.no_grad():
+        kept.append(loader("test", 8))
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("both", [False, True])
+def test_datasets_that_are_new_in_each_epoch_come_in_the_same_order(tmp_path: Path, both: bool) -> None:
+    (tmp_path / "train.py").write_text(EACH_EPOCH.format(both=both))
+    key = "train.py:5 TensorDataset[24]" + (" #2" if both else "")
+    replace(ANSWER, made_on={"loader": key}).save(tmp_path / "autotune.yaml")
+    said = output_of("-m", "autotune", "apply", "autotune.yaml", "train.py", folder=tmp_path).splitlines()
+    found = [line for line in said if line.split()[0] in ("train", "valid", "test")]
+    assert found == [*["valid 8"][: int(both)], "train 24", "test 8"] * 3
+
+
 TRAINS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

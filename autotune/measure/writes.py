@@ -46,6 +46,9 @@ class Hold:
 
     def explain(self, error: BaseException) -> BaseException:
         """Return a script's error, with the way out where a write was refused."""
+        path = getattr(error, "filename", None)
+        if isinstance(path, (str, bytes)) and os.path.exists(path) and not os.access(path, os.R_OK):
+            return error  # it may not even be read
         is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
         if self.way == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
             return error
