@@ -87,7 +87,7 @@ def record(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "script": name,
         "verdict": tuned["verdict"],
-        "speedup": tuned["speedup"],
+        "speedup": round(tuned["speedup"], 2),
         "settings": " ".join(f"{key}={value}" for key, value in config.dataloader_kwargs().items()),
         "file_rate": measured,
         "trained_rate": round(rate, 1),
