@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
@@ -69,6 +69,10 @@ def tuned(job: Job, budget: float, trials: int | None, seed: int, interrupt_at: 
     seed=st.integers(0, 5),
     interrupt_at=st.none() | st.integers(2, 12),
 )
+@example(
+    job=Job(of_workers=0.3, of_large_batches=-0.2, noise=0.05, is_busy=False, fails=None),
+    budget=30.0, trials=None, seed=5, interrupt_at=None,
+)  # fmt: skip
 def test_no_sentence_contradicts_another(
     job: Job, budget: float, trials: int | None, seed: int, interrupt_at: int | None
 ) -> None:
@@ -89,7 +93,9 @@ def test_no_sentence_contradicts_another(
 
     if result.verdict is Verdict.FASTER:
         assert not is_baseline
-        assert 1 < result.speedup_ci95[0] <= result.speedup
+        # a gain that every round shows is proven where its size is hardly known: its interval then begins at 1
+        assert 1 <= result.speedup_ci95[0] <= result.speedup
+        assert result.speedup > 1
     if result.verdict is Verdict.NO_GAIN:
         assert is_baseline
         assert result.most_gain <= 0.05
