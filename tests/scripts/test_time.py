@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.processes import run_python
+from tests.processes import MARK, marked, run_python
 
 pytestmark = pytest.mark.machine
 BUDGET, GRACE = 30, 15
@@ -16,9 +15,10 @@ BUDGET, GRACE = 30, 15
 
 def test_a_run_ends_with_its_budget_where_the_script_hangs_before_it_trains(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
-    begin = time.monotonic()
-    done = run_python("-m", "autotune", "run", "--budget", f"{BUDGET}s", "train.py", folder=tmp_path)
+    command = ("-m", "autotune", "run", "--budget", f"{BUDGET}s", "train.py")
+    begin, mark = time.monotonic(), str(tmp_path)
+    done = run_python(*command, folder=tmp_path, **{MARK: mark})
     assert done.returncode == 3, done.stderr
     assert time.monotonic() - begin <= BUDGET + GRACE
     assert "it was in <module>, train.py line 2" in " ".join(done.stderr.split())
-    assert [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert marked(mark) == []
