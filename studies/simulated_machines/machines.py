@@ -283,6 +283,13 @@ class Machine:
         restart = build + (0.0 if config.persistent_workers else workers * world.worker_start)
         return world.samples / (world.samples / steady + restart)
 
+    def persistence_gain(self, config: Config) -> float | None:
+        """The share by which workers that live on between epochs make it faster; ``None`` without workers."""
+        if not config.num_workers:
+            return None
+        kept, begun = (self.rate(replace(config, persistent_workers=keeps)) for keeps in (True, False))
+        return kept / begun - 1
+
     @property
     def limit(self) -> int:
         return self.world.host_memory if self.world.device == "cpu" else self.world.memory_limit
@@ -456,7 +463,7 @@ class Machine:
             device_idle_share=None,
             first_batch_seconds=0.1,
             restart_seconds=None,
-            persistence_gain=None,
+            persistence_gain=self.persistence_gain(config),
             epoch_samples=world.samples,
             peak_memory_bytes=self.peak(config),
             memory="host" if world.device == "cpu" else "device",
