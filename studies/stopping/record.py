@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import optuna
-from optuna.distributions import IntDistribution
+from optuna.distributions import BaseDistribution, IntDistribution
 
 from autotune.config import Config
 from autotune.knobs import KNOBS
@@ -134,12 +134,17 @@ def rival(job: Job) -> Row:
     machine = usual(family, seed, NOISE)
     space = machine.space
     study = optuna.create_study(direction="maximize", sampler=SAMPLERS[name](seed))
-    distributions = {knob: IntDistribution(0, len(space.values[knob]) - 1) for knob in KNOBS}
-    study.enqueue_trial(dict(zip(KNOBS, space.point(space.base), strict=True)))
+    distributions: dict[str, BaseDistribution] = {
+        knob: IntDistribution(0, len(space.values[knob]) - 1) for knob in KNOBS
+    }
+    held = {knob: getattr(space.base, KNOBS[knob].field) for knob in KNOBS}
+    study.enqueue_trial(
+        {knob: space.values[knob].index(value) if value in space.values[knob] else 0 for knob, value in held.items()}
+    )
     best, best_rate, worst = space.base, 0.0, None
     while machine.time < budget:
         trial = study.ask(distributions)
-        config = space.config(tuple(trial.params[knob] for knob in KNOBS))
+        config = space.at({knob: space.values[knob][trial.params[knob]] for knob in KNOBS})
         measured = machine.measure(config, Request(seconds=5.0)).measurement
         if measured is None:
             trial.set_constraint("memory", 1.0)
