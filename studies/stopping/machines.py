@@ -175,7 +175,7 @@ def draw_jagged(family: str, seed: int) -> JaggedWorld:
         block=round(limit * choice((0.002, 0.01, 0.03))) if not on_cpu else 2**21,
         host_memory=choice((16, 32, 64)) * GIB,
         shm=choice((64 * 2**20, GIB)) if generator.random() < 0.15 else 8 * GIB,
-        samples=round(spread(1e4, 1.5e6)),
+        samples=round(spread(4e4, 2e6)),
         worker_start=spread(0.005, 0.12),
         trace_error=math.exp(uniform(-0.3, 0.26)),
         look_errors={precision: math.exp(generator.triangular(low, high, 0.05)) for precision in PRECISIONS},
@@ -276,7 +276,16 @@ class Jagged(Machine):
     def _measurement(self, config: Config, rate: float, step: float, split: StepTime, hopeless: bool) -> Measurement:
         measured = super()._measurement(config, rate, step, split, hopeless)
         ceiling = config.batch_size / step * self.world.look_errors[config.amp] * self._factor(self.noise)
-        return replace(measured, ceiling_samples_per_second=max(rate, ceiling))
+        gain, restart = None, self.build(config)
+        if config.num_workers:
+            kept, new = (self.rate(replace(config, persistent_workers=keeps)) for keeps in (True, False))
+            gain, restart = kept / new - 1, restart + config.num_workers * self.world.worker_start
+        return replace(
+            measured,
+            ceiling_samples_per_second=max(rate, ceiling),
+            persistence_gain=gain,
+            restart_seconds=self.build(config) if config.persistent_workers else restart,
+        )
 
 
 def full_queue(load: float, places: int) -> float:
