@@ -109,7 +109,7 @@ def draw_jagged(family: str, seed: int) -> JaggedWorld:
     uniform, choice = generator.uniform, generator.choice
 
     def spread(low: float, high: float) -> float:
-        return low * (high / low) ** generator.random()
+        return float(low * (high / low) ** generator.random())
 
     on_cpu = family == "CPU"
     cpus = choice((2, 3, 4, 6, 8, 12)) if on_cpu else choice((4, 6, 8, 12, 16, 24))
@@ -256,7 +256,7 @@ class Jagged(Machine):
             places = 1 + workers * (config.prefetch_factor or 1)
             longest = period / full_queue(period / each, places)
         restart = build + (0.0 if config.persistent_workers else workers * world.worker_start)
-        return world.samples / (world.samples / batch * longest + restart)
+        return float(world.samples / (world.samples / batch * longest + restart))
 
     def peak(self, config: Config) -> int:
         world, batch = self.world, config.batch_size
@@ -264,6 +264,9 @@ class Jagged(Machine):
         peak = world.memory_fixed + batch * world.memory_sample * world.memory_share[config.amp]
         peak *= 1 + more if batch >= first else 1.0
         return world.block * math.ceil(peak / world.block)
+
+    def close(self) -> None:
+        self._session = self._cell = None
 
     # what looks and training report
 

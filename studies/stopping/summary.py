@@ -45,10 +45,11 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 def stop_table(runs: pandas.DataFrame) -> list[str]:
     lines = [HEAD, regrets("**answers**", runs), regrets("search, the best observed", runs, "search_regret")]
-    return lines + [regrets(f"answers, {family}", own) for family, own in runs.groupby("family", sort=False)]
+    return lines + [regrets(f"answers, {family}", runs[runs.family == family]) for family in runs.family.unique()]
 
 
 def counts(runs: pandas.DataFrame, column: str) -> str:
+    """Return how often each value occurs."""
     return ", ".join(f"{name}: {count}" for name, count in runs[column].fillna("none").value_counts().items())
 
 
@@ -69,7 +70,7 @@ def claims_table(runs: pandas.DataFrame) -> list[str]:
 
 def rivals_table(runs: pandas.DataFrame, stops: pandas.DataFrame) -> list[str]:
     same = stops.merge(runs[["family", "seed"]].drop_duplicates())
-    return [HEAD, regrets("autotune", same), *(regrets(name, own) for name, own in runs.groupby("kind", sort=False))]
+    return [HEAD, regrets("autotune", same), *(regrets(name, runs[runs.kind == name]) for name in runs.kind.unique())]
 
 
 def compared(before: pandas.DataFrame, after: pandas.DataFrame) -> list[str]:
@@ -108,11 +109,11 @@ def compared_claims(before: pandas.DataFrame, after: pandas.DataFrame) -> list[s
 
 def show(folder: Path, prefix: str) -> None:
     paths = {part: folder / f"{prefix}{part}.csv" for part in ("stop", "claims")} | {"rivals": folder / "rivals.csv"}
-    found = {part: load(path) for part, path in paths.items() if path.exists()}
+    found = {part: load(path) for part, path in paths.items() if path.exists() and path.stat().st_size}
     if "stop" in found:
         print("\nRegret in percent:\n", *stop_table(found["stop"]), sep="\n")
         print("\nVerdicts:", counts(found["stop"], "verdict"), "\nReasons:", counts(found["stop"], "reason"))
-        print("Answers that are not safe:", (found["stop"].is_safe == False).sum())  # noqa: E712
+        print("Answers that are not safe:", (found["stop"].is_safe.astype(str) == "False").sum())
     if "claims" in found:
         print("\nClaims:\n", *claims_table(found["claims"]), sep="\n")
         print("\nVerdicts:", counts(found["claims"], "verdict"))
