@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.config import WORKER_OPTIONS, Config, load_config, without_advice
-from autotune.errors import ConfigFileError, UsageError
+from autotune.errors import ConfigFileError
+from autotune.workload import Script
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -37,17 +38,16 @@ def read_answer(path: str) -> tuple[Config, str]:
     return config, site
 
 
-def start(path: str, script: str, arguments: Sequence[str], *, strict: bool = False) -> NoReturn:
-    """Train a script with the answer of a config file, in place of this process.
+def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
+    """Train a script, named by the words of its command line, with a config file's answer, in place of this process.
 
     A ``strict`` one ends where the answer finds no DataLoader. Thread variables must be there before Python starts.
     Raises ``ConfigFileError`` and ``UsageError``.
     """
     config, _ = read_answer(path)
-    if not Path(script).is_file():
-        raise UsageError(f"apply {script}: no such file")
+    Script.of(words)
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, script, *arguments]
+    command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, *words]
     os.execve(sys.executable, command, {**os.environ, **config.thread_environment()})
 
 

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -118,6 +118,13 @@ class Script:
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
 
+    @classmethod
+    def of(cls, words: Sequence[str], *, allow_writes: bool = False) -> Script:
+        """Return the script of a command line: its file and its arguments. Raises ``UsageError`` for no file."""
+        path, *arguments = words
+        _require_script(path)
+        return cls(path=path, arguments=tuple(arguments), allow_writes=allow_writes)
+
     def told_of_writes(self, way: str | None) -> str | None:
         """Return the sentence about its writes, by the way in which they are held; ``None`` where they are not."""
         if way is None:
@@ -140,8 +147,7 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
     Raises ``UsageError`` for a malformed reference, a missing script or objects that cannot be pickled.
     """
     if isinstance(workload, Script):
-        if not Path(workload.path).is_file():
-            raise UsageError(f"run {workload.path}: no such file; pass the script that you train with")
+        _require_script(workload.path)
         return workload
     path = tuple(entry or str(Path.cwd()) for entry in sys.path)
     if isinstance(workload, str):
@@ -167,6 +173,11 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
             f"the {_unpicklable_part(workload)} cannot be sent to the measuring process: {error}. "
             "Objects with open files, locks or connections have to create them on first use"
         ) from None
+
+
+def _require_script(path: str) -> None:
+    if not Path(path).is_file():
+        raise UsageError(f"{path}: no such file; pass the script that you train with")
 
 
 def load(source: ImportedWorkload | PickledWorkload, device: torch.device | str = "cpu") -> Workload:
