@@ -90,10 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(arguments: list[str]) -> str:
     """Return the name of the command, and take it from the arguments; a script alone is tuned."""
     first = arguments[0]
+    if first == "-m" or first.endswith(".py"):
+        return "run"
     if first.startswith("-"):
         return "tune"
-    if first.endswith(".py"):
-        return "run"
     del arguments[0]
     if first == "help":
         name = _command(arguments) if arguments else "tune"

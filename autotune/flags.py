@@ -128,7 +128,7 @@ DESCRIPTION = """\
 Find the fastest safe way to train your PyTorch model on your dataset on this machine.
 
 commands:
-  run SCRIPT ...             tune a training script as it is; SCRIPT alone does the same
+  run SCRIPT ...             tune a training script as it is; SCRIPT alone does the same; -m MODULE is one, too
   --model MODEL              tune the model and dataset that a function returns, with the flags below
   apply FILE SCRIPT ...      train a script as it is, with the answer
   check FILE SCRIPT ...      measure a config file's gain again; of a function with --model MODEL
@@ -165,6 +165,7 @@ exit codes:
 
 
 RUN_USAGE = "python -m autotune run [flags] SCRIPT [arguments of the script]"
+AS_MODULE = "SCRIPT is a file such as train.py, or -m and a module such as -m package.train"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -220,9 +221,9 @@ class _ScriptParser(_Parser):
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse the flags before the script."""
         place, files = 0, len(self._get_positional_actions())
-        while place < len(args) and (args[place].startswith("-") or files):
+        while place < len(args) and ((is_flag := args[place].startswith("-") and args[place] != "-m") or files):
             action = self._option_string_actions.get(args[place])
-            files -= not args[place].startswith("-")
+            files -= not is_flag
             place += 2 if action is not None and action.nargs is None else 1
         parsed = super().parse_args(args[:place], namespace)
         parsed.script = tuple(args[place:])
@@ -235,7 +236,7 @@ class _ScriptParser(_Parser):
                 self._refuse_of_functions(parsed)
             elif parsed.allow_writes:
                 self.error("--allow-writes: is for a script; leave it out")
-        if not parsed.script and not (has_model and parsed.model):
+        if parsed.script in ((), ("-m",)) and not (has_model and parsed.model):
             self.error(f"name the script that you train with, such as train.py{way}")
         return parsed
 
@@ -257,7 +258,7 @@ def build_run_parser() -> argparse.ArgumentParser:
         prog="autotune run",
         usage=RUN_USAGE,
         description="Tune a training script as it is: its own loop is the training step.",
-        epilog="exit codes: as for tuning",
+        epilog=f"{AS_MODULE}. exit codes: as for tuning",
         allow_abbrev=False,
     )
     _add(
@@ -277,6 +278,7 @@ def build_apply_parser() -> argparse.ArgumentParser:
         prog="autotune apply",
         usage="python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
         description="Train a script as it is, with the settings that run has found for it.",
+        epilog=AS_MODULE,
         allow_abbrev=False,
     )
     _add(parser, "--strict")
@@ -291,7 +293,7 @@ def build_check_parser() -> argparse.ArgumentParser:
         usage="python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
         "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
         description="Measure a config file's configuration beside its baseline again: does its gain hold here?",
-        epilog="exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
+        epilog=f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
@@ -344,7 +346,7 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
         usage="python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
         "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
         description="Measure one configuration for half a minute and name its limit, the evidence and the remedy.",
-        epilog="exit codes: as for tuning",
+        epilog=f"{AS_MODULE}. exit codes: as for tuning",
         allow_abbrev=False,
     )
     _add_workload_flags(parser, is_required=False)

@@ -132,6 +132,23 @@ def test_a_script_alone_is_run_with_its_arguments(folder: Path, run: Run) -> Non
     assert received["workload"] == Script(path="train.py", arguments=("--epochs", "3", "--model", "resnet"))
 
 
+@pytest.mark.parametrize("line", ["run --quiet -m job.train --epochs 3", "-m job.train --epochs 3"])
+def test_a_module_is_run_by_its_name(folder: Path, run: Run, line: str) -> None:
+    (folder / "job").mkdir()
+    (folder / "job" / "train.py").write_text("")
+    received: dict[str, Any] = {}
+
+    def tune(**arguments: Any) -> Result:
+        received.update(arguments)
+        return FASTER
+
+    code, _, err = run(line, tune)
+    file = str(folder.resolve() / "job" / "train.py")
+    assert code == 0
+    assert received["workload"] == Script(path=file, arguments=("--epochs", "3"), module="job.train")
+    assert "--quiet" in line or "apply autotune.yaml -m job.train --epochs 3" in err
+
+
 @pytest.mark.parametrize(
     ("line", "flag"), [("help run", "--dry-run"), ("help", "--ranks"), ("help diagnose", "--trace")]
 )
@@ -170,6 +187,8 @@ def test_help_version_and_wrong_flags_import_nothing_heavy(line: str, code: int)
         ("--dataset m:d", "--model"),
         ("train.py --epochs 3", "train.py: no such file; pass the script that you train with"),
         ("run --model m:f", "unknown flag --model: autotune run takes a script, such as train.py; a function is tuned"),
+        ("run -m", "name the script that you train with"),
+        ("run -m job.train", "-m job.train: no such module here; run from the folder that holds job"),
         ("--model m:f --wrong", "--wrong"),
         ("--model m:f --budget 1s", "--budget 1s: too short to compare anything; the least is 30s"),
         ("--mod m:f", "--model"),

@@ -372,8 +372,7 @@ def _needs_plain_model(config: Config, request: Request | None) -> bool:
 
 def _load_message(source: WorkloadSource, device: str, config: Config) -> dict[str, Any]:
     if isinstance(source, Script):
-        script = {"path": source.path, "arguments": source.arguments, "allow_writes": source.allow_writes}
-        return {"op": "load", "script": script, "config": config.to_document()}
+        return {"op": "load", "script": asdict(source), "config": config.to_document()}
     return {
         "op": "load",
         "model": source.model if isinstance(source, ImportedWorkload) else None,
