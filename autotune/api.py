@@ -218,8 +218,6 @@ def tune(
             for note in device_notes(facts.device, host, facts.versions["torch"], given.ranks, is_chosen=is_chosen):
                 messages.note(note)
             if runner.script is not None:
-                if isinstance(workload, Script) and (told := workload.told_of_writes(runner.script["holds"])):
-                    messages.say(told)
                 given = Config(**runner.script["present"])
                 knobs |= {"batch_size": batch_size or given.batch_size} | runner.script["fixed"]
             base = fitted(given, facts, global_batch_size)

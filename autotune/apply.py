@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.config import WORKER_OPTIONS, Config, load_config, without_advice
-from autotune.errors import ConfigFileError, UsageError
+from autotune.errors import ConfigFileError
+from autotune.workload import Script
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -37,24 +36,24 @@ def read_answer(path: str) -> tuple[Config, str]:
     return config, site
 
 
-def start(path: str, script: str, arguments: Sequence[str], *, strict: bool = False) -> NoReturn:
-    """Train a script with the answer of a config file, in place of this process.
+def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
+    """Train a script, named by the words of its command line, with a config file's answer, in place of this process.
 
     A ``strict`` one ends where the answer finds no DataLoader. Thread variables must be there before Python starts.
     Raises ``ConfigFileError`` and ``UsageError``.
     """
     config, _ = read_answer(path)
-    if not Path(script).is_file():
-        raise UsageError(f"apply {script}: no such file")
+    Script.of(words)
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, script, *arguments]
+    command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, *words]
     os.execve(sys.executable, command, {**os.environ, **config.thread_environment()})
 
 
 def main(argv: Sequence[str]) -> None:
     """Run the script as ``__main__``; the DataLoader that trains gets the answer's settings."""
     is_strict = argv[0] == STRICT
-    path, script, *arguments = argv[is_strict:]
+    path, *words = argv[is_strict:]
+    script = Script.of(words)
     with warnings.catch_warnings(action="ignore"):  # they were shown before
         config, wanted = read_answer(path)
     config.apply_threads()
@@ -84,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
             is_known = True
             told = (
                 f"autotune: {path} was not applied: {wanted.partition(' ')[0]} made no DataLoader like the one that "
-                f"was tuned; tune again with python -m autotune run {script}"
+                f"was tuned; tune again with python -m autotune run {script.name}"
             )
             if is_strict:
                 raise SystemExit(told)
@@ -92,13 +91,12 @@ def main(argv: Sequence[str]) -> None:
 
     if config.intra_op_threads is not None:
         keep_threads()
-    stand_in_for_loaders(Path(script).resolve().parent, made)
+    stand_in_for_loaders(script.folder, made)
     stand_in_for_autocast(lambda _: config.amp != "off")
     register_optimizer_step_pre_hook(tell)
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path[0] = str(script.folder)
     try:
-        runpy.run_path(os.path.abspath(script), run_name="__main__")
+        script.run()
     finally:
         tell()
 

@@ -90,12 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(arguments: list[str]) -> str:
     """Return the name of the command, and take it from the arguments; a script alone is tuned."""
     first = arguments[0]
+    if first == "-m" or first.endswith(".py"):
+        return "run"
     if first.startswith("-"):
         return "tune"
-    if first.endswith(".py"):
-        if not Path(first).is_file():
-            raise UsageError(f"{first}: no such file; pass the script that you train with")
-        return "run"
     del arguments[0]
     if first == "help":
         name = _command(arguments) if arguments else "tune"
@@ -126,37 +124,42 @@ def _run(flags: argparse.Namespace) -> int:
 
 
 def _run_script(flags: argparse.Namespace) -> int:
-    from autotune.workload import Script
-
     _require_one_process("run")
     knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
     arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", *knobs)}
-    script = Script(path=flags.script, arguments=flags.arguments, allow_writes=flags.allow_writes)
+    script = _workload(flags)
     if flags.dry_run:
         return _show_script(script)
     arguments |= {"workload": script, "optuna_sampler": flags.sampler}
     return _tune(flags, {**arguments, "budget": _budget(flags)})
 
 
-def _show_script(script: Script) -> int:
+def _workload(flags: argparse.Namespace) -> str | Script:
+    """Return the script of a command line, or the reference of a function."""
+    from autotune.workload import Script
+
+    return Script.of(flags.script, allow_writes=flags.allow_writes) if flags.script else str(flags.model)
+
+
+def _show_script(script: str | Script) -> int:
     """Print the training loader of a script."""
     from autotune.config import Config
     from autotune.report.terminal import script_text
     from autotune.runner.local import ProcessRunner
     from autotune.workload import describe
 
-    with ProcessRunner(describe(script)) as runner:
+    told = list[str]()
+    with ProcessRunner(describe(script), on_wait=told.append) as runner:
         facts = runner.inspect(Config())
     assert runner.script is not None
-    told = script.told_of_writes(runner.script["holds"])
-    _print("\n".join(filter(None, (script_text(facts, Config(**runner.script["present"])), told))) + "\n")
+    _print("\n".join((script_text(facts, Config(**runner.script["present"])), *told)) + "\n")
     return 0
 
 
 def _apply(flags: argparse.Namespace) -> int:
     from autotune.apply import start
 
-    start(flags.file, flags.script, flags.arguments, strict=flags.strict)
+    start(flags.file, flags.script, strict=flags.strict)
 
 
 def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
@@ -235,13 +238,15 @@ def _say(text: str) -> None:
 
 
 def _check(flags: argparse.Namespace) -> int:
+    _require_one_process("check")
+    workload = _workload(flags)
     from autotune.promise import check
     from autotune.report.terminal import check_text
 
     with _progress(flags.quiet) as on_progress:
         found = check(
             flags.file,
-            flags.model,
+            workload,
             flags.dataset,
             device=flags.device,
             budget=parse_duration(flags.budget),
@@ -253,11 +258,15 @@ def _check(flags: argparse.Namespace) -> int:
 
 
 def _diagnose(flags: argparse.Namespace) -> int:
+    from autotune.apply import read_answer
     from autotune.config import load_config
 
-    given = None if flags.baseline is None else parse_baseline(flags.baseline)
+    _require_one_process("diagnose")
+    workload = _workload(flags)
+    config: Any = None if flags.baseline is None else parse_baseline(flags.baseline)
     with _quiet_warnings(flags.quiet):
-        config = load_config(flags.config) if flags.config else given
+        if flags.config:
+            config = read_answer(flags.config)[0] if flags.script else load_config(flags.config)
     if flags.trace:
         _require_writable("--trace", Path(flags.trace))
     from autotune.diagnosis.diagnose import diagnose
@@ -266,7 +275,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
 
     with _progress(flags.quiet) as on_progress:
         found = diagnose(
-            flags.model, config, flags.dataset, device=flags.device, trace=flags.trace, on_progress=on_progress
+            workload, config, flags.dataset, device=flags.device, trace=flags.trace, on_progress=on_progress
         )
     if flags.json:
         content = {"bottleneck": found.bottleneck, **asdict(found), "config": found.config.to_document()}
@@ -397,7 +406,7 @@ def _deliver(result: Result, output: Path, kept: StudyStorage, flags: argparse.N
             if not flags.quiet:
                 with suppress(*CLOSED):
                     seen = () if flags.report else _seen_with(kept, flags)
-                    script = (flags.script, *flags.arguments) if "script" in flags else ()
+                    script = getattr(flags, "script", ())
                     open_console().print("", ending(result, written, seen, script), sep="\n")
 
 

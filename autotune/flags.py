@@ -116,15 +116,23 @@ SWITCHES = {
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
 """What ``export`` knows; a test holds it to ``autotune.exports.TARGETS``."""
 
+OF_FUNCTIONS = {
+    "--dataset": "a script has its own data: leave it out",
+    "--device": "a script chooses its own device: leave it out",
+    "--oversubscribe-ranks": "a script is one process: leave it out",
+    "--baseline": "a script has settings of its own: leave it out, or pass --config",
+}
+"""The flags that do not go with a script, and what to do."""
+
 DESCRIPTION = """\
 Find the fastest safe way to train your PyTorch model on your dataset on this machine.
 
 commands:
-  run SCRIPT ...             tune a training script as it is; SCRIPT alone does the same
+  run SCRIPT ...             tune a training script as it is; SCRIPT alone does the same; -m MODULE is one, too
   --model MODEL              tune the model and dataset that a function returns, with the flags below
   apply FILE SCRIPT ...      train a script as it is, with the answer
-  check FILE --model MODEL   measure a config file's gain again
-  diagnose --model MODEL     find out why training is slow, without a search
+  check FILE SCRIPT ...      measure a config file's gain again; of a function with --model MODEL
+  diagnose SCRIPT ...        find out why training is slow, without a search; of a function with --model MODEL
   export FILE --to TOOL      convert a config file for Lightning, Transformers, Accelerate, DeepSpeed or a shell
   report STUDY               draw a study as an HTML report, or write its trials as CSV or Parquet
   help COMMAND               show the flags of a command
@@ -157,6 +165,7 @@ exit codes:
 
 
 RUN_USAGE = "python -m autotune run [flags] SCRIPT [arguments of the script]"
+AS_MODULE = "SCRIPT is a file such as train.py, or -m and a module such as -m package.train"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -204,20 +213,39 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _ScriptParser(_Parser):
-    """A parser of flags up to a script's name: all after it is for the script."""
+    """A parser of flags up to a script's name: all from there on is the script's, ``script`` in what is parsed.
+
+    Where it knows ``--model``, a function may take the script's place.
+    """
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse the flags before the script."""
-        place = 0
-        while place < len(args) and args[place].startswith("-"):
+        place, files = 0, len(self._get_positional_actions())
+        while place < len(args) and ((is_flag := args[place].startswith("-") and args[place] != "-m") or files):
             action = self._option_string_actions.get(args[place])
+            files -= not is_flag
             place += 2 if action is not None and action.nargs is None else 1
-        place += len(self._get_positional_actions())
         parsed = super().parse_args(args[:place], namespace)
-        if place >= len(args):
-            self.error("name the script that you train with, such as train.py")
-        parsed.script, parsed.arguments = args[place], tuple(args[place + 1 :])
+        parsed.script = tuple(args[place:])
+        has_model, way = "model" in parsed, ""
+        if has_model:
+            way = ", or --model with the function that returns your model"
+            if parsed.model is not None and parsed.script:
+                self.error(f"--model {parsed.model}: a function is measured without {parsed.script[0]}; leave out one")
+            if parsed.script:
+                self._refuse_of_functions(parsed)
+            elif parsed.allow_writes:
+                self.error("--allow-writes: is for a script; leave it out")
+        if parsed.script in ((), ("-m",)) and not (has_model and parsed.model):
+            self.error(f"name the script that you train with, such as train.py{way}")
         return parsed
+
+    def _refuse_of_functions(self, parsed: argparse.Namespace) -> None:
+        """Refuse flags of functions beside a script, which decides that itself."""
+        for name, way in OF_FUNCTIONS.items():
+            key = name[2:].replace("-", "_")
+            if getattr(parsed, key, None) != self.get_default(key):
+                self.error(f"{name}: is for a function; {way}")
 
     def _hint(self, name: str) -> str:
         own = f": {self.prog} takes a script, such as train.py; a function is tuned with python -m autotune --model"
@@ -230,7 +258,7 @@ def build_run_parser() -> argparse.ArgumentParser:
         prog="autotune run",
         usage=RUN_USAGE,
         description="Tune a training script as it is: its own loop is the training step.",
-        epilog="exit codes: as for tuning",
+        epilog=f"{AS_MODULE}. exit codes: as for tuning",
         allow_abbrev=False,
     )
     _add(
@@ -250,6 +278,7 @@ def build_apply_parser() -> argparse.ArgumentParser:
         prog="autotune apply",
         usage="python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
         description="Train a script as it is, with the settings that run has found for it.",
+        epilog=AS_MODULE,
         allow_abbrev=False,
     )
     _add(parser, "--strict")
@@ -259,16 +288,17 @@ def build_apply_parser() -> argparse.ArgumentParser:
 
 def build_check_parser() -> argparse.ArgumentParser:
     """Return the parser of ``check``."""
-    parser = _Parser(
+    parser = _ScriptParser(
         prog="autotune check",
-        usage="python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
+        usage="python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
+        "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
         description="Measure a config file's configuration beside its baseline again: does its gain hold here?",
-        epilog="exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
+        epilog=f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
-    _add_workload_flags(parser)
-    _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget")
+    _add_workload_flags(parser, is_required=False)
+    _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget", "--allow-writes")
     parser.set_defaults(budget="1m")
     _add(parser.add_argument_group("output"), "--json", "--quiet")
     return parser
@@ -311,26 +341,27 @@ def build_report_parser() -> argparse.ArgumentParser:
 
 def build_diagnose_parser() -> argparse.ArgumentParser:
     """Return the parser of ``diagnose``."""
-    parser = _Parser(
+    parser = _ScriptParser(
         prog="autotune diagnose",
-        usage="python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
+        usage="python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
+        "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
         description="Measure one configuration for half a minute and name its limit, the evidence and the remedy.",
-        epilog="exit codes: as for tuning",
+        epilog=f"{AS_MODULE}. exit codes: as for tuning",
         allow_abbrev=False,
     )
-    _add_workload_flags(parser)
+    _add_workload_flags(parser, is_required=False)
     group = parser.add_argument_group("the run")
-    _add(group, "--device")
+    _add(group, "--device", "--allow-writes")
     _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
     _add(parser.add_argument_group("output"), "--trace", "--json", "--quiet")
     return parser
 
 
-def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("your code")
+def _add_workload_flags(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    group = parser.add_argument_group("your code" if is_required else "your code, where it is no script")
     group.add_argument(
         "--model",
-        required=True,
+        required=is_required,
         metavar="MODEL",
         help="function that returns (model, dataset), a model, or an autotune.Workload, "
         "such as mymod:build or path/to/train.py:build",

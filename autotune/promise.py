@@ -17,7 +17,7 @@ from autotune.proof import Confirmation, Place, Rounds, finalists_for
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.runner.local import ProcessRunner
 from autotune.stats import Interval, around, mean_rate, shows_gain
-from autotune.workload import Workload, describe
+from autotune.workload import Script, Workload, describe
 
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
@@ -46,6 +46,8 @@ class Promise:
     """95 % interval of the speed-up."""
     workload: str | None
     """Fingerprint of the workload."""
+    site: str | None = None
+    """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Check:
 
 def check(
     path: str | Path,
-    workload: str | Workload,
+    workload: str | Workload | Script,
     dataset: str | None = None,
     *,
     device: str = "auto",
@@ -92,6 +94,10 @@ def check(
         warnings.simplefilter("always")
         promise = read_promise(Path(path))
     notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    is_script = isinstance(workload, Script)
+    if is_script != (promise.site is not None):
+        made_for, way = ("a function", "--model mymod:build") if is_script else ("a script", "train.py")
+        raise UsageError(f"{path}: was made for {made_for}: name it, as in check {path} {way}")
     time = Budget(parse_duration(budget))
     messages = Messages(time, on_progress or (lambda progress: None))
     messages.show(Progress(phase="inspect"))
@@ -99,7 +105,10 @@ def check(
     with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
         facts = runner.inspect(promise.baseline or promise.config)
         if promise.workload not in (None, facts.fingerprint):
-            notes.append(f"{path}: model, dataset or training code are not those that the file was made for")
+            parts = "script, arguments or dataset" if is_script else "model, dataset or training code"
+            notes.append(f"{path}: {parts} are not those that the file was made for")
+        if promise.site != facts.loader_site:
+            notes.append(f"{path}: apply finds no DataLoader like {promise.site} any more: tune again to use it")
         return compare(runner, promise, time, messages, tuple(notes), seed=secrets.randbits(31))
 
 
@@ -232,6 +241,7 @@ def read_promise(path: Path) -> Promise:
         speedup=float(measured.get("speedup", 1.0)),
         speedup_ci95=_interval(measured.get("speedup_ci95")),
         workload=(config.made_on or {}).get("workload"),
+        site=(config.made_on or {}).get("loader"),
     )
 
 

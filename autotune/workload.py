@@ -9,10 +9,12 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import runpy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
 from io import BytesIO
 from mmap import mmap
 from pathlib import Path
@@ -118,6 +120,40 @@ class Script:
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
 
+    module: str | None = None
+    """Its name where it is run as a module, as ``python -m`` does."""
+
+    @classmethod
+    def of(cls, words: Sequence[str], *, allow_writes: bool = False) -> Script:
+        """Return the script of a command line: a file, or ``-m`` and a module, and its arguments.
+
+        Raises ``UsageError`` where it is not there.
+        """
+        is_module = words[0] == "-m"
+        path, *arguments = words[is_module:]
+        module = path if is_module else None
+        path = _file_of_module(path) if is_module else path
+        _require_script(path)
+        return cls(path=path, arguments=tuple(arguments), allow_writes=allow_writes, module=module)
+
+    @property
+    def name(self) -> str:
+        """Its file, or ``-m`` and its module, as on a command line."""
+        return f"-m {self.module}" if self.module else self.path
+
+    @property
+    def folder(self) -> Path:
+        """The folder that Python looks for modules in: the script's own, of a module the working folder."""
+        return Path.cwd() if self.module else Path(self.path).resolve().parent
+
+    def run(self) -> None:
+        """Run it as ``__main__``, as Python does."""
+        sys.argv = [self.path, *self.arguments]
+        if self.module:
+            runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(Path(self.path).absolute()), run_name="__main__")
+
     def told_of_writes(self, way: str | None) -> str | None:
         """Return the sentence about its writes, by the way in which they are held; ``None`` where they are not."""
         if way is None:
@@ -140,8 +176,7 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
     Raises ``UsageError`` for a malformed reference, a missing script or objects that cannot be pickled.
     """
     if isinstance(workload, Script):
-        if not Path(workload.path).is_file():
-            raise UsageError(f"run {workload.path}: no such file; pass the script that you train with")
+        _require_script(workload.path)
         return workload
     path = tuple(entry or str(Path.cwd()) for entry in sys.path)
     if isinstance(workload, str):
@@ -167,6 +202,26 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
             f"the {_unpicklable_part(workload)} cannot be sent to the measuring process: {error}. "
             "Objects with open files, locks or connections have to create them on first use"
         ) from None
+
+
+def _file_of_module(name: str) -> str:
+    """Return the file that ``python -m`` runs, without importing a package. Raises ``UsageError``."""
+    places: Any = [str(Path.cwd()), *sys.path]
+    file = ""
+    for part in [*name.split("."), "__main__"]:
+        spec = PathFinder.find_spec(part, places) if places is not None else None
+        if spec is None and file and part == "__main__":
+            return file
+        if spec is None:
+            raise UsageError(f"-m {name}: no such module here; run from the folder that holds {name.partition('.')[0]}")
+        found = spec.submodule_search_locations
+        places, file = getattr(found, "_path", found), spec.origin or ""  # some folders have no __init__.py
+    return file
+
+
+def _require_script(path: str) -> None:
+    if not Path(path).is_file():
+        raise UsageError(f"{path}: no such file; pass the script that you train with")
 
 
 def load(source: ImportedWorkload | PickledWorkload, device: torch.device | str = "cpu") -> Workload:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,23 @@ def test_a_script_alone_is_run_with_its_arguments(folder: Path, run: Run) -> Non
     assert received["workload"] == Script(path="train.py", arguments=("--epochs", "3", "--model", "resnet"))
 
 
+@pytest.mark.parametrize("line", ["run --quiet -m job.train --epochs 3", "-m job.train --epochs 3"])
+def test_a_module_is_run_by_its_name(folder: Path, run: Run, line: str) -> None:
+    (folder / "job").mkdir()
+    (folder / "job" / "train.py").write_text("")
+    received: dict[str, Any] = {}
+
+    def tune(**arguments: Any) -> Result:
+        received.update(arguments)
+        return FASTER
+
+    code, _, err = run(line, tune)
+    file = str(folder.resolve() / "job" / "train.py")
+    assert code == 0
+    assert received["workload"] == Script(path=file, arguments=("--epochs", "3"), module="job.train")
+    assert "--quiet" in line or "apply autotune.yaml -m job.train --epochs 3" in err
+
+
 @pytest.mark.parametrize(
     ("line", "flag"), [("help run", "--dry-run"), ("help", "--ranks"), ("help diagnose", "--trace")]
 )
@@ -169,6 +187,8 @@ def test_help_version_and_wrong_flags_import_nothing_heavy(line: str, code: int)
         ("--dataset m:d", "--model"),
         ("train.py --epochs 3", "train.py: no such file; pass the script that you train with"),
         ("run --model m:f", "unknown flag --model: autotune run takes a script, such as train.py; a function is tuned"),
+        ("run -m", "name the script that you train with"),
+        ("run -m job.train", "-m job.train: no such module here; run from the folder that holds job"),
         ("--model m:f --wrong", "--wrong"),
         ("--model m:f --budget 1s", "--budget 1s: too short to compare anything; the least is 30s"),
         ("--mod m:f", "--model"),
@@ -203,13 +223,47 @@ def test_a_wrong_baseline_is_named_with_what_is_allowed(text: str, wanted: str) 
         parse_baseline(text)
 
 
-@pytest.mark.parametrize("command", ["--model m:f", "run train.py"])
+def test_check_and_diagnose_take_a_script_with_its_arguments(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune import promise as checking
+    from autotune.diagnosis import diagnose as diagnosing
+
+    received: list[Any] = []
+
+    def check(path: str, workload: Any, dataset: None, **options: Any) -> object:
+        received.append((path, workload, options["budget"]))
+        return examples.check()
+
+    def diagnose(workload: Any, config: Any, dataset: None, **options: Any) -> object:
+        received.append((config, workload, options["trace"]))
+        return examples.diagnosis()
+
+    monkeypatch.setattr(checking, "check", check)
+    monkeypatch.setattr(diagnosing, "diagnose", diagnose)
+    (folder / "train.py").write_text("")
+    replace(examples.ANSWER, made_on={"loader": "train.py:3 Data[8]"}).save(folder / "a.yaml")
+    script = Script(path="train.py", arguments=("--model", "resnet", "--budget", "3"))
+    assert run("check a.yaml --budget 30s train.py --model resnet --budget 3")[0] == 0
+    assert run("check --allow-writes a.yaml train.py --model resnet --budget 3")[0] == 0
+    assert run("diagnose train.py --model resnet --budget 3")[0] == 0
+    assert run("diagnose --config a.yaml --trace t.json train.py --model resnet --budget 3")[0] == 0
+    assert received == [
+        ("a.yaml", script, 30.0),
+        ("a.yaml", replace(script, allow_writes=True), 60.0),
+        (None, script, None),
+        (examples.ANSWER, script, "t.json"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["--model m:f", "run train.py", "check a.yaml train.py", "diagnose train.py"])
 @pytest.mark.parametrize(
     ("size", "rank"), [("WORLD_SIZE", "RANK"), ("SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")], ids=["torchrun", "srun"]
 )
 def test_under_a_launcher_the_first_process_says_how_to_start_one_and_the_others_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, size: str, rank: str
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, size: str, rank: str
 ) -> None:
+    (folder / "train.py").write_text("")
     monkeypatch.setenv(size, "8(x2)" if size.startswith("SLURM") else "8")
     monkeypatch.setenv(rank, "0")
     code, _, said = run(command)
@@ -221,7 +275,8 @@ def test_under_a_launcher_the_first_process_says_how_to_start_one_and_the_others
         run(command)
     assert ended.value.code == 2
     monkeypatch.setenv(size, "1(x2)" if size.startswith("SLURM") else "1")
-    assert run(command, FASTER)[0] == 0
+    if command.split()[0] not in ("check", "diagnose"):
+        assert run(command, FASTER)[0] == 0
 
 
 def test_the_run_gets_what_the_flags_say(run: Run) -> None:
@@ -341,7 +396,19 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, monkeyp
     ("line", "code", "named"),
     [
         ("check", 2, ""),
-        ("check a.yaml", 2, ""),
+        ("check a.yaml", 2, "name the script that you train with, such as train.py, or --model"),
+        ("check a.yaml absent.py --lr 1", 2, "absent.py: no such file; pass the script"),
+        (
+            "check a.yaml train.py",
+            2,
+            "was made for a function: name it, as in check a.yaml --model mymod:build",
+        ),
+        ("check of_script.yaml --model m:f", 2, "was made for a script: name it, as in check of_script.yaml train.py"),
+        ("check a.yaml --model m:f train.py", 2, "--model m:f: a function is measured without train.py"),
+        ("check a.yaml --device cpu train.py", 2, "--device: is for a function; a script chooses its own device"),
+        ("check a.yaml --allow-writes --model m:f", 2, "--allow-writes: is for a script"),
+        ("diagnose --baseline batch_size=8 train.py", 2, "--baseline: is for a function"),
+        ("diagnose --config a.yaml train.py", 5, "a.yaml: names no DataLoader of a script"),
         ("check absent.yaml --model m:f", 5, "absent.yaml"),
         ("diagnose", 2, ""),
         ("diagnose --model m:f --budget 3m", 2, ""),
@@ -356,8 +423,11 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, monkeyp
 def test_a_wrong_check_diagnose_or_export_ends_before_anything_starts(
     run: Run, line: str, code: int, named: str
 ) -> None:
-    if line.startswith("export"):
-        Config().save("a.yaml")
+    Path("train.py").write_text("")
+    if line.startswith(("export", "check", "diagnose --config a.yaml")):
+        promise = replace(examples.ANSWER, measured={"samples_per_second": 1.0})
+        promise.save("a.yaml")
+        replace(promise, made_on={"loader": "train.py:3 Data[8]"}).save("of_script.yaml")
     ended, out, err = run(line)
     assert (ended, out) == (code, "")
     assert_is_one_line(err, named)

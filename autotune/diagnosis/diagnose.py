@@ -18,7 +18,7 @@ from autotune.probes import Anatomy, Trace
 from autotune.records import Attempt, Measurement, Part, Probe, Request, Runner, Trial, WorkloadFacts
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.runner.local import ProcessRunner
-from autotune.workload import Workload, describe
+from autotune.workload import Script, Workload, describe
 
 WINDOW_SECONDS = 5.0
 """Longest window of the measurement."""
@@ -54,7 +54,7 @@ class Diagnosis:
 
 
 def diagnose(
-    workload: str | Workload,
+    workload: str | Workload | Script,
     config: Config | Mapping[str, Any] | None = None,
     dataset: str | None = None,
     *,
@@ -65,8 +65,8 @@ def diagnose(
     """Measure one configuration for some seconds, probe its parts, and name its limit and the remedy.
 
     ``workload``, ``dataset`` and ``device`` are those of ``tune``. ``config`` is the configuration, a ``Config`` or its
-    fields: by default batch size 32, no workers and fp32. ``trace`` is a file to which torch's profiler writes a few
-    steps, in Chrome's format, after everything was measured.
+    fields: by default batch size 32, no workers and fp32, or a script's own settings. ``trace`` is a file to which
+    torch's profiler writes a few steps, in Chrome's format, after everything was measured.
 
     Raises ``UsageError``, ``UserCodeError`` and ``NothingFeasibleError`` when the configuration cannot be measured, and
     ``ConfigFileError`` when the trace cannot be written.
@@ -83,6 +83,8 @@ def diagnose(
                 "configuration without ranks; the result of tuning says what limits several ranks"
             )
         facts = runner.inspect(given)
+        if runner.script is not None and config is None:
+            given = Config(**runner.script["present"])
         return _examine(runner, fitted(given, facts, None), facts, messages, trace)
 
 

@@ -10,7 +10,7 @@ import multiprocessing.process
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -26,12 +26,30 @@ TRAINS = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Signal by which a child tells that it would train."""
 
 
-def refuse_training_children(script: str, refuse: Callable[[], NoReturn], *, are_held: bool) -> None:
+WAYS_OUT = {
+    "notebook_launcher": "pass num_processes=1 to notebook_launcher",
+    "spawn": "call the function itself, as rank 0 of 1, in place of torch.multiprocessing.spawn",
+    "heed": "run the script that it starts, with the arguments that it passes",
+}
+"""What to do where a function starts processes, by its name; the last one hears of programs that are started."""
+
+
+def way_out(inside: Sequence[str]) -> str:
+    """Return what to do about children that train, by the functions of packages that have started them."""
+    if "lightning" in sys.modules or "pytorch_lightning" in sys.modules:
+        return "pass devices=1 to the Trainer"
+    known = (way for name, way in WAYS_OUT.items() if name in inside)
+    return next(known, "train in one process, or tune a build() with --ranks")
+
+
+def refuse_training_children(
+    script: str, module: str | None, refuse: Callable[[], NoReturn], *, are_held: bool
+) -> None:
     """Have ``refuse`` called, in this process, before a child trains; ``refuse`` raises.
 
     Children whose writes nobody would hold (``are_held`` is false) are refused once they would import the script.
     """
-    this = os.getpid()
+    this, modules = os.getpid(), (*LAUNCHING_MODULES, *([module, f"{module}.__main__"] if module else ()))
     start = multiprocessing.process.BaseProcess.start
 
     def start_child(process: Any) -> None:
@@ -43,7 +61,7 @@ def refuse_training_children(script: str, refuse: Callable[[], NoReturn], *, are
 
     def heed(event: str, given: tuple[Any, ...]) -> None:
         place = STARTS.get(event)
-        if place is not None and os.getpid() == this and _is_launch(given[place], script):
+        if place is not None and os.getpid() == this and _is_launch(given[place], script, modules):
             refuse()
 
     multiprocessing.process.BaseProcess.start = start_child  # type: ignore[method-assign, assignment]
@@ -62,12 +80,12 @@ def _is_forked(process: Any) -> bool:
     return bool(method == "fork")
 
 
-def _is_launch(command: Any, script: str) -> bool:
-    """Return whether a command starts the script once more, or a launcher of scripts."""
+def _is_launch(command: Any, script: str, modules: Sequence[str]) -> bool:
+    """Return whether a command starts the script once more, or a launcher of scripts, also by their modules."""
     parts = [command] if isinstance(command, (str, bytes)) else list(command)
     words = [word for part in parts for word in os.fsdecode(part).split()]  # a shell has all in one part
     return any(os.path.basename(word) in LAUNCHERS for word in words[:3]) or any(
-        word in LAUNCHING_MODULES or (word.endswith(".py") and os.path.realpath(word) == os.path.realpath(script))
+        word in modules or (word.endswith(".py") and os.path.realpath(word) == os.path.realpath(script))
         for word in words
     )
 

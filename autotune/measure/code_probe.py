@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 from autotune.config import Config
 from autotune.measure.device import Device
 from autotune.measure.loader import open_stream
-from autotune.measure.step import TrainingStep, leaves_in, move, tensors_in
+from autotune.measure.step import Step, TrainingStep, leaves_in, move, tensors_in
 from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronisations
 from autotune.probes import Anatomy, CodeShare, Synchronisation
 from autotune.workload import Workload
@@ -46,17 +46,26 @@ SHARED = (type, ModuleType, FunctionType, CodeType)
 """Through these one comes to all of Python and no further into the dataset."""
 
 
-def look_inside(workload: Workload, config: Config, device: Device, seconds: float) -> Anatomy:
+def look_inside(
+    workload: Workload, config: Config, device: Device, seconds: float, step: Step | None = None
+) -> Anatomy:
     """Build batches and train for about so many seconds, with profilers on that are off again at the end.
 
     At least two batches are built and three steps made, however long they take. The model trains; each batch is a
-    step of the optimizer. Exceptions of the user's code pass through.
+    step of the optimizer. Another ``step``, that of a script, moves its batches itself. Exceptions of the user's code
+    pass through.
     """
     begin = time.perf_counter()
     building = Building(workload, config.batch_size)
     sample_seconds, collate_seconds = building.measure(TIMING_SHARE * seconds)
     code = building.profile(PROFILE_SHARE * seconds)
-    operators, synchronisations = _watch_steps(workload, config, device, building, STEP_SHARE * seconds)
+    operators, synchronisations = _watch_steps(
+        step or TrainingStep(workload, replace(config, accumulation_steps=1), device),
+        building,
+        device,
+        torch.device("cpu") if step else device.torch_device,
+        STEP_SHARE * seconds,
+    )
     start_method = multiprocessing.get_start_method(allow_none=True)  # without it the question would fix the answer
     return Anatomy(
         sample_seconds=sample_seconds,
@@ -77,14 +86,13 @@ def look_inside(workload: Workload, config: Config, device: Device, seconds: flo
 
 
 def _watch_steps(
-    workload: Workload, config: Config, device: Device, building: Building, seconds: float
+    step: Step, building: Building, device: Device, place: torch.device, seconds: float
 ) -> tuple[int, tuple[Synchronisation, ...]]:
-    """Train on the last batch: once to warm up, once to count operators, then to watch for waits.
+    """Train on the last batch, put in its place: once to warm up, once to count operators, then to watch for waits.
 
     Returns how many ATen operators the host called in a step, and where it waited for the device.
     """
-    step = TrainingStep(workload, replace(config, accumulation_steps=1), device)
-    batch, samples = move(building.batch, device.torch_device, non_blocking=False), building.samples
+    batch, samples = move(building.batch, place, non_blocking=False), building.samples
     limit, steps = time.perf_counter() + seconds, 0
     step(batch, samples)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:  # compiled regions are no operators of ATen

@@ -12,7 +12,6 @@ import gc
 import hashlib
 import itertools
 import os
-import runpy
 import sys
 import time
 import weakref
@@ -29,11 +28,12 @@ from torch.utils.data import DataLoader
 
 from autotune.errors import UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
-from autotune.measure.children import TRAINS, refuse_training_children, tell
+from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
 from autotune.measure.device import Device, Mark
 from autotune.measure.step import StepMarks
 from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
+from autotune.workload import Script
 
 ENDLESS = 2_000, 100_000
 """Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
@@ -66,16 +66,20 @@ class ScriptLoop:
         *,
         batches: int = ENDLESS[0],
         missing: float = 0.0,
+        module: str | None = None,
     ) -> None:
         """Take the script, its arguments, the place of its training loader where that is known, and its held writes.
 
+        A ``module`` is run by its name, as ``python -m`` does.
         ``batches`` is the length of the training loader that it is told, ``missing`` the usual share of batches without
         a step of an optimizer.
         """
         self.batches, self.missing = batches, missing
         self.hold = hold
         self.path, self.arguments, self.site = path, list(arguments), site
-        self._file = Path(path).resolve()
+        self._file, self._source = Path(path).resolve(), Script(path=path, arguments=tuple(arguments), module=module)
+        self.folder = self._source.folder
+        """The script's folder; of a module the working folder, as it is now."""
         self.loader: DataLoader[Any] | None = None
         """The loader whose batches are trained on."""
         self.last: _Watched | None = None
@@ -107,11 +111,6 @@ class ScriptLoop:
         self._iterate = DataLoader.__iter__
 
     @property
-    def folder(self) -> Path:
-        """The script's folder."""
-        return self._file.parent
-
-    @property
     def name(self) -> str:
         """The script's file name."""
         return Path(self.path).name
@@ -127,7 +126,6 @@ class ScriptLoop:
         Raises ``UserCodeError`` where it ends before, and whatever it raises.
         """
         self._install()
-        sys.argv = [self.path, *self.arguments]
         sys.path.insert(0, str(self.folder))
         self._measuring = getcurrent()
         self._script = greenlet(self._run)
@@ -175,7 +173,7 @@ class ScriptLoop:
 
     def _run(self, _: Any) -> None:
         try:
-            runpy.run_path(str(Path(self.path).absolute()), run_name="__main__")
+            self._source.run()
         except StoppedError:
             pass
         except BaseException as error:
@@ -279,7 +277,7 @@ class ScriptLoop:
         stand_in_for_autocast(is_wanted)
         register_optimizer_step_post_hook(stepped)
         are_held = self.hold is None or self.hold.way != "python"
-        refuse_training_children(self.path, self._refuse_children, are_held=are_held)
+        refuse_training_children(str(self._file), self._source.module, self._refuse_children, are_held=are_held)
 
     def _require_batches(self) -> None:
         """Stop a script that has trained for long without a batch of a DataLoader."""
@@ -294,9 +292,9 @@ class ScriptLoop:
         """End the script, which is about to train in another process."""
         if self._end is not None:  # told by a thread
             raise StoppedError
-        file, line, _ = place_of(sys._getframe(1), self.folder)
-        advice = "Trainer(devices=1)" if "lightning" in sys.modules else "one process, or tune a build() with --ranks"
-        self._end = UserCodeError(f"{file}:{line} trains in child processes, which are not measured: train in {advice}")
+        file, line, inside = place_of(sys._getframe(1), self.folder)
+        told = f"{file}:{line} trains in child processes, which are not measured: {way_out(inside)}"
+        self._end = UserCodeError(told)
         raise StoppedError if getcurrent() is self._script else self._end
 
     def _over(self, loader: DataLoader[Any]) -> Iterator[Any]:

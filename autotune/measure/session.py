@@ -21,7 +21,7 @@ from autotune.workload import Workload
 
 if TYPE_CHECKING:
     from autotune.measure.device import Device
-    from autotune.measure.script import ScriptLoop
+    from autotune.measure.script import ScriptLoop, ScriptStep
 
 FOREIGN_GROWTH = 2**29
 """Bytes that others must have taken of a card; libraries that a session loads late take some hundred megabytes."""
@@ -157,7 +157,7 @@ class Session:
 
         self._take_options(config)
         self._drop_step()  # for its memory, and because the look trains with another optimizer
-        anatomy = look_inside(self._workload, config, self._device, request.seconds)
+        anatomy = look_inside(self._workload, config, self._device, request.seconds, self._script_step(config))
         return Attempt(outcome=Outcome.OK, payload=anatomy)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
@@ -187,7 +187,6 @@ class Session:
         return Attempt(outcome=outcome, payload=measurement, message="; ".join(notes))
 
     def _open_step(self, config: Config) -> Any:
-        from autotune.measure.script import ScriptStep
         from autotune.measure.step_probe import open_step
 
         if config.step_key != self._key:
@@ -198,10 +197,14 @@ class Session:
                 model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
                 self._workload, self._is_parallel = replace(self._workload, model=model), True
             self._device.forget_peaks()
-            step = ScriptStep(self._script, self._device, config.amp) if self._script else None
-            self._warm = open_step(self._workload, config, self._device, self._group, step)
+            self._warm = open_step(self._workload, config, self._device, self._group, self._script_step(config))
             self._key = config.step_key
         return self._warm
+
+    def _script_step(self, config: Config) -> ScriptStep | None:
+        from autotune.measure.script import ScriptStep
+
+        return ScriptStep(self._script, self._device, config.amp) if self._script else None
 
     def _take_options(self, config: Config) -> None:
         """Note the options that are about to be applied to a model without other options."""

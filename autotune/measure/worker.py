@@ -174,7 +174,7 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
         beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
         hold = hold_writes(given["path"], given["arguments"], own, beneath)
     seen = {name: given[name] for name in ("batches", "missing") if given[name] is not None}
-    loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, **seen)
+    loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
     config = Config.from_document(message["config"])
     config.apply_threads()
     if config.intra_op_threads is not None:

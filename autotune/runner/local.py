@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from autotune.encoding import from_json
 from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
 from autotune.measure.conditions import open_gpu
+from autotune.probes import Trace
 from autotune.records import Attempt, Outcome, Request, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
@@ -75,7 +77,7 @@ class ProcessRunner:
         oversubscribe_ranks: bool = False,
         load_limit: float = LOAD_LIMIT,
     ) -> None:
-        """Take the workload and the device; ``on_wait`` is told, in words, who holds an accelerator.
+        """Take the workload and the device; ``on_wait`` is told who holds an accelerator, and where writes go.
 
         Another tuner is waited for, ``patience`` seconds at most, and the workload, ``load_limit``. More ranks than the
         host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so.
@@ -123,6 +125,9 @@ class ProcessRunner:
             first = self._session
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
             self._keeper = first if self._longest_load > KEPT_SECONDS else None
+            assert isinstance(self._source, Script)
+            if told := self._source.told_of_writes(self.script["holds"]):
+                self._on_wait(told)
         if not self._on_cpu and not self._locks:
             opened = map(open_gpu, (facts.device_uuid, *facts.other_devices))
             self._cards = Cards([gpu for gpu in opened if gpu is not None])
@@ -196,9 +201,14 @@ class ProcessRunner:
             self._common, self._step = common, None
         self._step = step or self._step
         assert self._session is not None
+        trace_path = request.trace_path
+        if trace_path is not None and isinstance(self._source, Script):  # whose session can write to its scratch folder
+            request = replace(request, trace_path=os.path.join(self._session.scratch, os.path.basename(trace_path)))
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request), "room": self._room}
         reply = _unwrap(self._session.ask(message, request.time_limit))
         attempt = from_json(Attempt, reply)
+        if attempt.trace and trace_path is not None and trace_path != attempt.trace.path:
+            attempt = replace(attempt, payload=_moved(attempt.trace, trace_path))
         part = attempt.measurement or attempt.compute
         if part is not None and part.memory == "device":
             self._room = max(self._room, part.memory_limit_bytes)
@@ -345,6 +355,16 @@ def _environment(config: Config) -> dict[str, str]:
     return torchruns | config.thread_environment()
 
 
+def _moved(trace: Trace, path: str) -> Trace:
+    """Return a trace whose file now lies at a path. Raises ``UsageError``."""
+    try:
+        shutil.copyfile(trace.path, path)
+        os.remove(trace.path)
+    except OSError as error:
+        raise UsageError(f"--trace {path}: cannot be written: {error}") from None
+    return replace(trace, path=path)
+
+
 def _needs_plain_model(config: Config, request: Request | None) -> bool:
     """Return whether a probe compares options with plain fp32: its session must be new, and is spent."""
     return bool(config.options) and request is not None and request.part == "numerics"
@@ -352,8 +372,7 @@ def _needs_plain_model(config: Config, request: Request | None) -> bool:
 
 def _load_message(source: WorkloadSource, device: str, config: Config) -> dict[str, Any]:
     if isinstance(source, Script):
-        script = {"path": source.path, "arguments": source.arguments, "allow_writes": source.allow_writes}
-        return {"op": "load", "script": script, "config": config.to_document()}
+        return {"op": "load", "script": asdict(source), "config": config.to_document()}
     return {
         "op": "load",
         "model": source.model if isinstance(source, ImportedWorkload) else None,

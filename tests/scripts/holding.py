@@ -70,8 +70,9 @@ class InTurn(ProcessRunner):
     def __init__(self) -> None:
         super().__init__(Script(path=""))
 
-    def turn_to(self, script: Path) -> None:
-        self._source, self.script = describe(Script(path=str(script))), None
+    def turn_to(self, script: Path | Script) -> None:
+        given = script if isinstance(script, Script) else Script(path=str(script))
+        self._source, self.script = describe(given), None
 
     def end_session(self) -> None:
         self._end_session()

@@ -1,0 +1,91 @@
+"""A file that holds for a script, and no more once the script sleeps; what limits a script."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import promise
+from autotune.cli import main
+from autotune.config import Config
+from autotune.diagnosis import diagnose
+from autotune.diagnosis.findings import Cause
+from autotune.workload import Script
+
+pytestmark = pytest.mark.machine
+
+SCRIPT = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(4), torch.ones(1)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for x, y in DataLoader(Samples(), batch_size=4):
+    time.sleep(float(sys.argv[1]))
+    loss = (model(x) - y).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    open("log.txt", "a").write(f"{loss.item()}\\n")
+"""
+LINE = 1 + next(number for number, line in enumerate(SCRIPT.splitlines()) if "DataLoader(" in line)
+ITEM, LOOP = "    def __getitem__(self, index):\n", "DataLoader(Samples(), batch_size=4):\n"
+SLEEPS = {
+    "nowhere": SCRIPT,
+    "in the dataset": SCRIPT.replace(ITEM, f"{ITEM}        time.sleep(0.05)\n"),
+    "in the step": SCRIPT.replace(LOOP, f"{LOOP}    time.sleep(0.2)\n"),
+}
+"""The script, and with a sleep that makes it six times slower."""
+OWN = Config(batch_size=4)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a script and its file; the script is measured for moments, and leaves nothing there."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    promised = {"samples_per_second": 120.0, "next_run_95": [60.0, 160.0]}
+    replace(OWN, measured=promised, made_on={"loader": f"train.py:{LINE} Samples[4000]"}).save(
+        tmp_path / "autotune.yaml"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(promise, "RUNS_ALONE", 2)
+    for module, name in ((promise, "WINDOW"), (diagnose, "WINDOW"), (diagnose, "PART")):
+        monkeypatch.setattr(module, f"{name}_SECONDS", 0.5)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("place", "code"), [("nowhere", 0), ("in the dataset", 1), ("in the step", 1)])
+def test_a_promise_holds_until_the_script_sleeps(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: str, code: int
+) -> None:
+    Path("train.py").write_text(SLEEPS[place])
+    ended = main(["check", "--json", "autotune.yaml", "train.py", "0.01"])
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert ended == code, found
+    assert "What train.py writes goes to" in told.err
+    moves = any("apply finds no DataLoader like train.py:" in note for note in found["notes"])
+    assert moves == (place == "in the dataset")  # its line is another now
+    assert sorted(path.name for path in folder.iterdir()) == ["autotune.yaml", "train.py"]
+
+
+def test_a_diagnosis_of_a_script_names_its_limit_and_its_code_and_writes_a_trace(folder: Path) -> None:
+    found = diagnose.diagnose(Script(path="train.py", arguments=("0.002",)), trace="trace.json")
+    assert found.bottleneck in (Cause.WAITING, Cause.NEIGHBOURS), found.findings  # beside busy ones nothing else counts
+    assert found.config == OWN
+    places = [place for each in found.findings if each.cause is Cause.SYNCHRONISATION for place in each.evidence]
+    assert any("train.py" in place for place in places), found.findings
+    assert found.trace is not None
+    assert json.loads(Path(found.trace.path).read_text())["traceEvents"]
+    assert sorted(path.name for path in folder.iterdir()) == ["autotune.yaml", "trace.json", "train.py"]
