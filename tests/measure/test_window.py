@@ -47,7 +47,7 @@ def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
 def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
     """The rows from one on, their clock set to 0 at the end of the step before."""
     zero = rows[first - 1].end
-    return [StepRow(*(time - zero for time in astuple(each)[:-2]), each.samples, each.ready) for each in rows[first:]]
+    return [StepRow(*(time - zero for time in astuple(each)[:7]), each.samples, each.ready) for each in rows[first:]]
 
 
 def window(machine: SimulatedPipeline, blocks: int = 20) -> WindowSummary:
