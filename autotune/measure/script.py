@@ -240,9 +240,12 @@ class ScriptLoop:
         An error may be the end of a schedule: then it comes after the same number of steps each time.
         """
         end = self._end
-        if end is None or (isinstance(end, SystemExit) and not isinstance(end.__context__, Exception)):
-            return end is None or end.code in (None, 0)
-        if not isinstance(end, Exception) or isinstance(end, UserCodeError) or is_known(end) or lived < LEAST_STEPS:
+        if isinstance(end, SystemExit) and isinstance(end.__context__, Exception):
+            end = end.__context__
+        if end is None or (isinstance(end, SystemExit) and end.code in (None, 0)):
+            return True
+        is_of_users = isinstance(end, (Exception, SystemExit)) and not isinstance(end, UserCodeError)
+        if not is_of_users or is_known(end) or lived < LEAST_STEPS:
             return False
         is_first, self._error_at = self._error_at in (None, lived), lived
         return is_first
@@ -346,15 +349,20 @@ class ScriptLoop:
                 "measures scripts with one"
             )
 
-    def give_apart(self, batches: Any, where: str) -> Any:
-        """Return the next batch of a loader that is not the one that trains, unmeasured."""
+    def give_apart(self, batches: Any, where: str, before: int | None) -> tuple[Any, int | None]:
+        """Return the next batch of a loader that is not the one that trains, unmeasured, and the steps by then.
+
+        ``before`` are the steps by the last batch of these, where it had gradients; ``None`` stands for none.
+        """
         self._require_own_thread(f"the DataLoader of {where}")
+        wants_gradients = torch.is_grad_enabled()
+        if wants_gradients and before is not None:
+            self._apart = before, where
         self._require_apart()
         self.pause()
         batch = next(batches)
-        if torch.is_grad_enabled():
-            self._apart = self.steps, where
-        return batch
+        self._apart = (self.steps, where) if wants_gradients else None
+        return batch, self.steps if wants_gradients else None
 
     def stop(self, why: str) -> NoReturn:
         """End the script, which cannot be measured."""
@@ -504,6 +512,8 @@ class _Watched(Iterator[Any]):
         self._loop, self.loader, self._batches = loop, loader, batches
         self.begin = self.before = loop.steps
         """Steps of optimizers before the iterator was made, and before the last batch."""
+        self._apart: int | None = None
+        """Steps before the last batch with gradients that was not measured."""
         self._is_trained = False
         """Whether an optimizer has stepped after one of its batches."""
         self.first = 0.0
@@ -516,7 +526,8 @@ class _Watched(Iterator[Any]):
         if self._batches is None:
             return loop.ask()
         if loop.loader is not None:
-            return loop.give_apart(self._batches, loop.place(self.loader))
+            batch, self._apart = loop.give_apart(self._batches, loop.place(self.loader), self._apart)
+            return batch
         self.missing += self.given > 0 and loop.steps == self.before
         self._is_trained |= loop.last is self and loop.steps > self.before
         self.before, has_stepped = loop.steps, self._is_trained

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from statistics import fmean, median
 
 import pytest
@@ -330,3 +330,12 @@ def test_the_shares_of_a_step_add_up_to_it(phases: list[list[float]], ready: int
     assert summary.step_time.total == pytest.approx(summary.seconds / summary.steps, rel=1e-9)
     assert 0 <= summary.waiting_share <= 1
     assert 0 <= summary.samples_per_second <= summary.samples / summary.seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("wait", "rate"), [(0.5, 0.9), (0.0, 1.0)])
+def test_batches_built_while_the_clock_stood_still_do_not_count_where_data_is_awaited(wait: float, rate: float) -> None:
+    rows = [
+        replace(row(second, second + wait, second + 1.0), built_apart=2 if second % 20 == 9 else 0)
+        for second in range(100)
+    ]
+    assert summed(rows, 0).samples_per_second == pytest.approx(rate * BATCH_SIZE)

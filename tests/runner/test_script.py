@@ -13,10 +13,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from greenlet import getcurrent
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
-from autotune.measure.script import ScriptLoop, _Watched, shallow
+from autotune.measure.script import ScriptLoop, StoppedError, _Watched, shallow
 from autotune.records import Attempt, Outcome, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
@@ -280,6 +281,15 @@ def test_no_card_is_asked_for_before_a_script_has_chosen_its_own(monkeypatch: py
 def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="no such file"):
         describe(Script(path="nothing.py"))
+
+
+def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop: Any = ScriptLoop("train.py", ())
+    loop._script, loop._cuda_stream = getcurrent(), "the default stream"
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a side stream")
+    with pytest.raises(StoppedError):
+        loop.ask()
+    assert str(loop._end).startswith("train.py asks for batches within torch.cuda.stream(...)")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
