@@ -3,6 +3,7 @@
     AutotuneError                exit 1
     ├── UsageError               exit 2    a flag, an argument or a reference is wrong
     ├── UserCodeError            exit 3    the user's code fails on the baseline configuration
+    │   └── ScriptEndsError      exit 3    a script ends too early in every configuration
     ├── NothingFeasibleError     exit 4    no configuration could be measured
     ├── ConfigFileError          exit 5    a config file cannot be read or written
     ├── StorageError             exit 5    a study cannot be read or written
@@ -37,6 +38,10 @@ class UserCodeError(AutotuneError):
     def __init__(self, message: str, user_traceback: str = "") -> None:
         super().__init__(message)
         self.user_traceback = user_traceback
+
+
+class ScriptEndsError(UserCodeError):
+    """A script ends before anything can be measured, whatever the configuration; the message says when."""
 
 
 class NothingFeasibleError(AutotuneError):

@@ -433,6 +433,7 @@ class FakeStream:
     samples: int = 0
     epochs: int = 1
     position: int = 0
+    built_apart: int = 0
     consumed: int = 0
     _began: float = 0.0
     _built: list[float] = field(default_factory=list)

@@ -50,6 +50,7 @@ class SimulatedPipeline:
     """Seconds to start the workers of the next."""
     synchronized: list[float] = field(default_factory=list)
     """When the device was waited for."""
+    built_apart: int = 0
     _began: float = 0.0
     _built: list[float] = field(default_factory=list)
     _given: list[float] = field(default_factory=list)
@@ -171,7 +172,7 @@ class SimulatedAccelerator(FakeAccelerator):
 class ReadyBatches:
     """Batches that are always there, in epochs of a known length."""
 
-    ready = 0
+    ready = built_apart = 0
     samples = BATCH_SIZE
 
     def __init__(self, epoch_batches: int) -> None:

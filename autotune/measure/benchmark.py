@@ -44,7 +44,7 @@ def measure(
     seed = secrets.randbits(31) if request.seed is None else request.seed
     stream = open_stream(workload, config, begin_anywhere(group.tell(seed)))
     known = open_segments(os.getpid())
-    warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
+    warm.step.non_blocking, warm.step.stream = config.pin_memory, stream  # it may have been opened for another loader
     run = (TimedRun if group.leads else FollowingRun)(config, warm.step, stream, device, request, group=group)
     try:
         run.advance(1)
@@ -63,6 +63,7 @@ def measure(
         measurement = _report(run, window, warm, conditions, after)
         return _with_growth(measurement, memory, after, run, window, group)
     finally:
+        warm.step.stream = None
         stream.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,9 +18,16 @@ from autotune.measure.process_memory import reset_peak
 from autotune.measure.rank_group import ALONE, RankGroup
 
 Mark = Any
-"""A point in a device's time: seconds on CPU, an event on an accelerator."""
+"""A point in a device's time: seconds on CPU, an event on an accelerator. What was passed over is left out."""
 Clock = Callable[[], float]
 """The host's clock, in seconds."""
+
+
+class _Event(NamedTuple):
+    """An event of an accelerator, and the seconds passed over before it."""
+
+    event: Any
+    passed: float
 
 
 class CpuDevice:
@@ -29,8 +36,8 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     is_asynchronous = False
     """Whether operators return before they have run, so that the host runs ahead."""
-    clock: Clock = staticmethod(time.perf_counter)
-    """The host's clock."""
+    passed = 0.0
+    """Seconds that were passed over so far."""
     gpu: NvmlGpu | None = None
     """Its state by NVML; ``None`` without."""
     uuid: str | None = None
@@ -60,9 +67,17 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Wait until the device has done everything it was asked to do: nothing is pending on a CPU."""
 
+    def clock(self) -> float:
+        """Return the seconds of the host's clock, without those passed over."""
+        return time.perf_counter() - self.passed
+
     def mark(self) -> Mark:
         """Mark this point in the stream of work, without waiting: read the clock."""
-        return time.perf_counter()
+        return self.clock()
+
+    def pass_over(self, begin: Mark) -> None:
+        """Leave the time since a mark out of the clock and of all marks to come."""
+        self.passed += self.clock() - begin
 
     def wait(self, mark: Mark) -> None:
         """Wait until the device has come to a mark; work asked for later goes on."""
@@ -93,7 +108,7 @@ class AcceleratorDevice:
     """Training on an accelerator: the host runs ahead, so time is taken from events."""
 
     is_asynchronous = True
-    clock: Clock = staticmethod(time.perf_counter)
+    passed = 0.0
 
     def __init__(self, device: torch.device, module: Any = None) -> None:
         """Take a device, and the module that drives its kind; torch's own by default."""
@@ -152,23 +167,34 @@ class AcceleratorDevice:
         """Wait for the device."""
         self._module.synchronize()
 
+    def clock(self) -> float:
+        """Return the seconds of the host's clock, without those passed over."""
+        return time.perf_counter() - self.passed
+
     def mark(self) -> Mark:
         """Record a timing event on the current stream."""
         event = self._event()
         event.record()
-        return event
+        return _Event(event, self.passed)
+
+    def pass_over(self, begin: Mark) -> None:
+        """Wait for the device, and leave its time since a mark out of the clock and of all marks to come."""
+        end = self.mark()
+        self.synchronize()
+        self.passed += self.seconds(begin, end)
 
     def wait(self, mark: Mark) -> None:
         """Wait for an event."""
-        mark.synchronize()
+        mark.event.synchronize()
 
     def has_come_to(self, mark: Mark) -> bool:
         """Ask an event."""
-        return bool(mark.query())
+        return bool(mark.event.query())
 
     def seconds(self, earlier: Mark, later: Mark) -> float:
         """Return the seconds between two recorded events."""
-        return float(earlier.elapsed_time(later)) / 1e3
+        passed: float = later.passed - earlier.passed
+        return float(earlier.event.elapsed_time(later.event)) / 1e3 - passed
 
     def peaks(self) -> tuple[int, int] | None:
         """Return peak allocated and peak reserved bytes; the reserved bytes decide whether a configuration fits."""

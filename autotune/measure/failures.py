@@ -39,6 +39,11 @@ def classify(error: BaseException, oom_kills: int = 0) -> tuple[Outcome, str, st
     return outcome, line + advice, user_traceback(error) if is_of_users else ""
 
 
+def is_known(error: BaseException) -> bool:
+    """Return whether an error is one of those whose cause is known: memory, a worker, a lone sample."""
+    return find_sign(list(_places(error)), f"{error} {error.__cause__}") is not None
+
+
 def _places(error: BaseException) -> Iterator[str]:
     """Yield the types of an error, and further places by the device and the traceback."""
     yield from (kind.__name__ for kind in type(error).__mro__)

@@ -300,6 +300,8 @@ class BatchStream:
         """Bytes of the tensors in the first batch, and how many these are."""
         self.consumed = 0
         """Batches handed out so far."""
+        self.built_apart = 0
+        """Batches that were built while the clock stood still."""
         self.epochs = 0
         """Epochs begun so far."""
         self.epoch_batches: int | None = None

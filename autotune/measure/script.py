@@ -11,6 +11,7 @@ import copy
 import gc
 import hashlib
 import itertools
+import multiprocessing.context
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -26,14 +27,18 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from autotune.errors import UserCodeError
+from autotune.errors import ScriptEndsError, UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
 from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
 from autotune.measure.device import Device, Mark
-from autotune.measure.step import StepMarks
+from autotune.measure.failures import is_known
+from autotune.measure.step import StepMarks, tensors_in
 from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Script
+
+if TYPE_CHECKING:
+    from autotune.measure.loader import BatchStream
 
 ENDLESS = 2_000, 100_000
 """Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
@@ -46,6 +51,10 @@ LEAST_DIFFERENCE, COUNTED_BATCHES = 0.1, 3
 """Difference in the share of batches without a step that is none, and batches that may be missing by chance."""
 STEPS_WITHOUT_BATCHES = 100
 """Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
+LEAST_STEPS = 20
+"""Steps of an optimizer from which a script that ends is started again."""
+AGAIN = 2
+"""First steps of a script that was started again, which allocate and compile, and are not measured."""
 FRESH_ITERATORS = 3
 """Iterators with one batch each, one after another, that are no accident."""
 
@@ -78,7 +87,7 @@ class ScriptLoop:
         self.hold = hold
         self.path, self.arguments, self.site = path, list(arguments), site
         self._file, self._source = Path(path).resolve(), Script(path=path, arguments=tuple(arguments), module=module)
-        self.folder = self._source.folder
+        self._working_folder, self.folder = Path.cwd(), self._source.folder
         """The script's folder; of a module the working folder, as it is now."""
         self.loader: DataLoader[Any] | None = None
         """The loader whose batches are trained on."""
@@ -87,6 +96,12 @@ class ScriptLoop:
         self.phases: dict[str, Mark] = {}
         """When forward and backward of the last step ended."""
         self.mark: Callable[[], Mark] = float
+        self.pass_over: Callable[[Mark], None] = lambda begin: None
+        """Leaves the time since a mark out of the measurement."""
+        self.stream: BatchStream | None = None
+        """The stream whose batches are handed out."""
+        self.spare: Any = None
+        """A batch as it was before the script had it."""
         self.amp: torch.dtype | None = None
         """The dtype of the script's own autocast."""
         self.autocast_call: str | None = None
@@ -95,6 +110,17 @@ class ScriptLoop:
         """Whether it takes effect."""
         self.steps = 0
         """Steps of optimizers so far."""
+        self._born = 0
+        """Those before the script was started last."""
+        self._error_at: int | None = None
+        """Steps after which the script has ended by an error."""
+        self._is_measured = False
+        self._pause: Mark | None = None
+        """When the script began to do something that is no training."""
+        self._built = 0
+        """Batches built by then."""
+        self._apart: tuple[int, str] | None = None
+        """Steps before the last batch of another loader that was handed out with gradients, and that loader's place."""
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._made: list[tuple[int, Site]] = []
         """The identity of each loader's dataset, and the loader's place; a loader may be gone by now."""
@@ -102,13 +128,14 @@ class ScriptLoop:
         self._has_asked = False
         """Whether it has asked for input."""
         self._pid = os.getpid()
-        self._modes = _Modes.now()
+        self._modes = self._first_modes = _Modes.now()
+        self._cuda_stream: Any = None
+        """The stream of CUDA that its first step was made on."""
         self._end: BaseException | None = None
         self._fresh = 0
         """Iterators with one batch each, one after another."""
         self._steps_at_batch = 0
         """Steps of optimizers before the last batch of any loader."""
-        self._iterate = DataLoader.__iter__
 
     @property
     def name(self) -> str:
@@ -128,13 +155,97 @@ class ScriptLoop:
         self._install()
         sys.path.insert(0, str(self.folder))
         self._measuring = getcurrent()
-        self._script = greenlet(self._run)
-        self._resume(None)
+        self._launch()
+        self._is_measured = True
 
     def hand(self, batch: Any) -> None:
-        """Let the script train on a batch, until it asks for the next."""
+        """Let the script train on a batch, until it asks for the next; start it again where it has ended.
+
+        Raises ``ScriptEndsError`` where it ends too early, and whatever else ends it.
+        """
+        begin, before = self.mark(), versions(batch)
         self.phases.clear()
-        self._resume(batch)
+        self._resume(shallow(batch))
+        if self._script.dead:
+            is_trained, phases = bool(self.phases), dict(self.phases)
+            self._pause_from(phases.get("optimizer", phases.get("backward", begin)))
+            self._start_again(batch if self.spare is None or versions(batch) == before else self.spare)
+            self._go_on()
+            if not is_trained:
+                return self.hand(batch if versions(batch) == before else self.spare)
+            self.phases = phases
+        self._go_on()
+        return None
+
+    def pause(self) -> None:
+        """Begin to leave out what the script does, until it asks for a batch to train on."""
+        self._pause_from(self.mark())
+
+    def _pause_from(self, begin: Mark) -> None:
+        if self._pause is None:
+            self._pause, self._built = begin, self.stream.produced if self.stream else 0
+
+    def _go_on(self) -> None:
+        """End a pause."""
+        if self._pause is not None:
+            self.pass_over(self._pause)
+            self._pause = None
+            if self.stream:
+                self.stream.built_apart += self.stream.produced - self._built
+
+    def _launch(self) -> None:
+        """Run the script until it asks for its first batch."""
+        self._modes, self._born = self._first_modes, self.steps
+        self._script = greenlet(self._run)
+        self._resume(None)
+        if self._script.dead:
+            raise self._failure()
+
+    def _start_again(self, batch: Any) -> None:
+        """Start the script again in this process, and let it train on a batch, unmeasured.
+
+        Raises its error where the setting may be the reason, and ``ScriptEndsError`` where it cannot go on.
+        """
+        lived, failure = self.steps - self._born, self._failure()
+        ended = f"{self.name} ends after {lived} steps of an optimizer"
+        if not self._ends_by_itself(lived):
+            raise failure
+        if lived < LEAST_STEPS:
+            raise ScriptEndsError(f"{ended}: that is too short to be measured; let it train for longer")
+        self.site = self.own_site.key
+        self._end = self.loader = self.last = self._apart = None
+        self._optimizers.clear()
+        del failure
+        gc.collect()  # its model, before there is another
+        os.chdir(self._working_folder)
+        allow_settings_again()
+        try:
+            self._launch()
+        except Exception as error:
+            if is_known(error):
+                raise
+            how = f"{ended}, and cannot be started again in the same process ({type(error).__name__}: {error})"
+            raise ScriptEndsError(f"{how}; let it train for longer") from error
+        for _ in range(AGAIN):
+            self._resume(shallow(batch))
+            if self._script.dead:
+                raise self._failure()
+
+    def _ends_by_itself(self, lived: int) -> bool:
+        """Return whether the script has ended as it would with every setting.
+
+        An error may be the end of a schedule: then it comes after the same number of steps each time.
+        """
+        end = self._end
+        if isinstance(end, SystemExit) and isinstance(end.__context__, Exception):
+            end = end.__context__
+        if end is None or (isinstance(end, SystemExit) and end.code in (None, 0)):
+            return True
+        is_of_users = isinstance(end, (Exception, SystemExit)) and not isinstance(end, UserCodeError)
+        if not is_of_users or is_known(end) or lived < LEAST_STEPS:
+            return False
+        is_first, self._error_at = self._error_at in (None, lived), lived
+        return is_first
 
     def existing(self) -> ExistingLoader:
         """Return the training loader's data and settings."""
@@ -187,12 +298,10 @@ class ScriptLoop:
         self._script.switch(batch)
         self._modes = _Modes.now()
         ours.apply()
-        if self._script.dead:
-            raise self._failure()
 
     def _failure(self) -> BaseException:
         """Return the error that tells why the script has ended."""
-        when = f"after {self.steps} steps of an optimizer"
+        when = f"after {self.steps - self._born} steps of an optimizer"
         if isinstance(self._end, SystemExit) and isinstance(self._end.__context__, Exception):
             return self._end.__context__  # that it was about to tell
         if isinstance(self._end, SystemExit):
@@ -212,13 +321,45 @@ class ScriptLoop:
         """Return the batch that the measuring code hands out, to the script's loop."""
         if os.getpid() != self._pid:
             tell(self._pid)
-        if getcurrent() is not self._script:
-            self._end = UserCodeError(
-                f"{self.name} iterates its training loader in another thread, where it is not measured"
+        self._require_own_thread("its training loader")
+        self._require_apart()
+        self._apart = None
+        if self._cuda_stream is not None and torch.cuda.current_stream() != self._cuda_stream:
+            self.stop(
+                "asks for batches within torch.cuda.stream(...), on another stream than it trains on, where a step's "
+                "end is not seen: ask for them outside, and copy them there"
             )
+        return self._measuring.switch()
+
+    def _require_own_thread(self, what: str) -> None:
+        """End the script where it asks in another thread than its own."""
+        if getcurrent() is not self._script:
+            self._end = UserCodeError(f"{self.name} iterates {what} in another thread, where it is not measured")
             os.kill(self._pid, TRAINS)  # the main thread waits for batches
             raise StoppedError
-        return self._measuring.switch()
+
+    def _require_apart(self) -> None:
+        """Stop a script that has trained on a batch of another loader."""
+        if self._apart is not None and self.steps > self._apart[0]:
+            self.stop(
+                f"trains on batches of two loaders, made in {self.own_site.text} and {self._apart[1]}: autotune "
+                "measures scripts with one"
+            )
+
+    def give_apart(self, batches: Any, where: str, before: int | None) -> tuple[Any, int | None]:
+        """Return the next batch of a loader that is not the one that trains, unmeasured, and the steps by then.
+
+        ``before`` are the steps by the last batch of these, where it had gradients; ``None`` stands for none.
+        """
+        self._require_own_thread(f"the DataLoader of {where}")
+        wants_gradients = torch.is_grad_enabled()
+        if wants_gradients and before is not None:
+            self._apart = before, where
+        self._require_apart()
+        self.pause()
+        batch = next(batches)
+        self._apart = (self.steps, where) if wants_gradients else None
+        return batch, self.steps if wants_gradients else None
 
     def stop(self, why: str) -> NoReturn:
         """End the script, which cannot be measured."""
@@ -227,7 +368,7 @@ class ScriptLoop:
 
     def _install(self) -> None:
         """Stand in for ``DataLoader.__iter__``, and hear of loaders, optimizer steps, backward passes and autocast."""
-        iterate, length, backward = self._iterate, DataLoader.__len__, torch.autograd.backward
+        backward = torch.autograd.backward
 
         def made(make: Maker, site: Site, loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
             make(loader, **arguments)
@@ -235,11 +376,6 @@ class ScriptLoop:
             self._made.append((id(loader.dataset), site))
 
         stand_in_for_loaders(self.folder, made)
-
-        def go_over(loader: DataLoader[Any]) -> Any:
-            if os.getpid() != self._pid or getcurrent() is self._measuring:
-                return iterate(loader)
-            return self._over(loader)
 
         def go_back(*given: Any, **options: Any) -> None:
             self.phases.setdefault("forward", self.mark())
@@ -255,15 +391,11 @@ class ScriptLoop:
 
         def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self.steps += 1
+            self.phases["optimizer"] = self.mark()
+            if self._cuda_stream is None and torch.cuda.is_initialized():
+                self._cuda_stream = torch.cuda.current_stream()
             self._optimizers[id(optimizer)] = optimizer
             self._require_batches()
-
-        def count(loader: DataLoader[Any]) -> int:
-            """Return the batches of an epoch; those of the training loader never end."""
-            own = length(loader)
-            is_ours = getcurrent() is self._measuring or os.getpid() != self._pid
-            site = self._sites.get(loader)
-            return own if is_ours or site is None or site.key != self.site else max(own, self.batches)
 
         ask_user = builtins.input
 
@@ -272,12 +404,35 @@ class ScriptLoop:
             return ask_user(*given)
 
         builtins.input = ask_nobody
-        DataLoader.__iter__, DataLoader.__len__ = go_over, count  # type: ignore[method-assign]
+        self._open_door()
         torch.autograd.backward = go_back
         stand_in_for_autocast(is_wanted)
         register_optimizer_step_post_hook(stepped)
         are_held = self.hold is None or self.hold.way != "python"
         refuse_training_children(str(self._file), self._source.module, self._refuse_children, are_held=are_held)
+
+    def _open_door(self) -> None:
+        """Have the script's calls for iterators and lengths of loaders answered here."""
+        iterate, get_iterator, length = DataLoader.__iter__, DataLoader._get_iterator, DataLoader.__len__
+
+        def is_ours() -> bool:
+            return os.getpid() != self._pid or getcurrent() is self._measuring
+
+        def go_over(loader: DataLoader[Any]) -> Any:
+            return iterate(loader) if is_ours() else self._over(loader, iterate)
+
+        def get_anew(loader: DataLoader[Any]) -> Any:
+            is_own = is_ours() or sys._getframe(1).f_code is iterate.__code__
+            return get_iterator(loader) if is_own else self._over(loader, get_iterator)
+
+        def count(loader: DataLoader[Any]) -> int:
+            """Return the batches of an epoch; those of the training loader never end."""
+            own = length(loader)
+            site = self._sites.get(loader)
+            return own if is_ours() or site is None or site.key != self.site else max(own, self.batches)
+
+        DataLoader.__iter__, DataLoader.__len__ = go_over, count  # type: ignore[method-assign]
+        DataLoader._get_iterator = get_anew  # type: ignore[method-assign, assignment]
 
     def _require_batches(self) -> None:
         """Stop a script that has trained for long without a batch of a DataLoader."""
@@ -297,7 +452,7 @@ class ScriptLoop:
         self._end = UserCodeError(told)
         raise StoppedError if getcurrent() is self._script else self._end
 
-    def _over(self, loader: DataLoader[Any]) -> Iterator[Any]:
+    def _over(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
         """Return an iterator of a loader for the script: the door itself for the one that trains."""
         own = self._sites.get(loader)
         if self.loader is None and own is not None and own.key == self.site:
@@ -305,27 +460,24 @@ class ScriptLoop:
         if self.loader is not None and own == self._sites.get(self.loader):
             self.loader = loader  # a new one for each epoch takes the place of the one before
             return _Asked(self)
+        batches = itertools.chain.from_iterable(map(iterate, [loader]))  # made once a batch is asked for
         if self.loader is not None:
-            where = own.text if own else "another file"
-            return iter(lambda: self._refuse_foreign(where), None)  # once it asks for a batch, and not before
+            return _Watched(self, loader, batches)
         last = self.last
         is_again = last is not None and last.loader is loader and last.given == 1 and self.steps > last.begin
         self._fresh = self._fresh + 1 if is_again else 0
         if self._fresh >= FRESH_ITERATORS and own is not None:
             self.stop(f"makes a new iterator each step, of the DataLoader of {own.text}: make one for an epoch")
-        return _Watched(self, loader, self._iterate(loader))
+        return _Watched(self, loader, batches)
 
-    def _refuse_foreign(self, where: str) -> NoReturn:
-        """End the script, which asks for a batch of another loader."""
-        self.stop(
-            f"goes over the DataLoader of {where} after {self.steps} steps of an optimizer: a measurement has to end "
-            "there; let it validate less often"
-        )
+    def place(self, loader: DataLoader[Any]) -> str:
+        """Return file and line that made a loader."""
+        return self._sites[loader].text if loader in self._sites else "another file"
 
     def took(self, watched: _Watched) -> None:
         """Note a batch of its own that the script trains on; stop it where its steps use those of two loaders."""
         last, self.last, self._steps_at_batch = self.last, watched, self.steps
-        if last is not None and last is not watched and watched.given > 1:
+        if last is not None and last is not watched and watched.given > 1 and self.steps > last.before:
             lines = " and ".join(self._sites[each.loader].text for each in (watched, last))
             self.stop(f"trains on batches of two loaders, made in {lines}: autotune measures scripts with one")
 
@@ -355,8 +507,12 @@ class _Watched(Iterator[Any]):
 
     def __init__(self, loop: ScriptLoop, loader: DataLoader[Any], batches: Any) -> None:
         self._loop, self.loader, self._batches = loop, loader, batches
-        self.begin = self._before = loop.steps
-        """Steps of optimizers before the first batch."""
+        self.begin = self.before = loop.steps
+        """Steps of optimizers before the iterator was made, and before the last batch."""
+        self._apart: int | None = None
+        """Steps before the last batch with gradients that was not measured."""
+        self._is_trained = False
+        """Whether an optimizer has stepped after one of its batches."""
         self.first = 0.0
         """When the first batch was there."""
         self.given = self.missing = 0
@@ -366,9 +522,12 @@ class _Watched(Iterator[Any]):
         loop = self._loop
         if self._batches is None:
             return loop.ask()
-        self.missing += self.given > 0 and loop.steps == self._before
-        self._before = loop.steps
-        has_stepped = self.given > 0 and loop.steps > self.begin
+        if loop.loader is not None:
+            batch, self._apart = loop.give_apart(self._batches, loop.place(self.loader), self._apart)
+            return batch
+        self.missing += self.given > 0 and loop.steps == self.before
+        self._is_trained |= loop.last is self and loop.steps > self.before
+        self.before, has_stepped = loop.steps, self._is_trained
         is_known = self.given >= SEEN_BATCHES or time.perf_counter() - self.first > SEEN_SECONDS
         if not (has_stepped and is_known):
             try:
@@ -435,21 +594,45 @@ class ScriptStep:
         self._handed = self._missed = 0
         """Batches handed out, and those after which no optimizer stepped."""
         loop.uses_autocast = amp != "off"
-        loop.mark = device.mark
+        loop.mark, loop.pass_over = device.mark, device.pass_over
+        self._device = device
+        self._copied = set[int]()
+        """Batches of which the script has had a copy first."""
+        self._changes = False
+        """Whether the script has changed tensors of a batch in place."""
         self.non_blocking = False
         self.loss: torch.Tensor | None = None
         """Not known: the script's losses are its own business."""
+        self.stream: BatchStream | None = None
 
     def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
         """Let the script train on a batch; the script itself moves it to the device."""
-        there, before = self._mark(), self._loop.steps
-        self._loop.hand(shallow(batch))
+        self._loop.stream = self.stream
+        if self.stream is None:
+            batch = self._copy_of(batch)
+        known, before = versions(batch), self._loop.steps
+        there = self._mark()
+        self._loop.hand(batch)
         end = self._mark()
+        self._changes |= versions(batch) != known
         self._count(is_missed=self._loop.steps == before)
         phases = self._loop.phases
         forwarded = phases.get("forward", end)
         backward = phases.get("backward", end)
         return there, there, forwarded, backward, backward, end
+
+    def _copy_of(self, batch: Any) -> Any:
+        """Return a copy of a batch that may come again where the script changes it, or may: at its first time."""
+        is_new = id(batch) not in self._copied
+        if not (is_new or self._changes):
+            return batch
+        begin = self._mark()
+        copied = copy.deepcopy(batch)
+        self._copied.add(id(batch))
+        self._loop.spare = batch
+        if is_new or not self._device.is_asynchronous:  # an accelerator is busy meanwhile
+            self._device.pass_over(begin)
+        return copied
 
     def _count(self, *, is_missed: bool) -> None:
         """Count a batch. Raises ``UserCodeError`` once too many have made no step: that is no training."""
@@ -467,6 +650,19 @@ class ScriptStep:
 
     def close(self) -> None:
         """Leave the script where it is."""
+
+
+def versions(batch: Any) -> list[int]:
+    """Return the versions of a batch's tensors, which rise as they are changed in place."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(batch)]
+
+
+def allow_settings_again() -> None:
+    """Let a script make settings once more that torch and Python allow once in a process."""
+    torch.set_num_interop_threads = lambda nthreads: None
+    multiprocessing.context._default_context._actual_context = None  # type: ignore[attr-defined]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def shallow(batch: Any) -> Any:

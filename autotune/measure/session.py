@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
-from autotune.errors import UsageError
+from autotune.errors import ScriptEndsError, UsageError
 from autotune.host import inspect_host, oom_kills
 from autotune.limits import format_size
 from autotune.measure.failures import classify
@@ -91,13 +91,15 @@ class Session:
         ``room`` is the most device memory that a session could have so far, in bytes: where there is much less now, the
         want of it is others' doing.
 
-        Every rank returns the result of all. A rank that fails ends its part there and then
+        Raises ``ScriptEndsError``. Every rank returns the result of all. A rank that fails ends its part there and then
         (``RankFailedError``), since it cannot meet the others any more.
         """
         config.apply_threads()
         kills = oom_kills() or 0
         try:
             attempt = self._measure(config, request)
+        except ScriptEndsError:
+            raise
         except Exception as error:
             outcome, message, details = classify(error, (oom_kills() or 0) - kills)
             if outcome is Outcome.DEVICE_OOM and (taken := self._taken_of(room)) > FOREIGN_GROWTH:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -16,6 +16,9 @@ from autotune.errors import UserCodeError
 from autotune.measure.device import Device, Mark
 from autotune.measure.rank_group import ALONE, RankGroup, in_parallel, require_own, watch_of
 from autotune.workload import Workload
+
+if TYPE_CHECKING:
+    from autotune.measure.loader import BatchStream
 
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after this process's own gradients, after those of all ranks
@@ -29,6 +32,8 @@ class Step(Protocol):
     """Whether copies to the device need not be waited for: batches are pinned."""
     loss: torch.Tensor | None
     """The last loss, on the device; reading it synchronises."""
+    stream: BatchStream | None
+    """The stream that the batches come from; ``None`` for batches that may come again."""
 
     @property
     def scale(self) -> float:
@@ -67,6 +72,7 @@ class TrainingStep:
         """The norm that gradients are clipped to."""
         self.non_blocking = config.pin_memory
         self.loss: torch.Tensor | None = None
+        self.stream: BatchStream | None = None
 
     def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
         """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""

@@ -71,6 +71,8 @@ class StepLog:
     """Inventory after each step."""
     epochs: list[int] = field(default_factory=list)
     """Epochs begun, at each step."""
+    built_apart: list[int] = field(default_factory=list)
+    """Batches built by each step while the clock stood still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,7 @@ class TimedRun:
             log.samples.append(batches.samples)
             log.ready.append(batches.ready)
             log.epochs.append(batches.epochs)
+            log.built_apart.append(batches.built_apart)
             self._group.made_step()
             self._note_ends(self._ahead)
 
@@ -190,8 +193,9 @@ class TimedRun:
             begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
             end = ended
             ready = round(window.ready) if drains and not window.whole_epochs else log.ready[index]
-            samples = log.samples[index]
-            rows.append(StepRow(begin, there, moved, forwarded, own, synchronised, end, samples, ready))
+            apart = log.built_apart[index] - (log.built_apart[index - 1] if index else 0)
+            times = begin, there, moved, forwarded, own, synchronised, end
+            rows.append(StepRow(*times, log.samples[index], ready, apart))
         return rows
 
     def _lead(self, steps: int, *, exactly: bool = False) -> None:

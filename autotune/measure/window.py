@@ -63,6 +63,8 @@ class StepRow:
     """Samples in the batch."""
     ready: int
     """Batches built and not yet consumed, at the end of the step."""
+    built_apart: int = 0
+    """Batches built in the step while the clock stood still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,7 @@ def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *,
 
     Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise a window with stalls is cut
     to whole cycles; without stalls, leading blocks are dropped until the steps are steady. Batches built in the window
-    count, see ``_early_share``.
+    count, see ``_early_share``; those built while the clock stood still do not.
     """
     workers, ends = max(1, num_workers), [row.end for row in rows]
     burst = workers if sum(row.there - row.begin for row in rows) > STARVING_SHARE * ends[-1] else 1
@@ -197,7 +199,10 @@ def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *,
     seconds, samples = kept[-1].end - start, sum(row.samples for row in kept)
     waiting = sum(row.there - row.begin for row in kept) / seconds
     ready_end = fmean(row.ready for row in kept[-workers:])
-    early_share = 0.0 if whole_epochs else _early_share(ready_start - ready_end, len(kept), waiting)
+    early = 0.0 if whole_epochs else ready_start - ready_end
+    if waiting > STARVING_SHARE:  # else training would have used none of them sooner
+        early += sum(row.built_apart for row in kept)
+    early_share = _early_share(early, len(kept), waiting)
     width = relative_half_width(ends[seen:], start if seen else 0.0, [row.samples for row in rows[seen:]], burst)
     return WindowSummary(
         samples_per_second=samples * (1 - early_share) / seconds,

@@ -21,7 +21,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.encoding import to_json
-from autotune.errors import UsageError, UserCodeError
+from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import RankFailedError, import_parallel, raise_failure, run_ranks
@@ -137,6 +137,8 @@ def _refusal(error: Exception) -> dict[str, Any]:
     """Return the reply to the tuner where there is nothing to measure."""
     if isinstance(error, UsageError):
         return {"error": "usage", "message": str(error)}
+    if isinstance(error, ScriptEndsError):
+        return {"error": "end", "message": str(error), "details": error.user_traceback}
     if isinstance(error, UserCodeError):
         return {"error": "user", "message": str(error), "details": error.user_traceback}
     outcome, message, _ = classify(error)

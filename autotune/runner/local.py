@@ -18,7 +18,7 @@ import psutil
 
 from autotune.config import Config
 from autotune.encoding import from_json
-from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
+from autotune.errors import NothingFeasibleError, ScriptEndsError, UsageError, UserCodeError
 from autotune.host import Host, inspect_host
 from autotune.measure.conditions import open_gpu
 from autotune.probes import Trace
@@ -150,7 +150,10 @@ class ProcessRunner:
             self._locks.append(lock)
 
     def measure(self, config: Config, request: Request) -> Attempt:
-        """Measure one configuration; failures are outcomes, never exceptions."""
+        """Measure one configuration; failures are outcomes, never exceptions.
+
+        Raises ``ScriptEndsError`` where no configuration can be measured.
+        """
         begin, slept, usage = time.monotonic(), suspended_seconds(), cpu_usage()
         try:
             attempt = self._ask_to_measure(config, request)
@@ -159,6 +162,9 @@ class ProcessRunner:
             if outcome is Outcome.DEVICE_OOM and self._longest_load:  # it had room to be loaded before
                 outcome = Outcome.SUSPECT
             attempt = Attempt(outcome=outcome, message=str(lost), details=lost.tail)
+        except ScriptEndsError:
+            self._end_session()
+            raise
         except (UsageError, UserCodeError) as error:
             details = getattr(error, "user_traceback", "")
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
@@ -388,6 +394,8 @@ def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:
     """Return a reply, or raise the error that it carries; ``ProcessLostError`` where it was not the user's."""
     if reply.get("error") == "usage":
         raise UsageError(reply["message"])
+    if reply.get("error") == "end":
+        raise ScriptEndsError(reply["message"], reply["details"])
     if reply.get("error") == "user":
         outcome, details = Outcome(reply.get("outcome", Outcome.USER_ERROR)), reply.get("details", "")
         if outcome is not Outcome.USER_ERROR:

@@ -40,6 +40,22 @@ def measured(card: Card, job: Job, config: Config, seconds: float = 3.0) -> tupl
         return measure(workload_of(card, job), config, step, device, Request(seconds=seconds, seed=0)), step
 
 
+def test_time_that_is_passed_over_is_in_no_mark_and_not_on_the_clock() -> None:
+    card = Card()
+    device = FakeAccelerator(card)
+    first = device.mark()
+    card.launch(0, 2.0)
+    begin, passed = device.mark(), card.now
+    card.launch(0, 5.0)
+    device.pass_over(begin)
+    card.launch(0, 3.0)
+    last = device.mark()
+    device.synchronize()
+    assert device.seconds(first, last) == pytest.approx(5.0, abs=1e-3)
+    assert card.now - passed > 9.0
+    assert device.passed == pytest.approx(5.0, abs=1e-3)
+
+
 def of_compute(seconds: float) -> Job:
     return Job(sample=seconds / 32, kernels=round(min(300, 0.5 * seconds / 5e-6)))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from statistics import fmean, median
 
 import pytest
@@ -47,7 +47,7 @@ def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
 def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
     """The rows from one on, their clock set to 0 at the end of the step before."""
     zero = rows[first - 1].end
-    return [StepRow(*(time - zero for time in astuple(each)[:-2]), each.samples, each.ready) for each in rows[first:]]
+    return [StepRow(*(time - zero for time in astuple(each)[:7]), each.samples, each.ready) for each in rows[first:]]
 
 
 def window(machine: SimulatedPipeline, blocks: int = 20) -> WindowSummary:
@@ -330,3 +330,12 @@ def test_the_shares_of_a_step_add_up_to_it(phases: list[list[float]], ready: int
     assert summary.step_time.total == pytest.approx(summary.seconds / summary.steps, rel=1e-9)
     assert 0 <= summary.waiting_share <= 1
     assert 0 <= summary.samples_per_second <= summary.samples / summary.seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("wait", "rate"), [(0.5, 0.9), (0.0, 1.0)])
+def test_batches_built_while_the_clock_stood_still_do_not_count_where_data_is_awaited(wait: float, rate: float) -> None:
+    rows = [
+        replace(row(second, second + wait, second + 1.0), built_apart=2 if second % 20 == 9 else 0)
+        for second in range(100)
+    ]
+    assert summed(rows, 0).samples_per_second == pytest.approx(rate * BATCH_SIZE)

@@ -13,10 +13,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from greenlet import getcurrent
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
-from autotune.measure.script import ScriptLoop, _Watched, shallow
+from autotune.measure.script import ScriptLoop, StoppedError, _Watched, shallow
 from autotune.records import Attempt, Outcome, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
@@ -219,11 +220,10 @@ def measured_after(written: Any, body: str, before: str = "", **request: Any) ->
     [
         ("raise RuntimeError('broken')", Outcome.USER_ERROR, "RuntimeError: broken"),
         ("raise MemoryError", Outcome.HOST_OOM, "MemoryError"),
-        ("sys.exit()", Outcome.USER_ERROR, "called sys.exit"),
-        ("list(DataLoader(Data(8), batch_size=4))", Outcome.USER_ERROR, "goes over the DataLoader of train.py"),
+        ("sys.exit(3)", Outcome.USER_ERROR, "called sys.exit(3) after 11 steps"),
         ("os._exit(5)", Outcome.CRASHED, "5"),
     ],
-    ids=["error", "memory", "exit", "validation", "gone"],
+    ids=["error", "memory", "exit", "gone"],
 )
 def test_the_end_of_a_script_is_an_outcome(written: Any, body: str, outcome: Outcome, said: str) -> None:
     found = measured_after(written, body)
@@ -281,6 +281,15 @@ def test_no_card_is_asked_for_before_a_script_has_chosen_its_own(monkeypatch: py
 def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="no such file"):
         describe(Script(path="nothing.py"))
+
+
+def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop: Any = ScriptLoop("train.py", ())
+    loop._script, loop._cuda_stream = getcurrent(), "the default stream"
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a side stream")
+    with pytest.raises(StoppedError):
+        loop.ask()
+    assert str(loop._end).startswith("train.py asks for batches within torch.cuda.stream(...)")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")

