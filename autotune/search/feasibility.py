@@ -64,7 +64,8 @@ class Fitting:
         for kind, limit in self._limits.items():
             if (model := self._model(kind, config)) is None:
                 continue
-            largest = LARGEST_STEP * max(model.peaks)
+            own = self._models.get((kind, config.amp, config.options), model)
+            largest = LARGEST_STEP * max((own if config.amp == "off" else model).peaks)  # half precision takes less
             if config.batch_size > largest:
                 return f"batches beyond {largest} are too far above the largest measured to predict their memory"
             bytes_needed = model.at(config.batch_size)
@@ -79,12 +80,15 @@ class Fitting:
         return None
 
     def _model(self, kind: str, config: Config) -> MemoryModel | None:
-        """Return the model of precision and options; unmeasured ones take another's, good enough for a choice."""
-        alike = {own: model for (of, amp, own), model in self._models.items() if (of, amp) == (kind, config.amp)}
-        if config.options in alike:
-            return alike[config.options].moved(alike[min(alike, key=len)])
-        others = [model for (other, *_), model in self._models.items() if other == kind]
-        return max(others, key=lambda model: len(model.peaks), default=None)
+        """Return the model of precision and options, which borrows from the best known; unmeasured ones take that."""
+        known = {(amp, own): model for (of, amp, own), model in self._models.items() if of == kind}
+        plain = {amp: model for (amp, own), model in known.items() if own == min(known, key=lambda k: len(k[1]))[1]}
+        most = max(plain.values(), key=lambda model: len(model.peaks), default=None)
+        if most is None:
+            return None
+        usual = plain[config.amp].moved(most, never_more=most is plain.get("off")) if config.amp in plain else most
+        own = known.get((config.amp, config.options))
+        return usual if own is None else own.moved(usual)
 
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
         """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""

@@ -6,24 +6,27 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.config import Config
+from autotune.config import WORKER_OPTIONS, Config
 from autotune.records import Trial
 from autotune.search.feasibility import exceeds, refusals_of
-from autotune.search.gp import Posterior, expected_gain, posterior
+from autotune.search.gp import OWN, Posterior, expected_gain, posterior
 from autotune.search.observations import GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.plan import bursts
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import Space
+from autotune.search.step_model import MEASURED
 
-HOPE = 0.7
-"""Standard deviations by which an expectation may be exceeded for the search to go on."""
+SURE = 1.5
+"""Standard deviations beyond which nothing is hoped for: nine in ten lie within."""
+NEAR_KNOBS = ("batch_size", "num_workers", "amp", "threads")
+"""Knobs whose next values beside the best are not left out lightly."""
 DISTURBANCE = 0.5
 """Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
 KNOWN = 1.5
@@ -44,8 +47,12 @@ class Forecast:
     prediction: Prediction
     """The prediction before any was measured."""
     posterior: Posterior
+    hopes: NDArray[np.float64]
+    """Logarithm of the highest rate of each that is still believed possible."""
+    apart: NDArray[np.float64]
+    """Standard deviation of the logarithm of the ratio of each rate to the best."""
     is_open: NDArray[np.bool_]
-    """Whether measuring one could still pay: not measured by anyone, fits, and its bound is not below the best."""
+    """Whether measuring one could still pay: not measured by anyone, fits, and may gain more than ``GAIN``."""
     is_untried: NDArray[np.bool_]
     """Whether it lies within the bounds, and nobody has measured it or is doing so."""
     is_doubtful: NDArray[np.bool_]
@@ -76,9 +83,9 @@ class Forecast:
         if twin := self._uncrowded_twin():
             return twin
         sure = self.is_open & ~self.is_doubtful
-        pool = sure if self._upside(sure) >= GAIN else self.is_open
+        pool = sure if sure.any() else self.is_open
         means = np.minimum(self._expected.means, np.log(self.prediction.bounds))
-        gains = expected_gain(means, self._expected.errors, self.best_log)
+        gains = expected_gain(means, self.apart, self.best_log)
         gains = np.where(pool, gains / (1 + self.cut_shares), -1.0)
         near = [self.configs[index] for index in np.flatnonzero(pool & (gains >= NEARLY * gains.max()))]
         step, options = self.last.step_key, self.configs[int(gains.argmax())].options
@@ -100,8 +107,7 @@ class Forecast:
         if not twins:
             return None
         twin = self.position[max(twins, key=self._threads)]
-        hope = self._expected.means[twin] + BOUND_ERRORS * self._expected.errors[twin]
-        return self.configs[twin] if self.is_open[twin] and hope > self.best_log else None
+        return self.configs[twin] if self.is_open[twin] else None
 
     def _threads(self, config: Config) -> int:
         return config.intra_op_threads or self.own_threads
@@ -122,37 +128,26 @@ class Forecast:
         """Return the reason not to try a configuration."""
         return self.refusals[self.position[config]]
 
-    @property
-    def upside(self) -> float:
-        """Possible gain of another configuration over the best, as a share, ``HOPE`` deviations included."""
-        return self._upside(self.is_open)
-
-    def _upside(self, among: NDArray[np.bool_]) -> float:
-        if not among.any():
-            return 0.0
-        hopes = np.minimum(self._expected.means + HOPE * self._expected.errors, np.log(self.prediction.ceilings))
-        return float(np.exp(hopes[among].max() - self.best_log) - 1)
-
     def most_promising(self) -> Config | None:
         """Return the unmeasured configuration that is expected to be the fastest that fits, even if it may not win."""
-        is_left = self.is_untried & ~self.is_doubtful & [refusal is None for refusal in self.refusals]
+        is_left = self.is_left & ~self.is_doubtful
         return self.configs[int(np.where(is_left, self._expected.means, -np.inf).argmax())] if is_left.any() else None
+
+    @property
+    def is_left(self) -> NDArray[np.bool_]:
+        """Whether each is untried and may run."""
+        left: NDArray[np.bool_] = self.is_untried & [refusal is None for refusal in self.refusals]
+        return left
 
     @property
     def remaining(self) -> float:
         """Largest gain of an untried configuration over the best, as a share."""
-        if not self.is_open.any():
+        if not self.is_left.any():
             return 0.0
         is_known = self.prediction.most <= self.prediction.ceilings
-        deviations = np.where(is_known, HOPE, BOUND_ERRORS) * self._expected.errors
-        most = np.minimum(self._expected.means + deviations, np.log(self.prediction.most))
-        highest = min(float(most[self.is_open].max()), math.log(self.highest_limit))
-        return max(0.0, math.expm1(highest - self.best_log))
-
-    @property
-    def highest_ceiling(self) -> float:
-        """The highest expected rate of a step alone among those that fit, samples per second."""
-        return float(self.prediction.ceilings[self._fits].max())
+        hopes = self._expected.means + np.where(is_known, SURE, BOUND_ERRORS) * self.apart
+        highest = float(np.minimum(hopes, np.log(self.prediction.most))[self.is_left].max())
+        return max(0.0, math.expm1(min(highest, math.log(self.highest_limit)) - self.best_log))
 
     @property
     def most(self) -> float:
@@ -164,16 +159,6 @@ class Forecast:
         more = [o for o in self.configs if o.step_key == config.step_key and o.num_workers > config.num_workers]
         refusals = [self.prediction.refusals[self.position[each]] for each in sorted(more, key=lambda o: o.num_workers)]
         return refusals[0] if refusals and None not in refusals else None
-
-    def doubtful_step(self, observations: Observations) -> Config | None:
-        """Return the step, never measured, that is likeliest to be faster than the best is with its loader."""
-        probed = [probe.config for probe in observations.step_probes]
-        measured = {observations.step_key(each) for each in (*probed, *(trial.config for trial in observations.trials))}
-        is_new = np.array([observations.step_key(config) not in measured for config in self.configs])
-        logs = np.log(self.prediction.ceilings) + self.prediction.ceiling_errors
-        hopes = np.where(self.is_open & is_new, logs, -np.inf)
-        top = int(hopes.argmax())
-        return self.configs[top].without_loader if hopes[top] > self.best_log else None
 
     @property
     def highest_limit(self) -> float:
@@ -218,6 +203,13 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
     refusals = tuple(refusals_of(configs, prediction.refusals, observations))
     may_run = np.array([refusal is None for refusal in refusals])
+    expected, index_of_best = promised or after, index[fastest]
+    apart, best = expected.differences(fastest, index_of_best), counted[fastest]
+    beyond = np.where(_are_near(best.config, configs, space), BOUND_ERRORS * np.hypot(apart, OWN), SURE * apart)
+    unknown = np.sqrt(np.maximum(prediction.ceiling_errors**2 - MEASURED**2, 0.0))
+    ceilings = np.log(prediction.ceilings) + SURE * unknown
+    luck = max(0.0, best_log - float(ceilings[index_of_best]))  # none is faster than its step
+    hopes = np.minimum(expected.means + beyond, ceilings + luck)
     epoch = (measured.epoch_samples if (measured := observations.trials[0].measurement) else None) or math.inf
     return Forecast(
         configs=configs,
@@ -225,7 +217,9 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         prediction=prediction,
         posterior=after,
         promised=promised,
-        is_open=is_untried & may_run & (np.log(prediction.bounds) > best_log),
+        hopes=hopes,
+        apart=apart,
+        is_open=is_untried & may_run & (hopes >= best_log + math.log(1 + GAIN)),
         is_untried=is_untried,
         is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
         doubts=doubts,
@@ -233,11 +227,24 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         cut_shares=np.minimum(1.0, [bursts(config) / epoch for config in configs]),
         cpus=observations.cpus if observations.on_cpu else math.inf,
         own_threads=own_threads,
-        best=counted[fastest],
+        best=best,
         best_log=best_log,
         last=observations.trials[-1].config,
         refusals=refusals,
     )
+
+
+def _are_near(best: Config, configs: Sequence[Config], space: Space) -> NDArray[np.bool_]:
+    """Return whether each configuration is one step of one knob away from the best."""
+    here, near = space.settings(best), set[Config]()
+    usual = {knob: space.allowed[knob][0] for knob in WORKER_OPTIONS}
+    for knob in NEAR_KNOBS:
+        values = space.allowed[knob]
+        if here[knob] in values:
+            place = values.index(here[knob])
+            steps = values if knob == "amp" else values[max(0, place - 1) : place + 2]
+            near |= {space.at({**usual, **here, knob: value}) for value in steps}
+    return np.array([config in near for config in configs])
 
 
 def feasible(observations: Observations) -> list[Trial]:

@@ -48,6 +48,17 @@ class Posterior:
     means: Floats
     errors: Floats
     """Standard deviations."""
+    covariances: Floats
+    """Covariances of the measured configurations, a row for each, with every one."""
+
+    def differences(self, row: int, index: int) -> Floats:
+        """Return the standard deviations of the difference of each from the measured one at a row and an index.
+
+        The error that each has for itself is left out: nothing foretells it, so no search is worth it.
+        """
+        variances = self.errors**2 - OWN**2 + self.errors[index] ** 2 - 2 * self.covariances[row]
+        found: Floats = np.sqrt(np.maximum(variances, 1e-12))
+        return found
 
 
 def posterior(
@@ -88,7 +99,7 @@ def posterior(
     explained = np.linalg.solve(factor, across)
     variances = OWN**2 + scale**2 * (COMMON**2 + JOINT**2 + step_errors**2 + loader_errors**2)
     left = np.maximum(variances - (explained**2).sum(axis=0), 1e-12)
-    return Posterior(prior + across.T @ weights, np.sqrt(left))
+    return Posterior(prior + across.T @ weights, np.sqrt(left), across - explained[:, index].T @ explained)
 
 
 def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:

@@ -17,7 +17,7 @@ from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
 from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
-from autotune.search.stopping import Ending, Stop, at_ceiling, reason_to_stop
+from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.search.study import TuningStudy
 from autotune.stats import LEAST_ROUNDS
 
@@ -33,8 +33,6 @@ FIRST_TRIALS = 3
 """Trials, the baseline included, before which the time of a proof is kept free only for a gain."""
 LEAST_CAP, LARGEST_CAP = 1.5, 5.0
 """Bounds on a trial's longest window, in seconds."""
-MAX_DOUBTS = 4
-"""Most probes of steps whose ceiling was only estimated, before the search ends at the ceiling."""
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
 """Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
 baseline took as long."""
@@ -66,7 +64,6 @@ class Search:
     """Whether a confirmation has ended: the time set aside for it is free."""
     _looks_end: float | None = field(default=None, init=False)
     _done_looking: bool = field(default=False, init=False)
-    _doubted: int = field(default=0, init=False)
     _retaken: int = field(default=0, init=False)
     _waits_for: str | None = field(default=None, init=False)
 
@@ -87,7 +84,7 @@ class Search:
                 continue
             if stop is None:
                 self._run_trial()
-            elif not (self._doubts() or self._looks_again(stop)):
+            elif not self._looks_again(stop):
                 return stop
 
     def _measure_baseline(self) -> None:
@@ -166,16 +163,6 @@ class Search:
         if planned is not None:
             self._look(*planned)
         return planned is not None
-
-    def _doubts(self) -> bool:
-        """Probe a step whose ceiling was only estimated, before the search ends at the ceiling; return whether."""
-        forecast = self.study.forecast
-        config = forecast.doubtful_step(self.study.observations) if at_ceiling(forecast) else None
-        if config is None or self._has_all_trials or not self.has_time or self._doubted >= MAX_DOUBTS:
-            return False
-        self._look("compute", config)
-        self._doubted += 1
-        return True
 
     def _look(self, part: Part, config: Config) -> None:
         """Take a probe."""

@@ -66,12 +66,7 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
         if observations.distrust(config.amp):
             return  # the only one that may be used
         yield "compute", None if _looks_of_group(observations, config) else _next_on_ladder(observations, space, config)
-    looks = [_looks_of_group(observations, group).get(group.batch_size) for group in groups]
-    rates = [look.samples_per_second if look else 0.0 for look in looks]
-    for rate, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
-        if rate >= RIVAL * max(rates):  # a slower one borrows the curve of the faster
-            yield "compute", _next_on_ladder(observations, space, config)
-    yield "compute", _beside_the_fastest(observations, space)
+    yield from (("compute", config) for config in _climbs(observations, space, groups))
     yield "loader", _second_trace(observations, space, start)
     yield "compute", _other_threads(observations, space)
     for amp in space.allowed["amp"]:
@@ -81,6 +76,19 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
                 yield "numerics", config
             yield "compute", None if observations.distrust(amp) else _next_on_ladder(observations, space, config)
     yield from option_looks(observations, space)
+
+
+def _climbs(observations: Observations, space: Space, groups: Sequence[Config]) -> Iterator[Config | None]:
+    """Yield the steps on the ladders of precisions, and beside the fastest, in order."""
+    looks = [_looks_of_group(observations, group).get(group.batch_size) for group in groups]
+    rates = [look.samples_per_second if look else 0.0 for look in looks]
+    for rate, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
+        if rate >= RIVAL * max(rates):  # a slower one borrows the curve of the faster
+            yield _next_on_ladder(observations, space, config)
+    if within := observations.looks_within(space):
+        yield _next_on_ladder(observations, space, replace(groups[0], amp=_fastest(within).amp))
+    yield _beside_the_fastest(observations, space)
+    yield _in_half_precision(observations, space, groups)
 
 
 def _half_precision(observations: Observations, space: Space, start: Config) -> list[Config]:
@@ -260,6 +268,15 @@ def _beside_the_fastest(observations: Observations, space: Space) -> Config | No
         if batch >= space.base.batch_size and MemoryModel(peaks).at(batch) <= limit
     ]
     return next(filter(None, (_unseen(observations, space.with_batch_size(fastest, b)) for b in near)), None)
+
+
+def _in_half_precision(observations: Observations, space: Space, groups: Sequence[Config]) -> Config | None:
+    """Return the fastest step that fits in half precision, which may gain from larger batches alone."""
+    fitting = Fitting(observations, loader_model(observations))
+    fit = [each for each in observations.looks_within(space) if fitting.refusal(each[0]) is None]
+    running = [group.amp for group in groups if group.amp != "off" and _looks_of_group(observations, group)]
+    others = (_unseen(observations, replace(_fastest(fit), amp=amp)) for amp in running if fit)
+    return next((each for each in others if each and fitting.refusal(each) is None), None)
 
 
 def _fastest(looks: Sequence[tuple[Config, ComputeProbe]]) -> Config:

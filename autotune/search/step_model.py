@@ -164,15 +164,16 @@ class MemoryModel:
         beyond = (slope or 0.0) * max(0, batch_size - last)
         return float(np.interp(batch_size, known, list(self.peaks.values()))) + beyond
 
-    def moved(self, plain: MemoryModel) -> MemoryModel:
-        """Return the model of a step with options from that of the step without, moved to its own peaks.
+    def moved(self, plain: MemoryModel, *, never_more: bool = False) -> MemoryModel:
+        """Return the model of a step from that of another precision, or without its options, moved to its own peaks.
 
-        Bytes that options add are taken to grow with the batch, and bytes that they save not to.
+        Bytes that it adds are taken to grow with the batch, and bytes that it saves not to. ``never_more`` says that it
+        takes no more than the other.
         """
         peaks = dict(self.peaks)
         for batch, peak in plain.peaks.items():
             near = min(self.peaks, key=lambda known: abs(math.log(known / batch)))
-            change = self.peaks[near] - plain.at(near)
+            change = min(self.peaks[near] - plain.at(near), 0.0 if never_more else math.inf)
             share = max(1.0, batch / near) if change > 0 else min(1.0, batch / near)
             peaks.setdefault(batch, round(peak + change * share))
         return MemoryModel(dict(sorted(peaks.items())))

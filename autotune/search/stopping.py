@@ -40,21 +40,11 @@ class Stop:
 
 def reason_to_stop(forecast: Forecast) -> str | None:
     """Return the reason why nothing is left to gain, or ``None``."""
-    if at_ceiling(forecast):
+    if forecast.is_open.any():
+        return None
+    if math.exp(forecast.best_log) >= CEILING_SHARE * forecast.most:
         share = f"{1 - CEILING_SHARE:.0%}"
-        if math.exp(forecast.best_log) >= CEILING_SHARE * forecast.most:
-            return f"within {share} of the ceiling: no data loader can give more than {forecast.most:,.0f} samples/s"
-        return (
-            f"within {share} of the expected ceiling; steps that were hardly measured may give up to "
-            f"{forecast.most:,.0f} samples/s"
-        )
-    if not forecast.is_open.any():
-        return "every allowed configuration that could win was measured"
-    if forecast.upside < GAIN:
-        return f"no untried setting is expected to gain more than {100 * GAIN:.0f} %"
-    return None
-
-
-def at_ceiling(forecast: Forecast) -> bool:
-    """Return whether the steps alone are hardly expected to be faster than the best so far."""
-    return math.exp(forecast.best_log) >= CEILING_SHARE * forecast.highest_ceiling
+        return f"within {share} of the ceiling: no data loader can give more than {forecast.most:,.0f} samples/s"
+    if not forecast.is_left.any():
+        return "every allowed configuration that fits was measured"
+    return f"no untried setting is expected to gain more than {100 * GAIN:.0f} %"

@@ -11,16 +11,15 @@ import pytest
 from autotune.config import Config
 from autotune.limits import MemoryLimit
 from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
-from autotune.search.forecast import Forecast, cost, feasible, forecast_of
+from autotune.search.forecast import SURE, Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
-from autotune.search.observations import CHANCE, Observations
+from autotune.search.observations import CHANCE, GAIN, Observations
 from autotune.search.predict import Prediction
 from autotune.search.space import Space
 from autotune.search.step_model import MEASURED
 from tests import examples
 from tests.simulated import (
     SimulatedMachine,
-    equal_everywhere,
     four_shared_cores,
     gpu_facts,
     host,
@@ -161,18 +160,6 @@ def test_what_was_ended_because_others_took_the_memory_speaks_of_nothing_else() 
     assert opened(told) == opened(observations) - {WORKERS}
 
 
-def test_a_step_that_was_only_estimated_is_doubted_until_it_is_looked_at() -> None:
-    observations = known(SimulatedMachine(cost=equal_everywhere), ("loader", Config()), ("compute", Config()))
-    doubted: list[Config] = []
-    while (config := forecast_of(observations, SPACE).doubtful_step(observations)) is not None:
-        assert config == config.without_loader
-        assert config not in doubted
-        doubted.append(config)
-        compute = examples.compute_probe(samples_per_second=500.0)
-        observations = with_look(observations, "compute", config, payload=compute)
-    assert doubted
-
-
 def test_a_comparison_with_fp32_closes_nothing_where_it_is_sound_and_its_precision_alone_where_it_is_not() -> None:
     sound = of_loader_bound()
     everything = opened(sound)
@@ -234,7 +221,7 @@ def test_what_is_proposed_was_not_measured_fits_could_win_and_does_not_fail_for_
         assert proposal in SPACE.configs
         assert proposal not in [done.config for done in observations.trials]
         assert forecast.prediction.refusals[forecast.position[proposal]] is None
-        assert forecast.bound(proposal) > math.exp(forecast.best_log)
+        assert math.exp(forecast.hopes[forecast.position[proposal]] - forecast.best_log) >= 1 + GAIN
         for done in observations.trials:
             assert done.measurement is not None or not needs_more(proposal, done.config, done.outcome)
         told = trial(len(observations.trials), proposal, machine.measure(proposal, Request(seconds=1)))
@@ -276,6 +263,7 @@ def forecast_with(
     best: float = 100.0,
 ) -> Forecast:
     count = len(configs)
+    spreads = np.broadcast_to(np.asarray(errors, dtype=float), (count,))
     ceilings, zeros = np.broadcast_to(np.asarray(ceiling, dtype=float), (count,)), np.zeros(count)
     return Forecast(
         configs=tuple(configs),
@@ -291,7 +279,9 @@ def forecast_with(
             loader_errors=zeros,
             refusals=(None,) * count,
         ),
-        posterior=Posterior(np.log(rates), np.broadcast_to(np.asarray(errors, dtype=float), (count,))),
+        posterior=Posterior(np.log(rates), spreads, np.zeros((1, count))),
+        hopes=np.minimum(np.log(rates) + SURE * spreads, np.log(ceilings)),
+        apart=spreads,
         is_open=np.array([True] * count if is_open is None else is_open),
         is_untried=np.full(count, fill_value=True),
         is_doubtful=np.full(count, fill_value=False),

@@ -133,7 +133,7 @@ def test_a_study_that_autotune_did_not_make_is_refused() -> None:
 def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: Path) -> None:
     machine = SimulatedMachine(cost=larger_batches_pay)
     study = open_study(Setup(space=SPACE, facts=FACTS, host=host()))
-    for _ in range(3):
+    for _ in range(2):
         config, kind = study.ask() or (SPACE.base, "search")
         study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
         look = machine.measure(config, Request(seconds=1.0, part="compute"))
@@ -146,7 +146,7 @@ def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: P
     asked, _ = study.ask() or (None, None)
     setup = Setup(facts=FACTS, host=host(), memory_limit=study.setup.memory_limit, space=SPACE)
     assert setup.config(copy.ask(dict(setup.distributions)).params) == asked
-    assert len(copy.sampler.observations(Seen(copy.get_trials(), study._storage.attributes)).probes) == 3  # type: ignore[attr-defined]
+    assert len(copy.sampler.observations(Seen(copy.get_trials(), study._storage.attributes)).probes) == 2  # type: ignore[attr-defined]
 
 
 def test_the_setup_comes_back_from_a_study_as_it_was() -> None:

@@ -1,86 +1,74 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autotune.config import Config
-from autotune.search.forecast import HOPE, Forecast
+from autotune.limits import Budget
+from autotune.messages import Messages
+from autotune.search.forecast import SURE, Forecast
+from autotune.search.gp import OWN
+from autotune.search.loop import Search
 from autotune.search.observations import GAIN
-from autotune.search.stopping import CEILING_SHARE, reason_to_stop
-from tests import examples
+from autotune.search.predict import BOUND_ERRORS
+from autotune.search.sampler import Setup
+from autotune.search.stopping import CEILING_SHARE, Ending, reason_to_stop
+from autotune.search.study import TuningStudy, open_study
+from studies.stopping.machines import FAMILIES, usual
 from tests.search.test_forecast import forecast_with
 
-
-def forecast_of(
-    best: float,
-    others: Sequence[float] = (),
-    *,
-    error: float = 0.0,
-    ceilings: Sequence[float] | float = 1e6,
-    limits: float | None = None,
-    refused: Sequence[int] = (),
-    closed: Sequence[int] = (),
-) -> Forecast:
-    """A measured configuration of index 0 at a rate, and others of which so much is expected."""
-    count = 1 + len(others)
-    configs = [Config(batch_size=batch) for batch in range(1, count + 1)]
-    is_open = [index not in (0, *refused, *closed) for index in range(count)]
-    given = {"errors": error, "is_open": is_open, "ceiling": ceilings, "last": configs[0], "best": best}
-    found = forecast_with(configs, [best, *others], **given)
-    refusals = tuple("too large" if index in refused else None for index in range(count))
-    allowed = found.prediction.ceilings if limits is None else np.full(count, limits)
-    prediction = replace(found.prediction, refusals=refusals, limits=allowed)
-    is_untried, trial = np.arange(count) > 0, examples.trial(config=configs[0])
-    return replace(found, prediction=prediction, refusals=refusals, is_untried=is_untried, base=configs[0], best=trial)
+NEAR = ("batch_size", "num_workers", "amp", "threads")
 
 
-@pytest.mark.parametrize(("rate", "stops"), [(96.9, False), (97.1, True), (100.0, True), (110.0, True)])
-def test_within_three_percent_of_the_ceiling_the_search_ends(rate: float, stops: bool) -> None:
+def ended(ceiling: float = 1e6, *, is_open: bool = False) -> Forecast:
+    """A best of 100 samples/s beside a configuration that may win or not, below a ceiling."""
+    configs = [Config(), Config(batch_size=64)]
+    return forecast_with(configs, [100.0, 90.0], ceiling=ceiling, is_open=[False, is_open])
+
+
+def test_where_everything_was_measured_that_is_the_reason() -> None:
+    measured = replace(ended(), is_untried=np.array([False, False]))
+    assert reason_to_stop(measured) == "every allowed configuration that fits was measured"
+
+
+def test_the_search_goes_on_while_a_configuration_could_win() -> None:
+    assert reason_to_stop(ended(is_open=True)) is None
+    assert reason_to_stop(ended()) == "no untried setting is expected to gain more than 2 %"
+
+
+@pytest.mark.parametrize(("ceiling", "is_near"), [(104.0, False), (102.9, True), (90.0, True)])
+def test_within_three_percent_of_the_ceiling_that_is_the_reason(ceiling: float, is_near: bool) -> None:
     assert CEILING_SHARE == 0.97
-    reason = reason_to_stop(forecast_of(rate, [200.0], ceilings=100.0))
-    assert (reason is not None) == stops
-    if stops:
-        most = max(100.0, rate)  # what was measured refutes a ceiling below it
-        assert reason == f"within 3% of the ceiling: no data loader can give more than {most:.0f} samples/s"
+    reason, most = str(reason_to_stop(ended(ceiling))), max(100.0, ceiling)  # a rate refutes a ceiling below it
+    assert reason.startswith("within 3% of the ceiling") == is_near
+    assert reason.endswith(f"no data loader can give more than {most:.0f} samples/s") == is_near
 
 
-def test_the_ceiling_is_the_highest_of_all_that_fit_measured_or_not_and_not_what_the_loader_allows() -> None:
-    assert reason_to_stop(forecast_of(60.0, [90.0], ceilings=100.0, limits=61.0)) is None
-    assert reason_to_stop(forecast_of(98.0, [150.0], ceilings=[100.0, 200.0])) is None
-    assert reason_to_stop(forecast_of(90.0, [95.0, 95.0], ceilings=[90.0, 200.0, 100.0], closed=[1])) is None
-    reason = reason_to_stop(forecast_of(98.0, [150.0, 90.0], ceilings=[100.0, 200.0, 95.0], refused=[1]))
-    assert "no data loader can give more than 100 samples/s" in str(reason)
+def searched(family: str, seed: int) -> TuningStudy:
+    """Search until nothing is left to gain."""
+    machine = usual(family, seed, 0.03)
+    study = open_study(Setup(space=machine.space, facts=machine.facts, host=machine.host))
+    time = Budget(3600.0, machine.now)
+    stop = Search(runner=machine, study=study, budget=time, messages=Messages(time, lambda told: None)).run()
+    assert stop.ending is Ending.COMPLETE
+    return study
 
 
-def test_where_nothing_is_left_that_could_win_the_search_ends() -> None:
-    for nothing in (forecast_of(50.0), forecast_of(50.0, [100.0], closed=[1])):
-        assert reason_to_stop(nothing) == "every allowed configuration that could win was measured"
-
-
-@pytest.mark.parametrize(("gain", "stops"), [(0.5, False), (0.021, False), (0.019, True), (0.0, True), (-0.5, True)])
-def test_where_less_than_two_percent_is_expected_the_search_ends(gain: float, stops: bool) -> None:
-    assert GAIN == 0.02
-    reason = reason_to_stop(forecast_of(100.0, [10.0, 100.0 * (1 + gain)]))
-    assert reason == ("no untried setting is expected to gain more than 2 %" if stops else None)
-
-
-@pytest.mark.parametrize(("hope", "stops"), [(0.0, True), (0.019, True), (0.021, False)])
-def test_what_is_unsure_keeps_the_search_going(hope: float, stops: bool) -> None:
-    assert (reason_to_stop(forecast_of(100.0, [100.0], error=hope / HOPE)) is not None) == stops
-
-
-def test_hopes_end_at_the_ceiling_of_each_configuration() -> None:
-    for ceiling, stops in ((101.0, True), (103.0, False)):
-        found = forecast_of(100.0, [100.0, 50.0], error=2.0, ceilings=[500.0, ceiling, 50.0])
-        assert (reason_to_stop(found) is not None) == stops
-
-
-def test_where_too_little_is_known_of_the_steps_no_ceiling_is_claimed() -> None:
-    found = forecast_of(98.0, [99.0], ceilings=100.0)
-    unsure = replace(found, prediction=replace(found.prediction, most=np.array([100.0, 150.0])))
-    assert reason_to_stop(unsure) == (
-        "within 3% of the expected ceiling; steps that were hardly measured may give up to 150 samples/s"
-    )
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_neighbour_of_the_best_and_nothing_that_may_win_is_left_untried(family: str) -> None:
+    study = searched(family, 1)
+    space = study.setup.space
+    forecast, best = study.forecast, study.forecast.best.config
+    ceilings = np.log(forecast.prediction.ceilings)
+    for config, index in forecast.position.items():
+        if not forecast.is_untried[index] or forecast.refusals[index] is not None:
+            continue
+        one, other = (space.settings(each) for each in (config, best))
+        differ = [knob for knob in one if one[knob] != other.get(knob, one[knob])]
+        apart = [abs(space.allowed[k].index(one[k]) - space.allowed[k].index(other[k])) for k in differ if k in NEAR]
+        is_near = apart == [1] and len(differ) == 1
+        beyond = BOUND_ERRORS * np.hypot(forecast.apart[index], OWN) if is_near else SURE * forecast.apart[index]
+        most = min(forecast.posterior.means[index] + beyond, ceilings[index])
+        assert most < forecast.best_log + np.log(1 + GAIN), config
