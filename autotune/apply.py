@@ -24,8 +24,8 @@ OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
 """Arguments of a DataLoader that need workers."""
 
 
-def read_answer(path: str) -> tuple[Config, str]:
-    """Return the answer in a config file, and the place of the DataLoader that it is for.
+def read_answer(path: str) -> tuple[Config, str, tuple[str, ...]]:
+    """Return the answer in a config file, the place of the DataLoader that it is for, and of others beside it.
 
     Raises ``ConfigFileError`` for a file that ``run`` did not write.
     """
@@ -33,7 +33,7 @@ def read_answer(path: str) -> tuple[Config, str]:
     site = (config.made_on or {}).get("loader")
     if not isinstance(site, str):
         raise ConfigFileError(f"{path}: names no DataLoader of a script: write it with python -m autotune run SCRIPT")
-    return config, site
+    return config, site, tuple((config.made_on or {}).get("other_loaders") or ())
 
 
 def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
@@ -42,7 +42,7 @@ def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
     A ``strict`` one ends where the answer finds no DataLoader. Thread variables must be there before Python starts.
     Raises ``ConfigFileError`` and ``UsageError``.
     """
-    config, _ = read_answer(path)
+    config, *_ = read_answer(path)
     Script.of(words)
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, *words]
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
     path, *words = argv[is_strict:]
     script = Script.of(words)
     with warnings.catch_warnings(action="ignore"):  # they were shown before
-        config, wanted = read_answer(path)
+        config, first, others = read_answer(path)
     config.apply_threads()
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -63,26 +63,25 @@ def main(argv: Sequence[str]) -> None:
 
     answered: list[Any] = []
     """Datasets of loaders with the answer, which packages may put into loaders of their own."""
-    is_known = False
-    """Whether the DataLoader was made, or its absence was told."""
+    missing = {first, *others}
+    """Places of DataLoaders that were neither made yet, nor told to be absent."""
 
     def made(make: Maker, site: Site, loader: DataLoader[Any], given: dict[str, Any]) -> None:
-        nonlocal is_known
-        if site.key != wanted:
+        if site.key not in (first, *others):
             is_copy = any(given["dataset"] is each for each in answered)
             is_measured = is_copy and given.get("num_workers") == config.num_workers
             make(without_advice(loader) if is_measured else loader, **given)
             return
-        is_known = True
+        missing.discard(site.key)
         answered.append(given["dataset"])
-        make(without_advice(loader), **changed(given, config))
+        make(without_advice(loader), **changed(given, config, keeps_size=site.key != first))
 
     def tell(*_: Any) -> None:
-        nonlocal is_known
-        if not is_known:
-            is_known = True
+        if missing:
+            lines = ", ".join(sorted(each.partition(" ")[0] for each in missing))
+            missing.clear()
             told = (
-                f"autotune: {path} was not applied: {wanted.partition(' ')[0]} made no DataLoader like the one that "
+                f"autotune: {path} was not applied: {lines} made no DataLoader like the one that "
                 f"was tuned; tune again with python -m autotune run {script.name}"
             )
             if is_strict:
@@ -101,10 +100,10 @@ def main(argv: Sequence[str]) -> None:
         tell()
 
 
-def changed(given: dict[str, Any], config: Config) -> dict[str, Any]:
+def changed(given: dict[str, Any], config: Config, *, keeps_size: bool = False) -> dict[str, Any]:
     """Return the arguments of a DataLoader with the settings of a configuration."""
     settings = config.dataloader_kwargs()
-    if given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
+    if keeps_size or given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
         del settings["batch_size"]  # the sampler makes the batches
     kept = given if config.num_workers else {name: each for name, each in given.items() if name not in OF_WORKERS}
     return kept | settings

@@ -214,6 +214,10 @@ def _is_interval(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_is_amount, value)) and value[0] <= value[1]
 
 
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 _AMOUNT = (_is_amount, "a number from 0")
 _INTERVAL = (_is_interval, "a list of two numbers, lower end first, or null")
 EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
@@ -222,9 +226,10 @@ EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "measured.ci95": _INTERVAL,
     "measured.next_run_95": _INTERVAL,
     "measured.speedup_ci95": _INTERVAL,
+    "made_on.other_loaders": (_is_texts, "a list of texts"),
     "measured.baseline": (lambda value: isinstance(value, dict), "a section of keys and plain values"),
 }
-"""Measured values that ``check`` and exports compute with: the test of each, and its words."""
+"""Values that ``check``, ``apply`` and exports use: the test of each, and its words."""
 
 
 def unknown_keys(document: Mapping[str, Any]) -> Iterator[str]:

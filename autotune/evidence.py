@@ -36,6 +36,7 @@ def with_evidence(result: Result, given: Config) -> Config:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "autotune": host.versions.get("autotune", "unknown"),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
+        **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
     }
     return replace(result.config, measured=measured, made_on=made_on)
 

@@ -48,6 +48,8 @@ class Promise:
     """Fingerprint of the workload."""
     site: str | None = None
     """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
+    other_sites: tuple[str, ...] = ()
+    """Those of further loaders that feed the script's steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,9 @@ def check(
         if promise.workload not in (None, facts.fingerprint):
             parts = "script, arguments or dataset" if is_script else "model, dataset or training code"
             notes.append(f"{path}: {parts} are not those that the file was made for")
-        if promise.site != facts.loader_site:
-            notes.append(f"{path}: apply finds no DataLoader like {promise.site} any more: tune again to use it")
+        found = {facts.loader_site, *facts.other_loader_sites}
+        for gone in (site for site in (promise.site, *promise.other_sites) if site not in found):
+            notes.append(f"{path}: apply finds no DataLoader like {gone} any more: tune again to use it")
         return compare(runner, promise, time, messages, tuple(notes), seed=secrets.randbits(31))
 
 
@@ -242,6 +245,7 @@ def read_promise(path: Path) -> Promise:
         speedup_ci95=_interval(measured.get("speedup_ci95")),
         workload=(config.made_on or {}).get("workload"),
         site=(config.made_on or {}).get("loader"),
+        other_sites=tuple((config.made_on or {}).get("other_loaders") or ()),
     )
 
 

@@ -349,6 +349,10 @@ class WorkloadFacts:
     """File, line and name of the call that decides the settings of a script's training loader."""
     loader_site: str | None = None
     """That place, told from all others of the script."""
+    other_loader_calls: tuple[str, ...] = ()
+    """The calls of further loaders whose batches each step takes too."""
+    other_loader_sites: tuple[str, ...] = ()
+    """Their places."""
     autocast_call: str | None = None
     """File and line that enter a script's autocast; ``None`` where it trains in fp32."""
     obtainable_host_bytes: int | None = None

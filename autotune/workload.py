@@ -70,6 +70,20 @@ class Workload:
     epoch_batches: int | float | None = None
     """Batches after which training ends an epoch, before the loader does: a number, or a share of the loader's, as of
     Lightning's ``limit_train_batches``."""
+    beside: tuple[Beside, ...] = ()
+    """Further loaders of a script, whose batches each step takes too; a function trains on one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A loader that feeds the steps together with a workload's own."""
+
+    data: Workload
+    """Its dataset, and how it is read."""
+    batch_size: int
+    """Its own, which does not vary."""
+    batches: int
+    """Those that it gives for each batch of the workload's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,33 @@ def test_of_two_loaders_that_one_line_makes_the_one_that_trains_gets_the_answer(
     assert (done.returncode, "trained" in done.stdout) == ((1, False) if is_strict and not is_meant else (0, True))
 
 
+TOGETHER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+first = DataLoader(TensorDataset(torch.ones(24, 1)), batch_size=8)
+other = DataLoader(TensorDataset(torch.ones(48, 1)), batch_size=4)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for one, two in zip(first, other):
+    (model(one[0]).sum() + model(two[0]).sum()).backward()
+    optimizer.step()
+print(*((each.batch_size, each.num_workers) for each in (first, other)))
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("length", [48, 49])
+def test_all_loaders_that_feed_the_steps_get_the_answer_and_the_others_keep_their_batches(
+    tmp_path: Path, length: int
+) -> None:
+    (tmp_path / "train.py").write_text(TOGETHER)
+    sites = {"loader": "train.py:4 TensorDataset[24]", "other_loaders": [f"train.py:5 TensorDataset[{length}]"]}
+    replace(ANSWER, made_on=sites).save(tmp_path / "autotune.yaml")
+    said = output_of("-m", "autotune", "apply", "autotune.yaml", "train.py", folder=tmp_path)
+    assert ("(24, 2) (4, 2)" if length == 48 else "(24, 2) (4, 0)") in said
+    assert ("train.py:5 made no DataLoader" in said) == (length == 49)
+
+
 EACH_EPOCH = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

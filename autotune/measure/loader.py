@@ -9,7 +9,7 @@ import os
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -76,7 +76,13 @@ def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *
         workload.collate_fn, config.num_workers, compares_workers=compares_workers, fetched=fetched
     )
     loader = open_loader(workload, config, counter, place, twice=twice)
-    return BatchStream(loader, counter, workload.epoch_batches)
+    if not workload.beside:
+        return BatchStream(loader, counter, workload.epoch_batches)
+    others = [
+        (open_stream(each.data, replace(config, batch_size=each.batch_size), place, twice=twice), each.batches)
+        for each in workload.beside
+    ]
+    return SeveralStreams(loader, counter, others)
 
 
 def open_reader(workload: Workload, config: Config, place: float | None = 0.0) -> BatchStream:
@@ -394,7 +400,7 @@ class BatchStream:
     @property
     def ready(self) -> int:
         """Batches built and not yet handed out."""
-        return self.produced - sum(self._gone)
+        return sum(self._counter.built) - sum(self._gone)
 
     @property
     def produced(self) -> int:
@@ -440,3 +446,52 @@ class BatchStream:
         if shut_down:
             with contextlib.suppress(RuntimeError):  # a worker that dies on being let go has done its work
                 shut_down()
+
+
+class SeveralStreams(BatchStream):
+    """Rounds of batches from loaders that feed the steps together; samples and epochs are the first loader's.
+
+    A round is its batch, and a list of batches from each other loader, whose epochs begin anew by themselves.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], counter: CountingCollate, others: Sequence[tuple[BatchStream, int]]
+    ) -> None:
+        """Take the first loader, and of each other one its batches and how many of them a round has."""
+        super().__init__(loader, counter)
+        self.others = others
+        """The other loaders' batches, and how many of them a round has."""
+
+    def __next__(self) -> Any:
+        """Return the next round."""
+        epochs, first = self.epochs, super().__next__()
+        seen = [len(each.start_seconds) for each, _ in self.others]
+        more = [[next(each) for _ in range(count)] for each, count in self.others]
+        if self.epochs != epochs:  # what starts with the epoch is part of its cost
+            new = zip(self.others, seen, strict=True)
+            self.start_seconds[-1] += sum(sum(each.start_seconds[known:]) for (each, _), known in new)
+        if self.consumed == 1:
+            self.batch_bytes += sum(each.batch_bytes * count for each, count in self.others)
+            self.batch_tensors += sum(each.batch_tensors * count for each, count in self.others)
+        return (first, *more)
+
+    @property
+    def ready(self) -> int:
+        """Rounds of which all batches are built."""
+        return min(super().ready, *(each.ready // count for each, count in self.others))
+
+    @property
+    def produced(self) -> int:
+        """Rounds built so far."""
+        return super().produced - super().ready + self.ready
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Process numbers of all loaders' workers."""
+        return (*super().workers, *(worker for each, _ in self.others for worker in each.workers))
+
+    def close(self) -> None:
+        """Let all workers go."""
+        super().close()
+        for each, _ in self.others:
+            each.close()

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -31,14 +31,15 @@ from autotune.errors import ScriptEndsError, UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
 from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
 from autotune.measure.device import Device, Mark
+from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
 from autotune.measure.step import StepMarks, tensors_in
 from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
-from autotune.workload import Script
+from autotune.workload import Beside, Script, Workload
 
 if TYPE_CHECKING:
-    from autotune.measure.loader import BatchStream
+    from autotune.measure.loader import BatchStream, SeveralStreams
 
 ENDLESS = 2_000, 100_000
 """Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
@@ -55,6 +56,9 @@ LEAST_STEPS = 20
 """Steps of an optimizer from which a script that ends is started again."""
 AGAIN = 2
 """First steps of a script that was started again, which allocate and compile, and are not measured."""
+ALIKE = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
+"""Settings that loaders have in common where they feed the steps together."""
+IRREGULAR = ", which take turns irregularly: draw the same from each in every round, or train on one"
 FRESH_ITERATORS = 3
 """Iterators with one batch each, one after another, that are no accident."""
 
@@ -76,13 +80,21 @@ class ScriptLoop:
         batches: int = ENDLESS[0],
         missing: float = 0.0,
         module: str | None = None,
+        beside: Mapping[str, int] | None = None,
     ) -> None:
         """Take the script, its arguments, the place of its training loader where that is known, and its held writes.
 
         A ``module`` is run by its name, as ``python -m`` does.
         ``batches`` is the length of the training loader that it is told, ``missing`` the usual share of batches without
-        a step of an optimizer.
+        a step of an optimizer, ``beside`` the other loaders that feed the steps, with their batches in a round.
         """
+        self.beside = dict(beside or {})
+        """The places of further loaders that feed the steps, and the batches of each for one of the first."""
+        self._dealt: dict[str, list[Any]] = {}
+        """Their batches of this round."""
+        self._round: tuple[Any, ...] = ()
+        """The round as it was handed out."""
+        self.draws = Draws()
         self.batches, self.missing = batches, missing
         self.hold = hold
         self.path, self.arguments, self.site = path, list(arguments), site
@@ -132,7 +144,9 @@ class ScriptLoop:
         self._cuda_stream: Any = None
         """The stream of CUDA that its first step was made on."""
         self._end: BaseException | None = None
-        self._fresh = 0
+        self._given: dict[Site, tuple[int, int]] = {}
+        """Steps before the last iterator of each loader, and its batches."""
+        self._fresh: dict[Site, int] = {}
         """Iterators with one batch each, one after another."""
         self._steps_at_batch = 0
         """Steps of optimizers before the last batch of any loader."""
@@ -165,7 +179,7 @@ class ScriptLoop:
         """
         begin, before = self.mark(), versions(batch)
         self.phases.clear()
-        self._resume(shallow(batch))
+        self._resume(self._deal(batch))
         if self._script.dead:
             is_trained, phases = bool(self.phases), dict(self.phases)
             self._pause_from(phases.get("optimizer", phases.get("backward", begin)))
@@ -176,6 +190,14 @@ class ScriptLoop:
             self.phases = phases
         self._go_on()
         return None
+
+    def _deal(self, batch: Any) -> Any:
+        """Return a batch for the script, and keep those of other loaders until it asks for them."""
+        if not self.beside:
+            return shallow(batch)
+        first, *others = self._round = batch
+        self._dealt = {key: shallow(each) for key, each in zip(self.beside, others, strict=True)}
+        return shallow(first)
 
     def pause(self) -> None:
         """Begin to leave out what the script does, until it asks for a batch to train on."""
@@ -214,6 +236,8 @@ class ScriptLoop:
             raise ScriptEndsError(f"{ended}: that is too short to be measured; let it train for longer")
         self.site = self.own_site.key
         self._end = self.loader = self.last = self._apart = None
+        self.draws = Draws()
+        self._given.clear()
         self._optimizers.clear()
         del failure
         gc.collect()  # its model, before there is another
@@ -227,7 +251,7 @@ class ScriptLoop:
             how = f"{ended}, and cannot be started again in the same process ({type(error).__name__}: {error})"
             raise ScriptEndsError(f"{how}; let it train for longer") from error
         for _ in range(AGAIN):
-            self._resume(shallow(batch))
+            self._resume(self._deal(batch))
             if self._script.dead:
                 raise self._failure()
 
@@ -251,6 +275,43 @@ class ScriptLoop:
         """Return the training loader's data and settings."""
         return take_apart(self.loader, f"{self.name}: the training loader")
 
+    def workload(self) -> Workload:
+        """Return the model, and the data of the loaders that feed its steps.
+
+        Raises ``UserCodeError`` where they have not the same settings today.
+        """
+        first, others = self.existing(), list[Beside]()
+        for loader, count in zip(self.loaders_beside, self.beside.values(), strict=True):
+            other = take_apart(loader, f"{self.name}: the loader of {self.place(loader)}")
+            if any(first.present.get(name) != other.present.get(name) for name in ALIKE):
+                raise UserCodeError(
+                    f"{self.name} trains on batches of several loaders, made in {self._lines(self._all_sites)}, whose "
+                    f"{', '.join(ALIKE)} differ: give them the same first"
+                )
+            data = Workload(nn.Identity(), **other.data)
+            others.append(Beside(data=data, batch_size=other.present["batch_size"], batches=count))
+        return Workload(self.model(), **first.data, beside=tuple(others))
+
+    @property
+    def loaders_beside(self) -> list[DataLoader[Any]]:
+        """The other loaders that feed the steps. Raises ``UserCodeError`` where one is not made yet."""
+        made = {site.key: loader for loader, site in self._sites.items()}
+        if late := next((key for key in self.beside if key not in made), None):
+            raise UserCodeError(
+                f"{self.name} makes the DataLoader of {late.partition(' ')[0]} only after its loop has begun: make it "
+                "before"
+            )
+        return [made[key] for key in self.beside]
+
+    @property
+    def _all_sites(self) -> list[Site]:
+        return [self.own_site, *(self._sites[each] for each in self.loaders_beside)]
+
+    @property
+    def origins_beside(self) -> list[Site]:
+        """The places of the user's that made the other loaders that feed the steps."""
+        return [self._origin(each) for each in self.loaders_beside]
+
     @property
     def precision(self) -> str:
         """The precision of its own autocast."""
@@ -265,8 +326,12 @@ class ScriptLoop:
     @property
     def origin(self) -> Site:
         """The place of the user's that made the training loader, or the loader that it was made from."""
-        own = self.own_site
-        alike = (id(self.loader.dataset) if self.loader is not None else 0, own.dataset, own.length)
+        assert self.loader is not None
+        return self._origin(self.loader)
+
+    def _origin(self, loader: DataLoader[Any]) -> Site:
+        own = self._sites[loader]
+        alike = (id(loader.dataset), own.dataset, own.length)
         made = (site for dataset, site in self._made if (dataset, site.dataset, site.length) == alike)
         return next((site for site in made if not site.inside), own)
 
@@ -331,6 +396,19 @@ class ScriptLoop:
             )
         return self._measuring.switch()
 
+    def ask_beside(self, loader: DataLoader[Any]) -> Any:
+        """Return the next batch of another loader that feeds the steps."""
+        site = self._sites[loader]
+        key = site.key
+        self._require_own_thread(f"the DataLoader of {site.text}")
+        self._count(site)
+        if dealt := self._dealt.get(key):
+            return dealt.pop(0)
+        number = list(self.beside).index(key)
+        if self.stream is not None:
+            return next(cast("SeveralStreams", self.stream).others[number][0])
+        return copy.deepcopy(self._round[1 + number][0]) if self._round else next(iter(self._own(loader)))
+
     def _require_own_thread(self, what: str) -> None:
         """End the script where it asks in another thread than its own."""
         if getcurrent() is not self._script:
@@ -341,10 +419,11 @@ class ScriptLoop:
     def _require_apart(self) -> None:
         """Stop a script that has trained on a batch of another loader."""
         if self._apart is not None and self.steps > self._apart[0]:
-            self.stop(
-                f"trains on batches of two loaders, made in {self.own_site.text} and {self._apart[1]}: autotune "
-                "measures scripts with one"
-            )
+            lines = " and ".join([*(site.text for site in self._all_sites), self._apart[1]])
+            self.stop(f"trains on batches of several loaders, made in {lines}{IRREGULAR}")
+
+    def _lines(self, sites: Sequence[Site]) -> str:
+        return " and ".join(dict.fromkeys(site.text for site in sites))
 
     def give_apart(self, batches: Any, where: str, before: int | None) -> tuple[Any, int | None]:
         """Return the next batch of a loader that is not the one that trains, unmeasured, and the steps by then.
@@ -414,6 +493,7 @@ class ScriptLoop:
     def _open_door(self) -> None:
         """Have the script's calls for iterators and lengths of loaders answered here."""
         iterate, get_iterator, length = DataLoader.__iter__, DataLoader._get_iterator, DataLoader.__len__
+        self._own = iterate
 
         def is_ours() -> bool:
             return os.getpid() != self._pid or getcurrent() is self._measuring
@@ -455,51 +535,85 @@ class ScriptLoop:
     def _over(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
         """Return an iterator of a loader for the script: the door itself for the one that trains."""
         own = self._sites.get(loader)
+        if own is not None and (own.key in self.beside or self.loader is None):
+            self._require_epoch(own)
         if self.loader is None and own is not None and own.key == self.site:
             self.loader = loader
         if self.loader is not None and own == self._sites.get(self.loader):
             self.loader = loader  # a new one for each epoch takes the place of the one before
             return _Asked(self)
+        if self.loader is not None and self.is_beside(loader):
+            return _Asked(self, loader)
         batches = itertools.chain.from_iterable(map(iterate, [loader]))  # made once a batch is asked for
         if self.loader is not None:
             return _Watched(self, loader, batches)
-        last = self.last
-        is_again = last is not None and last.loader is loader and last.given == 1 and self.steps > last.begin
-        self._fresh = self._fresh + 1 if is_again else 0
-        if self._fresh >= FRESH_ITERATORS and own is not None:
-            self.stop(f"makes a new iterator each step, of the DataLoader of {own.text}: make one for an epoch")
         return _Watched(self, loader, batches)
+
+    def _require_epoch(self, site: Site) -> None:
+        """Stop a script that makes another iterator of a loader for each batch."""
+        before, given = self._given.get(site, (0, 0))
+        self._fresh[site] = self._fresh.get(site, 0) + 1 if given == 1 and self.steps > before else 0
+        self._given[site] = self.steps, 0
+        if self._fresh[site] >= FRESH_ITERATORS:
+            self.stop(f"makes a new iterator each step, of the DataLoader of {site.text}: make one for an epoch")
+
+    def _count(self, site: Site) -> None:
+        before, given = self._given.get(site, (self.steps, 0))
+        self._given[site] = before, given + 1
+
+    def is_beside(self, loader: DataLoader[Any]) -> bool:
+        """Return whether a loader feeds the steps beside the first."""
+        site = self._sites.get(loader)
+        return site is not None and site.key in self.beside
+
+    def may_lead(self, loader: DataLoader[Any]) -> bool:
+        """Return whether no other loader is asked first in each round."""
+        return self.draws.may_lead(self._sites.get(loader))
+
+    def leads(self, loader: DataLoader[Any]) -> bool:
+        """Return whether a loader is asked first in each round, and others after it."""
+        return self.draws.lead is not None and self.may_lead(loader)
+
+    def is_seen(self, watched: _Watched) -> bool:
+        """Return whether a loader has given batches enough to know its share."""
+        is_long = time.perf_counter() - watched.first > SEEN_SECONDS and len(self.draws.sites) < 2
+        return is_long or self.draws.count(self._sites.get(watched.loader)) >= SEEN_BATCHES
 
     def place(self, loader: DataLoader[Any]) -> str:
         """Return file and line that made a loader."""
         return self._sites[loader].text if loader in self._sites else "another file"
 
     def took(self, watched: _Watched) -> None:
-        """Note a batch of its own that the script trains on; stop it where its steps use those of two loaders."""
+        """Note a batch of its own that the script trains on; stop it where its rounds of several loaders differ."""
         last, self.last, self._steps_at_batch = self.last, watched, self.steps
-        if last is not None and last is not watched and watched.given > 1 and self.steps > last.before:
-            lines = " and ".join(self._sites[each.loader].text for each in (watched, last))
-            self.stop(f"trains on batches of two loaders, made in {lines}: autotune measures scripts with one")
+        is_mixed = last is not None and last is not watched and watched.given > 1 and self.steps > last.before
+        if (site := self._sites.get(watched.loader)) is not None:
+            self.draws.note(site, is_mixed=is_mixed)
+            self._count(site)
+        if self.draws.lead is not None and not self.draws.is_regular:
+            self.stop(f"trains on batches of several loaders, made in {self._lines(self.draws.sites)}{IRREGULAR}")
 
     def found(self, watched: _Watched) -> None:
         """Note that a loader is the one that trains, its step, and the share of its batches without any."""
         self.loader = watched.loader
+        if (lead := self.draws.lead) is not None:
+            self.beside = {site.key: count for site, count in self.draws.pattern.items() if site != lead}
         self.missing = watched.missing / watched.given
         seconds = (time.perf_counter() - watched.first) / watched.given
         self.batches = min(max(ENDLESS[0], int(WINDOWS_SECONDS / max(seconds, 1e-6))), ENDLESS[1])
 
 
 class _Asked(Iterator[Any]):
-    """Batches that the measuring code hands out."""
+    """Batches that the measuring code hands out, of the training loader or of one ``beside`` it."""
 
-    def __init__(self, loop: ScriptLoop) -> None:
-        self._loop, self._is_known = loop, False
+    def __init__(self, loop: ScriptLoop, beside: DataLoader[Any] | None = None) -> None:
+        self._loop, self._beside, self._is_known = loop, beside, False
 
     def __next__(self) -> Any:
         if not self._is_known:
             self._is_known = True
             _require_reading(self._loop, self)
-        return self._loop.ask()
+        return self._loop.ask() if self._beside is None else self._loop.ask_beside(self._beside)
 
 
 class _Watched(Iterator[Any]):
@@ -522,14 +636,16 @@ class _Watched(Iterator[Any]):
         loop = self._loop
         if self._batches is None:
             return loop.ask()
+        if loop.loader is not None and loop.is_beside(self.loader):
+            self._batches = iter(())  # its workers end
+            return loop.ask_beside(self.loader)
         if loop.loader is not None:
             batch, self._apart = loop.give_apart(self._batches, loop.place(self.loader), self._apart)
             return batch
         self.missing += self.given > 0 and loop.steps == self.before
-        self._is_trained |= loop.last is self and loop.steps > self.before
-        self.before, has_stepped = loop.steps, self._is_trained
-        is_known = self.given >= SEEN_BATCHES or time.perf_counter() - self.first > SEEN_SECONDS
-        if not (has_stepped and is_known):
+        self._is_trained |= loop.steps > self.before and (loop.last is self or loop.leads(self.loader))
+        self.before, has_stepped = loop.steps, self._is_trained and loop.may_lead(self.loader)
+        if not (has_stepped and loop.is_seen(self)):
             try:
                 batch = next(self._batches)
             except StopIteration:

@@ -59,13 +59,15 @@ class Session:
         facts = inspect(self._whole, self._device, self._group.size)
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
-            origin = self._script.origin
+            origin, beside = self._script.origin, self._script.origins_beside
             facts = replace(
                 facts,
                 fingerprint=self._script.fingerprint(facts.fingerprint),
                 amp_modes=tuple(dict.fromkeys(("off", self._script.precision))),
                 loader_call=origin.call_to_change(self._script.folder),
                 loader_site=origin.key,
+                other_loader_calls=tuple(each.call_to_change(self._script.folder) for each in beside),
+                other_loader_sites=tuple(each.key for each in beside),
                 autocast_call=self._script.autocast_call,
             )
         return asdict(replace(facts, other_devices=others or facts.other_devices))
@@ -79,7 +81,8 @@ class Session:
             "site": loop.own_site.key,
             "device": str(self._device.torch_device),
             "present": {**existing.present, "amp": loop.precision},
-            "fixed": dict(existing.fixed),
+            "fixed": {**existing.fixed, **({"batch_size": existing.present["batch_size"]} if loop.beside else {})},
+            "beside": loop.beside,
             "holds": loop.hold.way if loop.hold else None,
             "batches": loop.batches,
             "missing": loop.missing,

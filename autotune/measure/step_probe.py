@@ -238,6 +238,7 @@ def _take_the_last(workload: Workload, config: Config, step: Step, device: Devic
     dataset: Any = workload.dataset
     share = workload.sampler if isinstance(workload.sampler, DistributedSampler) else None
     is_chosen = workload.sampler is not share or workload.batch_sampler is not None
+    is_chosen |= bool(workload.beside)  # their batches would have to be as short
     if isinstance(dataset, IterableDataset) or is_chosen or (workload.loader_options or {}).get("drop_last"):
         return
     samples = len(dataset) if share is None else len(share)

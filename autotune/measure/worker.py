@@ -30,7 +30,7 @@ from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, pr
 from autotune.records import Request
 from autotune.runner.descendants import FIRST, LATER, MARK, remove_scratch
 from autotune.runner.protocol import Channel
-from autotune.workload import ImportedWorkload, PickledWorkload, Workload, load
+from autotune.workload import ImportedWorkload, PickledWorkload, load
 
 HIGH = (500, 200, 100)
 """First numbers for inherited descriptors, as high as the system allows: code that closes or writes to foreign
@@ -175,16 +175,16 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
         own = Path(scratch, FIRST if given["is_first"] else LATER)
         beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
         hold = hold_writes(given["path"], given["arguments"], own, beneath)
-    seen = {name: given[name] for name in ("batches", "missing") if given[name] is not None}
+    seen = {name: given[name] for name in ("batches", "missing", "beside") if given[name] is not None}
     loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
     config = Config.from_document(message["config"])
     config.apply_threads()
     if config.intra_op_threads is not None:
         keep_threads()
     loop.start()
-    model = loop.model()
-    device = given["device"] or next((str(each.device) for each in model.parameters()), "cpu")
-    return Session(Workload(model, **loop.existing().data), device, group, loop)
+    workload = loop.workload()
+    device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
+    return Session(workload, device, group, loop)
 
 
 def _move(descriptor: int) -> int:

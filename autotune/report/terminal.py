@@ -210,8 +210,10 @@ def changes(result: Result) -> list[str]:
     """Return the lines of a script to change, with their new settings."""
     before, after = result.baseline.dataloader_kwargs(), result.config.dataloader_kwargs()
     changed = {name: value for name, value in after.items() if before.get(name, False) != value}
-    line, found = result.facts.loader_call, list[str]()
-    if changed and line is not None:
+    facts, found = result.facts, list[str]()
+    for line in (facts.loader_call, *facts.other_loader_calls):
+        if not changed or line is None:
+            continue
         names = OF_TRAINER if line.endswith("TrainingArguments") else {}
         found.append(
             f"{line}(..., {', '.join(f'{names.get(name, name)}={value!r}' for name, value in changed.items())})"
@@ -227,8 +229,16 @@ def script_text(facts: WorkloadFacts, present: Config) -> str:
     is_cast = present.amp != "off"
     precision = ", precision" if is_cast else ""
     kept = f"batch size {present.batch_size} (--batch-size varies it)" + ("" if is_cast else ", fp32 (no autocast)")
+    others = ", ".join(facts.other_loader_calls)
+    if others:
+        kept = kept.replace(" (--batch-size varies it)", ", as of the other loaders")
     lines = [
         f"Found: {facts.loader_call}, {facts.dataset_name}{samples}; {facts.model_name} trains on {facts.device}.",
+        *(
+            [f"Together with it: {others}. They get the same settings; its samples are those that count."]
+            if others
+            else []
+        ),
         f"Today: {config_text(present)}.",
         f"Would vary: workers, prefetch factor, pinning, persistent workers, threads{precision}.",
         f"Would keep: {kept}, and everything else.",

@@ -269,7 +269,7 @@ class ProcessRunner:
         keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
             known = self.script or {}
-            message["script"] |= {name: known.get(name) for name in ("site", "device", "batches", "missing")}
+            message["script"] |= {name: known.get(name) for name in ("site", "device", "batches", "missing", "beside")}
             message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
         begin, limit = time.monotonic(), self._load_limit
         if self._longest_load:

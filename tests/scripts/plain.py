@@ -1,4 +1,4 @@
-"""The rate of a script that nobody measures, by a clock: ``python plain.py SCRIPT [ARGUMENT ...]``."""
+"""The rate of a script that nobody measures: ``python plain.py SCRIPT [ARGUMENT ...]``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import sys
 import time
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 FIRST, SECONDS = 5, 2.0
 """Steps before the clock starts, and the seconds that it runs."""
 
-draw, samples, steps = _BaseDataLoaderIter.__next__, 0, 0
+draw, samples, steps, first = _BaseDataLoaderIter.__next__, 0, 0, None
 begin = (0.0, 0)
 
 
 def counted(batches: _BaseDataLoaderIter) -> Any:
-    global samples
+    global samples, first
     batch = draw(batches)
-    samples += len(batch[0])
+    if torch.is_grad_enabled():  # where several feed the steps, the first one's count
+        first = first if first is not None else batches._dataset
+        samples += len(batch[0]) if batches._dataset is first else 0
     return batch
 
 
@@ -32,7 +35,8 @@ def stepped(*_: Any) -> None:
     if steps == FIRST:
         begin = now, samples
     elif steps > FIRST and now - begin[0] > SECONDS:
-        os.write(1, f"{(samples - begin[1]) / (now - begin[0])}\n".encode())
+        sys.stdout.write(f"{(samples - begin[1]) / (now - begin[0])}\n")
+        sys.stdout.flush()
         os._exit(0)
 
 

@@ -79,10 +79,17 @@ TRUTHS = {
     "batch_getitems": Truth(rate=per_second(32, 32, 20)),
     "length_raises": Truth(rate=USUAL),
     "own_threads": Truth(rate=USUAL),
-    "by_turns": Truth(words=(place("by_turns", "slow = DataLoader"), place("by_turns", "fast = DataLoader"))),
-    "by_turns_in_a_list": Truth(words=(place("by_turns_in_a_list", "iter(DataLoader("),)),
+    "by_turns": Truth(rate=per_second(2, 2 * 20, 30, 2 * 10, 30)),
+    "by_turns_in_a_list": Truth(rate=per_second(2, 2 * 20, 30, 2 * 10, 30)),
+    "by_chance": Truth(words=(place("by_chance", "slow = DataLoader"), place("by_chance", "fast = DataLoader"))),
     "unlabelled_now_and_then": Truth(words=(place("unlabelled_now_and_then", "unlabelled = iter"),)),
-    "together": Truth(words=(place("together", "labelled = DataLoader"), place("together", "unlabelled ="))),
+    "together": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
+    "gan": Truth(rate=per_second(2, 2 * 20, 10, 2 * 15)),
+    "short_one_again": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
+    "other_settings": Truth(
+        words=(place("other_settings", "labelled ="), place("other_settings", "unlabelled ="), "give them the same")
+    ),
+    "other_iterator_each_step": Truth(words=(place("other_iterator_each_step", "unlabelled ="), "new iterator")),
     "new_iterator_each_step": Truth(words=("makes a new iterator each step",)),
     "in_a_thread": Truth(words=("iterates its training loader in another thread",)),
     "no_loader": Truth(words=("has no DataLoader",)),
@@ -229,3 +236,26 @@ def test_a_script_that_ends_within_a_few_steps_is_refused_with_every_setting(run
         pytest.raises(ScriptEndsError, match=r"ends.py ends after 15 steps of an optimizer: that is too short"),
     ):
         runner.measure(Config(batch_size=8, num_workers=2), REQUEST)
+
+
+@pytest.mark.timed
+def test_loaders_that_feed_the_steps_together_have_the_same_workers(runner: Loops) -> None:
+    with runner.started("together") as facts:
+        for workers in (0, 2):
+            attempt = runner.measure(Config(batch_size=2, num_workers=workers), replace(REQUEST, seconds=2.0))
+            assert attempt.measurement is not None, attempt.message
+            own = float(printed(Path(__file__).with_name("plain.py"), "together.py", str(workers), folder=Path.cwd()))
+            assert attempt.measurement.samples_per_second == pytest.approx(own, rel=TOLERANCE)
+            assert 0.95 * own <= attempt.measurement.ceiling_samples_per_second < 1.02 * per_second(2, 30)
+        assert runner.script is not None
+        assert runner.script["fixed"] == {"batch_size": 2}
+    assert facts.loader_call == f"{place('together', 'labelled = DataLoader')}: DataLoader"
+    assert facts.other_loader_calls == (f"{place('together', 'unlabelled = DataLoader')}: DataLoader",)
+
+
+@pytest.mark.parametrize("name", ["gan", "by_turns_in_a_list"])
+def test_several_loaders_are_found_again_in_another_session(name: str, runner: Loops) -> None:
+    with runner.started(name):
+        runner.end_session()
+        attempt = runner.measure(Config(batch_size=2, num_workers=1), REQUEST)
+        assert attempt.measurement is not None, attempt.message
