@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,4 +44,4 @@ def stepped(*_: Any) -> None:
 _BaseDataLoaderIter.__next__ = counted  # type: ignore[method-assign]
 register_optimizer_step_post_hook(stepped)
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+runpy.run_path(str(Path(sys.argv[0]).absolute()), run_name="__main__")
