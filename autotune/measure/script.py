@@ -30,10 +30,10 @@ from torch.utils.data import DataLoader
 from autotune.errors import ScriptEndsError, UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
 from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
-from autotune.measure.device import Device, Mark
+from autotune.measure.device import Mark
 from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
-from autotune.measure.step import StepMarks, tensors_in
+from autotune.measure.script_step import shallow, versions
 from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Beside, Script, Workload
@@ -48,8 +48,6 @@ WINDOWS_SECONDS = 120.0
 """Seconds of training that the batches told are enough for."""
 SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
 """Batches of its own that a script trains on before it is stopped, and the seconds that they may take."""
-LEAST_DIFFERENCE, COUNTED_BATCHES = 0.1, 3
-"""Difference in the share of batches without a step that is none, and batches that may be missing by chance."""
 STEPS_WITHOUT_BATCHES = 100
 """Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
 LEAST_STEPS = 20
@@ -545,8 +543,6 @@ class ScriptLoop:
         if self.loader is not None and self.is_beside(loader):
             return _Asked(self, loader)
         batches = itertools.chain.from_iterable(map(iterate, [loader]))  # made once a batch is asked for
-        if self.loader is not None:
-            return _Watched(self, loader, batches)
         return _Watched(self, loader, batches)
 
     def _require_epoch(self, site: Site) -> None:
@@ -698,98 +694,9 @@ class _Modes:
             torch.set_default_device(None if self.device.type == "cpu" else self.device)
 
 
-class ScriptStep:
-    """The script's work on one batch, until it asks for the next."""
-
-    scale = 1.0
-    """Not known, as the loss is not."""
-
-    def __init__(self, loop: ScriptLoop, device: Device, amp: str) -> None:
-        """Take the script, its device and the precision: that of its own autocast, or ``"off"`` without it."""
-        self._loop, self._mark = loop, device.mark
-        self._handed = self._missed = 0
-        """Batches handed out, and those after which no optimizer stepped."""
-        loop.uses_autocast = amp != "off"
-        loop.mark, loop.pass_over = device.mark, device.pass_over
-        self._device = device
-        self._copied = set[int]()
-        """Batches of which the script has had a copy first."""
-        self._changes = False
-        """Whether the script has changed tensors of a batch in place."""
-        self.non_blocking = False
-        self.loss: torch.Tensor | None = None
-        """Not known: the script's losses are its own business."""
-        self.stream: BatchStream | None = None
-
-    def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
-        """Let the script train on a batch; the script itself moves it to the device."""
-        self._loop.stream = self.stream
-        if self.stream is None:
-            batch = self._copy_of(batch)
-        known, before = versions(batch), self._loop.steps
-        there = self._mark()
-        self._loop.hand(batch)
-        end = self._mark()
-        self._changes |= versions(batch) != known
-        self._count(is_missed=self._loop.steps == before)
-        phases = self._loop.phases
-        forwarded = phases.get("forward", end)
-        backward = phases.get("backward", end)
-        return there, there, forwarded, backward, backward, end
-
-    def _copy_of(self, batch: Any) -> Any:
-        """Return a copy of a batch that may come again where the script changes it, or may: at its first time."""
-        is_new = id(batch) not in self._copied
-        if not (is_new or self._changes):
-            return batch
-        begin = self._mark()
-        copied = copy.deepcopy(batch)
-        self._copied.add(id(batch))
-        self._loop.spare = batch
-        if is_new or not self._device.is_asynchronous:  # an accelerator is busy meanwhile
-            self._device.pass_over(begin)
-        return copied
-
-    def _count(self, *, is_missed: bool) -> None:
-        """Count a batch. Raises ``UserCodeError`` once too many have made no step: that is no training."""
-        self._handed += 1
-        self._missed += is_missed
-        more = self._missed / self._handed - self._loop.missing
-        if more > max(LEAST_DIFFERENCE, COUNTED_BATCHES / self._handed):
-            raise UserCodeError(
-                f"{self._missed} of {self._handed} batches made no step of an optimizer: {self._loop.name} passes them "
-                "over, as after an error that it catches"
-            )
-
-    def flush(self) -> None:
-        """Do nothing: when an optimizer steps is the script's business."""
-
-    def close(self) -> None:
-        """Leave the script where it is."""
-
-
-def versions(batch: Any) -> list[int]:
-    """Return the versions of a batch's tensors, which rise as they are changed in place."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(batch)]
-
-
 def allow_settings_again() -> None:
     """Let a script make settings once more that torch and Python allow once in a process."""
     torch.set_num_interop_threads = lambda nthreads: None
     multiprocessing.context._default_context._actual_context = None  # type: ignore[attr-defined]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def shallow(batch: Any) -> Any:
-    """Return a batch whose containers may be changed by the script; tensors stay the same."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    if isinstance(batch, tuple):
-        parts = [shallow(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    if isinstance(batch, list):
-        return [shallow(part) for part in batch]
-    if type(batch) is dict:
-        return {key: shallow(part) for key, part in batch.items()}
-    return copy.copy(batch)

@@ -21,7 +21,8 @@ from autotune.workload import Workload
 
 if TYPE_CHECKING:
     from autotune.measure.device import Device
-    from autotune.measure.script import ScriptLoop, ScriptStep
+    from autotune.measure.script import ScriptLoop
+    from autotune.measure.script_step import ScriptStep
 
 FOREIGN_GROWTH = 2**29
 """Bytes that others must have taken of a card; libraries that a session loads late take some hundred megabytes."""
@@ -207,7 +208,7 @@ class Session:
         return self._warm
 
     def _script_step(self, config: Config) -> ScriptStep | None:
-        from autotune.measure.script import ScriptStep
+        from autotune.measure.script_step import ScriptStep
 
         return ScriptStep(self._script, self._device, config.amp) if self._script else None
 

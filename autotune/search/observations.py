@@ -18,6 +18,9 @@ GAIN = 0.02
 """Gains below this share do not count: no measurement here tells them from nothing."""
 MAX_COMPARISONS = 2
 """How often a precision or an option is compared with fp32, where that takes too long."""
+MAX_HALVINGS = 4
+"""How often it is compared at half the batch, where fp32 does not fit."""
+MEMORY = (Outcome.DEVICE_OOM, Outcome.HOST_OOM)
 CHANCE = (Outcome.TIMEOUT, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.USER_ERROR)
 """Outcomes of loader workers that may work in another configuration all the same."""
 
@@ -46,8 +49,13 @@ class Observations:
         return self.host.quota_cpus or self.host.affinity_cpus
 
     def threads(self, config: Config) -> int:
-        """Return the threads of a step; on an accelerator they do not matter to it, so there is one number for all."""
-        return (config.intra_op_threads or self.facts.intra_op_threads) if self.on_cpu else 0
+        """Return the threads of a step; one number for all where they do not matter to it.
+
+        They matter on a CPU, and on an accelerator where the baseline sets them: launches may take longer with few.
+        """
+        base, own = self.trials[0].config if self.trials else config, self.facts.intra_op_threads
+        do_matter = self.on_cpu or (base.intra_op_threads or own) != own
+        return (config.intra_op_threads or own) if do_matter else 0
 
     def step_key(self, config: Config) -> StepKey:
         """Return the settings that a step's time depends on here, with the number of its threads."""
@@ -97,12 +105,18 @@ class Observations:
     def is_unchecked(self, amp: str, options: tuple[str, ...] | None = None) -> bool:
         """Return whether a precision, or options in it, must be compared with fp32 before they may be used."""
         done = [probe.attempt.outcome for probe in self.comparisons(amp, options)]
-        was_in_time = any(outcome is not Outcome.TIMEOUT for outcome in done)
-        return self.distrust(amp, options) is not None and not was_in_time and len(done) < MAX_COMPARISONS
+        was_compared = any(outcome not in (Outcome.TIMEOUT, *MEMORY) for outcome in done)
+        may_again = done.count(Outcome.TIMEOUT) < MAX_COMPARISONS and self.halvings(amp, options) <= MAX_HALVINGS
+        return self.distrust(amp, options) is not None and not was_compared and may_again
+
+    def halvings(self, amp: str, options: tuple[str, ...] | None = None) -> int:
+        """Return how often the batch of a comparison is to be halved: fp32 did not fit."""
+        return sum(probe.attempt.outcome in MEMORY for probe in self.comparisons(amp, options))
 
     def is_untried(self, amp: str) -> bool:
         """Return whether there was no time or memory for a precision: to compare it with fp32, or to probe its step."""
-        if all(probe.attempt.outcome in (Outcome.TIMEOUT, Outcome.SUSPECT) for probe in self.comparisons(amp)):
+        unmade = (Outcome.TIMEOUT, Outcome.SUSPECT, *MEMORY)
+        if all(probe.attempt.outcome in unmade for probe in self.comparisons(amp)):
             return True
         tried = {probe.config.amp for probe in self.step_probes} | {trial.config.amp for trial in self.trials}
         return self.distrust(amp) is None and amp not in tried

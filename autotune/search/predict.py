@@ -116,7 +116,9 @@ class _Steps:
     def cpu_seconds(self, config: Config) -> float:
         """Return the CPU time of a step: of all its threads, or of the host beside an accelerator."""
         threads = self._observations.threads(config)
-        return self.at(config).seconds * self._cpus_in_use.get((threads, config.options), max(1, threads))
+        return self.at(config).seconds * self._cpus_in_use.get(
+            (threads, config.options), threads if self._observations.on_cpu else 1
+        )
 
 
 def _step_points(observations: Observations) -> list[StepPoint]:

@@ -62,7 +62,7 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
     groups = [start, *_half_precision(observations, space, start)]
     for config in groups:
         if observations.is_unchecked(config.amp):
-            yield "numerics", config
+            yield "numerics", _compared(observations, space, config)
         if observations.distrust(config.amp):
             return  # the only one that may be used
         yield "compute", None if _looks_of_group(observations, config) else _next_on_ladder(observations, space, config)
@@ -73,7 +73,7 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
         config = replace(start, amp=amp)
         if amp not in {group.amp for group in groups} and observations.looks:
             if observations.is_unchecked(amp):
-                yield "numerics", config
+                yield "numerics", _compared(observations, space, config)
             yield "compute", None if observations.distrust(amp) else _next_on_ladder(observations, space, config)
     yield from option_looks(observations, space)
 
@@ -91,6 +91,13 @@ def _climbs(observations: Observations, space: Space, groups: Sequence[Config]) 
     yield _in_half_precision(observations, space, groups)
 
 
+def _compared(observations: Observations, space: Space, config: Config) -> Config | None:
+    """Return the step whose losses are compared with those in fp32: of a smaller batch where that did not fit."""
+    halvings = observations.halvings(config.amp)
+    fitting = [batch for batch in space.allowed["batch_size"] if batch <= config.batch_size >> halvings]
+    return space.with_batch_size(config, fitting[-1]) if fitting else None
+
+
 def _half_precision(observations: Observations, space: Space, start: Config) -> list[Config]:
     """Return the step of the baseline in bf16, or in fp16 without that, where it trains in fp32; else nothing."""
     allowed = [amp for amp in HALF if start.amp == "off" and amp in space.allowed["amp"]]
@@ -99,9 +106,8 @@ def _half_precision(observations: Observations, space: Space, start: Config) -> 
 
 
 def untried_precision(observations: Observations, space: Space) -> str | None:
-    """Return the half precision that there was no time to try, where the baseline is fp32; else ``None``."""
-    is_single = _start(observations, space).amp == "off"
-    allowed = [amp for amp in HALF if is_single and amp in space.allowed["amp"]]
+    """Return the half precision beside the baseline's that there was no time or memory to try, or ``None``."""
+    allowed = [amp for amp in HALF if amp in space.allowed["amp"] and amp != observations.trials[0].config.amp]
     tried = (amp for amp in allowed if observations.is_untried(amp) or not observations.distrust(amp))
     found = next(tried, None)
     return found if found and observations.is_untried(found) else None

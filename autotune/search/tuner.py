@@ -220,7 +220,8 @@ class Tuner:
         """Return the remedy for an undecided run."""
         search, longer = self._search, self._longer_budget
         if amp := search.untried_precision:
-            return f"time to try {amp} (--budget {longer})"
+            needs_memory = search.study.observations.halvings(amp)
+            return f"memory to compare {amp} with fp32" if needs_memory else f"time to try {amp} (--budget {longer})"
         rounds = {trial.round for trial in self.confirmations}
         if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
             return "another configuration (no other is allowed, or none could run)"

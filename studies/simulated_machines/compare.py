@@ -207,13 +207,13 @@ def coordinate_descent(machine: Machine) -> Iterator[dict[str, object]]:
 
 def neighbours(machine: Machine, config: Config, seen: set[Config]) -> Iterator[Config]:
     space = machine.space
-    here = space.point(config)
-    for position, knob in enumerate(KNOBS):
-        for step in (1, -1):
-            index = here[position] + step
-            if 0 <= index < len(space.values[knob]):
-                moved = (*here[:position], index, *here[position + 1 :])
-                found = space.config(moved)
+    here = space.settings(config)
+    for knob, values in space.values.items():
+        place = values.index(here[knob]) if knob in here else 0
+        for near in (place + 1, place - 1):
+            if 0 <= near < len(values):
+                settings = {each: known[0] for each, known in space.values.items()} | here | {knob: values[near]}
+                found = space.at(settings)
                 if found in space.configs and found not in seen:
                     yield found
 

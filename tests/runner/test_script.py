@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
-from autotune.measure.script import ScriptLoop, StoppedError, _Watched, shallow
+from autotune.measure.script import ScriptLoop, StoppedError, _Watched
+from autotune.measure.script_step import shallow
 from autotune.records import Attempt, Outcome, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner

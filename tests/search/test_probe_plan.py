@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.limits import MemoryLimit
 from autotune.records import Attempt, Outcome, Part, Probe, WorkloadFacts
 from autotune.search.observations import Observations
-from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung
+from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung, untried_precision
 from autotune.search.step_model import LARGEST_STEP
 from tests import examples
 from tests.search.there import there
@@ -267,3 +267,32 @@ def test_a_look_at_the_loader_asks_ahead_for_what_there_is_room_for(
     assert (part, config.num_workers, config.prefetch_factor) == (
         ("compute", 0, None) if ahead is None else ("loader", 1, ahead)
     )
+
+
+@pytest.mark.parametrize("fits", [128, 64])
+def test_where_fp32_does_not_fit_a_precision_is_compared_at_the_largest_half_that_does(fits: int) -> None:
+    def fails(part: Part, config: Config) -> Outcome | None:
+        return Outcome.DEVICE_OOM if part == "numerics" and config.batch_size > fits else None
+
+    answerer = on_gpu(baseline=Config(batch_size=256, amp="fp16"), bounds={"amp": "off,bf16,fp16"}, fails=fails)
+    probes = answerer.run()
+    assert [probe.config.batch_size for probe in probes if probe.part == "numerics"][-1] == fits
+    assert "bf16" in {config.amp for config in steps(probes)}
+    assert untried_precision(replace(answerer.start, probes=tuple(probes)), answerer.space) is None
+
+
+def test_a_precision_that_could_not_be_compared_is_untried_whatever_the_baselines() -> None:
+    def fails(part: Part, config: Config) -> Outcome | None:
+        return Outcome.DEVICE_OOM if part == "numerics" else None
+
+    answerer = on_gpu(baseline=Config(batch_size=256, amp="fp16"), bounds={"amp": "off,bf16,fp16"}, fails=fails)
+    probes = answerer.run()
+    assert {probe.config.amp for probe in probes if probe.part == "compute"} == {"off", "fp16"}
+    assert untried_precision(replace(answerer.start, probes=tuple(probes)), answerer.space) == "bf16"
+
+
+def test_threads_that_the_baseline_sets_beside_an_accelerator_make_another_step_than_torchs_own() -> None:
+    for threads, counts in ((1, {1, 2}), (2, {0}), (None, {0})):
+        answerer = on_gpu(baseline=replace(examples.BASELINE, intra_op_threads=threads))
+        asked = [answerer.space.base, *steps(answerer.run())]
+        assert {answerer.start.threads(config) for config in asked} == counts
