@@ -71,6 +71,9 @@ class CardProcess:
 class CardRunner:
     """The real runner of a job on a card; attempts take the seconds of the card's clock."""
 
+    script = None
+    """A job is a function."""
+
     def __init__(self, card: Card, job: Job, opening: float = 2.0) -> None:
         self.card, self.job = card, job
         self.process = CardProcess(card, job, opening)
