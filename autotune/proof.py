@@ -83,6 +83,13 @@ class Round:
         """Mean of the baseline's rates, in samples per second."""
         return fmean(each.samples_per_second for each in self.baselines)
 
+    @property
+    def quiet(self) -> Round:
+        """The measurements during which nobody else took the CPUs."""
+        baselines = tuple(each for each in self.baselines if not each.conditions.is_crowded)
+        finalists = {config: each for config, each in self.finalists.items() if not each.conditions.is_crowded}
+        return Round(baselines=baselines, finalists=finalists)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -154,10 +161,18 @@ class Confirmation:
     baseline_config: Config
     finalists: tuple[Entry, ...]
     """The finalists of this run, the cheapest first, then those of earlier rounds alone."""
-    rounds: tuple[Round, ...]
+    complete: tuple[Round, ...]
     """The complete rounds, whatever others did meanwhile."""
     planned: int | None = None
     """Rounds over which most of the chance of a false claim is spent; ``None``, as ``MAX_ROUNDS``, until known."""
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds that count: where others came now and then, without the measurements that they disturbed."""
+        if self.is_crowded:
+            return self.complete
+        quiet = tuple(one for each in self.complete if (one := each.quiet).baselines and one.finalists)
+        return quiet or self.complete
 
     @property
     def answer(self) -> int | None:
@@ -200,13 +215,20 @@ class Confirmation:
     @property
     def baseline(self) -> Standing:
         """The rate of the baseline."""
-        found = (each for one in self.rounds for each in one.baselines)
-        return standing_of(self.baseline_config, found, is_crowded=self.is_crowded)
+        return self._standing(self.baseline_config, lambda one: one.baselines)
 
     def standing(self, index: int) -> Standing:
         """Return the rate of a finalist."""
-        found = (measured for measured, _ in self._measured(index))
-        return standing_of(self.finalists[index].config, found, is_crowded=self.is_crowded)
+        config = self.finalists[index].config
+        return self._standing(config, lambda one: filter(None, [one.finalists.get(config)]))
+
+    def _standing(self, config: Config, of: Callable[[Round], Iterable[Measurement]]) -> Standing:
+        """Return a rate from the rounds that count; others may come to a further run as they did to any of these."""
+        counted, every = (
+            standing_of(config, (each for one in rounds for each in of(one)), is_crowded=self.is_crowded)
+            for rounds in (self.rounds, self.complete)
+        )
+        return replace(counted, next_run_95=every.next_run_95)
 
     def _measured(self, index: int) -> list[tuple[Measurement, Round]]:
         """Return the measurements of a finalist, each with its round."""
@@ -252,7 +274,7 @@ class Confirmation:
     @property
     def is_crowded(self) -> bool:
         """Whether others took the CPUs in the first rounds; decided there, before the first test."""
-        first = [each for one in self.rounds[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists.values())]
+        first = [each for one in self.complete[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists.values())]
         return sum(each.conditions.is_crowded for each in first) >= LEAST_CROWDED * len(first)
 
     @property
@@ -318,7 +340,7 @@ class Confirmation:
         """Return whether a rate is known well, or hardly better after more rounds."""
         most = (1 + KNOWN) * standing.rate
         is_narrow = standing.rate_ci95 is not None and standing.rate_ci95[1] <= most
-        return is_narrow or len(self.rounds) >= KNOWN_ROUNDS
+        return is_narrow or len(self.complete) >= KNOWN_ROUNDS
 
 
 def finalists_for(measurements: float) -> tuple[int, int]:
@@ -353,9 +375,9 @@ class Rounds:
     """Measurements of baseline and finalists in complete rounds, until the answer is clear or time is over.
 
     All measurements of a round begin at one place of the epoch, with its samples in the same order; each round has
-    another place. Rounds count whatever others did meanwhile: their spread is the uncertainty. A measurement without a
-    number for an outside reason is repeated in another round; a finalist that fails by itself or does not fit the
-    memory is out.
+    another place. Where others come now and then, the measurements that they disturb do not count; where they come
+    often, all do, and their spread is the uncertainty. A measurement without a number for an outside reason is repeated
+    in another round; a finalist that fails by itself or does not fit the memory is out.
     """
 
     runner: Runner
@@ -402,7 +424,7 @@ class Rounds:
         self.found = Confirmation(
             baseline_config=self.baseline,
             finalists=tuple(entries),
-            rounds=tuple(_kept_rounds(compared, self.baseline, self.fits)),
+            complete=tuple(_kept_rounds(compared, self.baseline, self.fits)),
             planned=next((trial.planned for trial in compared if trial.planned), None),  # the first, whoever fixed it
         )
 
@@ -417,11 +439,11 @@ class Rounds:
             if on_interrupt is None:
                 raise
             on_interrupt()
-        return self.found if self.found.rounds else None
+        return self.found if self.found.complete else None
 
     def _measure_rounds(self) -> None:
         generator, order = random.Random(self.seed), list[int]()
-        known = len(self.found.rounds)
+        known = len(self.found.complete)
         while self._goes_on(known + MAX_ROUNDS):
             self._plan()
             parts = [BASELINE] * self.baselines + self._running
@@ -430,7 +452,7 @@ class Rounds:
             if not self._measure(order):
                 return
             self._tried += 1
-            slowest = self.found.drop if len(self.found.rounds) > known else None
+            slowest = self.found.drop if len(self.found.complete) > known else None
             if slowest is not None and self._tried % ROUNDS_TO_DROP == 0:
                 self._change([slowest], is_running=False)
 
@@ -440,7 +462,7 @@ class Rounds:
 
     def _goes_on(self, most: int) -> bool:
         running = self._running
-        is_open = running and len(self.found.rounds) < most and not self.found.is_clear
+        is_open = running and len(self.found.complete) < most and not self.found.is_clear
         return bool(is_open) and self.has_time(len(running) + self.baselines, self._tried)
 
     def _plan(self) -> None:
@@ -480,8 +502,8 @@ class Rounds:
                     self._change(sound, is_running=True)
                     return True
         if of:
-            complete = Round(baselines=tuple(again), finalists=of)
-            self.found = replace(self.found, rounds=(*self.found.rounds, complete))
+            done = Round(baselines=tuple(again), finalists=of)
+            self.found = replace(self.found, complete=(*self.found.complete, done))
         return True
 
     def _attempt(self, part: int) -> tuple[Config, Attempt]:

@@ -96,7 +96,7 @@ def confirmation(baselines: Sequence[tuple[float, float]], *finalists: Sequence[
             Entry(config=config, number=number, is_running=rates[-1] is not None)
             for number, (config, rates) in enumerate(zip(configs, finalists, strict=True))
         ),
-        rounds=tuple(
+        complete=tuple(
             Round(
                 baselines=(measured(first), measured(again)),
                 finalists={
@@ -478,3 +478,37 @@ def test_all_of_a_round_begin_at_one_place_and_rounds_at_others() -> None:
 def test_where_others_take_the_cpus_rates_count_as_what_was_delivered_in_the_same_time() -> None:
     found = confirmed(Sorted(crowded=True), rounds_only(4))
     assert found.baseline.rate == pytest.approx(fmean(one.baseline_rate for one in found.rounds))
+
+
+def with_neighbour(found: Confirmation, *disturbed: int, config: Config = CHEAP) -> Confirmation:
+    """The same, where another process came during these rounds' measurements of a configuration."""
+    busy = replace(examples.measurement().conditions, is_crowded=True, foreign_cpus=1.0)
+
+    def of(number: int, one: Round) -> Round:
+        if number not in disturbed:
+            return one
+        if config == BASELINE:
+            return replace(one, baselines=(replace(one.baselines[0], conditions=busy), *one.baselines[1:]))
+        return replace(one, finalists={c: replace(each, conditions=busy) for c, each in one.finalists.items()})
+
+    return replace(found, complete=tuple(of(number, one) for number, one in enumerate(found.complete)))
+
+
+RATES = [(1000.0, 1001.0), (1002.0, 1000.0), (999.0, 1000.0), (1001.0, 1000.0)]
+
+
+def test_what_a_neighbour_slowed_now_and_then_does_not_count() -> None:
+    found = confirmation(RATES, [1200.0, 1201.0, 1199.0, 700.0])
+    assert not proves(found)
+    assert proves(with_neighbour(found, 3))
+    assert with_neighbour(found, 3).speedup(0) == pytest.approx(1.2, rel=0.01)
+    slowed = confirmation([*RATES[:3], (600.0, 1000.0)], [1200.0, 1201.0, 1199.0, 1200.0])
+    assert with_neighbour(slowed, 3, config=BASELINE).speedup(0) == pytest.approx(1.2, rel=0.01)
+
+
+def test_where_others_come_often_every_round_counts() -> None:
+    found = confirmation(RATES, [1200.0, 1201.0, 1199.0, 700.0])
+    crowded = with_neighbour(found, 0, 1, 2)
+    assert crowded.is_crowded
+    assert crowded.rounds == crowded.complete
+    assert not proves(with_neighbour(crowded, 3))

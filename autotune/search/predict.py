@@ -124,7 +124,8 @@ class _Steps:
 def _step_points(observations: Observations) -> list[StepPoint]:
     """Return every measured step time; a disturbed one only where its step has no other.
 
-    None is longer than in the fastest measurement of training, disturbed or not: nothing makes that too fast.
+    None is longer than in the fastest measurement of training, disturbed or not: nothing makes that too fast. Where
+    training is faster than a look at its step said, all looks in that precision are taken to be as much too slow.
     """
     key = observations.step_key
     measured = [(trial.config, trial.measurement, trial.outcome) for trial in observations.trials if trial.measurement]
@@ -137,12 +138,17 @@ def _step_points(observations: Observations) -> list[StepPoint]:
     found = [(config, look.samples_per_second, outcome) for config, look, outcome in probed if look]
     found += [(config, measurement.ceiling_samples_per_second, outcome) for config, measurement, outcome in measured]
     sound = {key(config) for config, _, outcome in found if outcome is Outcome.OK}
+    counted = [(config, rate) for config, rate, outcome in found if outcome is Outcome.OK or key(config) not in sound]
+    faster: dict[str, float] = defaultdict(lambda: 1.0)  # by precision
+    for config, look, outcome in probed:
+        if look and outcome is Outcome.OK:
+            faster[config.amp] = max(faster[config.amp], fastest[key(config)] / look.samples_per_second)
     points = []
-    for config, rate, outcome in found:
-        if outcome is Outcome.OK or key(config) not in sound:
-            step, seconds = key(config), config.samples_per_step / max(rate, fastest[key(config)])
-            spread = spreads.get(step, usual)
-            points.append(StepPoint(step.batch_size, step.amp, step.threads or 0, seconds, spread, step.options))
+    for config, rate in counted:
+        step = key(config)
+        seconds = config.samples_per_step / max(rate * faster[step.amp], fastest[step])
+        spread = spreads.get(step, usual)
+        points.append(StepPoint(step.batch_size, step.amp, step.threads or 0, seconds, spread, step.options))
     return points
 
 

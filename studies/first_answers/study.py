@@ -4,17 +4,20 @@
     python studies/first_answers/study.py judge NAME DOOR --out DIR                 # trains without and with it
     python studies/first_answers/study.py by_hand NAME --out DIR                    # the same for settings of habit
     python studies/first_answers/study.py compare --old CHECKOUT --out DIR [--runs 3] [--budget 90s]
+    python studies/first_answers/study.py grid --out DIR [--runs 3] [--budget 90s]  # answers of jpeg beside its fastest
 
 Names: jpeg, text, lightning, trainer. Doors: script, function. ``answer`` takes autotune's budget, the others one to
-three minutes; ``compare`` goes on where it was stopped. ``judge`` and ``by_hand`` write ``DIR/results.csv``.
+three minutes; ``compare`` and ``grid`` go on where they were stopped. ``judge`` and ``by_hand`` write ``DIR/results.csv``.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -48,22 +51,25 @@ PATIENCE = 300.0
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record what first answers are worth.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("answer", "judge", "by_hand", "compare"):
+    for name in ("answer", "judge", "by_hand", "compare", "grid"):
         command = commands.add_parser(name)
-        if name != "compare":
+        if name not in ("compare", "grid"):
             command.add_argument("name", choices=JOBS)
         if name in ("answer", "judge"):
             command.add_argument("door", choices=DOORS)
-        if name in ("answer", "compare"):
+        if name in ("answer", "compare", "grid"):
             command.add_argument("--budget", help="autotune's own without it" if name == "answer" else "such as 90s")
         if name == "compare":
             command.add_argument("--old", type=Path, required=True, help="another checkout of autotune")
+        if name in ("compare", "grid"):
             command.add_argument("--runs", type=int, default=3, help="runs of each checkout")
         command.add_argument("--out", type=Path, default=Path("first_answers"), help="folder to write")
     options = parser.parse_args()
     options.out = options.out.resolve()
     if options.command == "compare":
         compare(options.old.resolve(), options.out, options.runs, options.budget or "90s")
+    elif options.command == "grid":
+        beside_grid(options.out, options.runs, options.budget or "90s")
     elif options.command == "by_hand":
         by_hand(options.name, options.out)
     elif options.command == "answer":
@@ -171,6 +177,52 @@ def compare(old: Path, out: Path, runs: int, budget: str) -> None:
     sides = {side: [row["samples_per_second"] for row in rows if row["run"].startswith(side)] for side in checkouts}
     print("new ÷ old:", *(f"{b / a:.3f}" for a, b in zip(sides["old"], sides["new"], strict=True)))
     print(f"medians: {statistics.median(sides['new']) / statistics.median(sides['old']):.3f}")
+
+
+def beside_grid(out: Path, runs: int, budget: str) -> None:
+    """Measure jpeg's settings once each, tune it, and train with the answers and the three fastest by turns."""
+    for number in range(runs):
+        if not (out / f"answer-{number}" / "answer.json").exists():
+            print(number, answer(asking("jpeg", "function", budget), out / f"answer-{number}"), flush=True)
+    measure_grid(out / "grid.csv")
+    with (out / "grid.csv").open(encoding="utf-8", newline="") as file:
+        fastest = sorted(csv.DictReader(file), key=lambda row: -float(row["rate"] or 0))[:3]
+    found = {f"grid {place}": row["settings"] for place, row in enumerate(fastest, start=1)}
+    for number in range(runs):
+        path = out / f"answer-{number}" / "autotune.yaml"
+        found[f"answer {number}"] = json.dumps(settings_of(path), sort_keys=True)
+    rates = measured_by_turns(sorted(set(found.values())), out / "trained.jsonl", rounds=3)
+    best = max(rates.values())
+    for name, settings in found.items():
+        print(f"{name}: {rates[settings]:,.0f} samples/s, {rates[settings] / best:.3f} of the best; {settings}")
+
+
+def measure_grid(path: Path) -> None:
+    """Measure eighty settings, each once with a window of two seconds, in random order."""
+    from autotune import Config
+    from autotune.records import Request
+    from autotune.runner.local import ProcessRunner
+    from autotune.workload import describe
+
+    if path.exists():
+        return
+    workers = ({"num_workers": count, "persistent_workers": True, "prefetch_factor": 2} for count in (1, 2, 4))
+    loaders = [{"num_workers": 0}, *workers]
+    steps = itertools.product((64, 128, 256, 512, 1024), ("off", "bf16"), (1, 2))
+    steps = random.Random(0).sample(list(steps), 20)
+    with ProcessRunner(describe(f"{JOBS['jpeg']}:build")) as runner:
+        runner.inspect(Config(batch_size=32))
+        rows = []
+        for (batch, amp, threads), loader in itertools.product(steps, loaders):
+            config = Config(batch_size=batch, amp=amp, intra_op_threads=threads, **loader)
+            measured = runner.measure(config, Request(seconds=2.0)).measurement
+            settings = {**config.dataloader_kwargs(), "threads": threads, "amp": amp}
+            rate = measured.samples_per_second if measured else None
+            rows.append({"settings": json.dumps(settings, sort_keys=True), "rate": rate})
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def measured_by_turns(distinct: list[str], log: Path, rounds: int = 4) -> dict[str, float]:

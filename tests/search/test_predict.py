@@ -216,6 +216,17 @@ def test_a_look_that_failed_says_nothing_and_a_disturbed_one_counts_only_where_t
         assert predict([Config()], observations).ceilings[0] == pytest.approx(2960)
 
 
+def test_where_training_is_faster_than_its_look_the_looks_of_its_precision_were_too_slow() -> None:
+    looks = [look_at_step(batch, samples_per_second=rate) for batch, rate in ((32, 1000.0), (64, 1500.0))]
+    other = look_at_step(32, samples_per_second=1200.0, amp="bf16")
+    trained = examples.measurement(
+        epoch_samples=None, steady_samples_per_second=1100.0, ceiling_samples_per_second=1100.0
+    )
+    observations = known(trials=(examples.trial(measurement=trained),), probes=(*looks, other))
+    configs = [Config(batch_size=64), Config(batch_size=32, amp="bf16")]
+    assert predict(configs, observations).ceilings == pytest.approx([1.1 * 1500, 1200])
+
+
 @pytest.mark.parametrize(("count", "prefetch"), [(1, 1), (1, 4), (3, 2), (8, 8)])
 @pytest.mark.parametrize(("headroom", "allowed"), [(0.0, 1000 * MIB), (0.1, 900 * MIB)])
 def test_shared_memory_holds_batches_ahead_plus_one(count: int, prefetch: int, headroom: float, allowed: int) -> None:

@@ -139,7 +139,8 @@ class Answerer:
             builds = (self.build * config.batch_size,) * 10
             payload = examples.loader_trace(batch_size=config.batch_size, build_seconds=builds)
         elif part == "compute":
-            memory = {"peak_memory_bytes": self.memory(config), "memory_limit_bytes": 8 * GIB}
+            memory: dict[str, Any] = {"peak_memory_bytes": self.memory(config), "memory_limit_bytes": 8 * GIB}
+            memory |= {} if self.start.on_cpu else {"memory": "device"}
             payload = examples.compute_probe(samples_per_second=self.rate(config), **memory)
         message = "it overflows" if part == "numerics" and config.amp in self.rejects else ""
         found = Attempt(outcome=Outcome.OK, payload=payload, message=message)
@@ -251,6 +252,18 @@ def test_half_precision_is_looked_at_before_any_ladder_and_a_slower_precision_bo
     assert first == [("compute", "off", 32), ("numerics", "bf16", 32), ("compute", "bf16", 32)]
     ladder = [probe.config for probe in probes[3:] if probe.part == "compute" and probe.config.amp != "fp16"]
     assert {config.amp for config in ladder} == ({"bf16"} if faster else {"off", "bf16"})
+
+
+def test_half_precision_is_looked_at_where_fp32_leaves_too_little_memory_free() -> None:
+    def memory(config: Config) -> int:
+        """fp32 takes too much from 128 on, by a jump that the line does not foretell."""
+        return round(GIB * ((7.5 if config.amp == "off" else 6) if config.batch_size >= 128 else 2))
+
+    def rate(config: Config) -> float:
+        return config.batch_size * (1.0 if config.amp == "off" else 0.8)
+
+    probes = on_gpu(bounds={"amp": "off,bf16", "batch_size": "32,64,128"}, memory=memory, rate=rate).run()
+    assert Config(batch_size=128, amp="bf16").step_key in {config.step_key for config in steps(probes)}
 
 
 @pytest.mark.parametrize(
