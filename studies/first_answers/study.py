@@ -3,11 +3,11 @@
     python studies/first_answers/study.py answer NAME DOOR --out DIR [--budget B]   # one run, as a user would
     python studies/first_answers/study.py judge NAME DOOR --out DIR                 # trains without and with it
     python studies/first_answers/study.py by_hand NAME --out DIR                    # the same for settings of habit
-    python studies/first_answers/study.py compare --old CHECKOUT --out DIR [--runs 3] [--budget 90s]
-    python studies/first_answers/study.py grid --out DIR [--runs 3] [--budget 90s]  # answers of jpeg beside its fastest
+    python studies/first_answers/study.py compare [--old CHECKOUT] --out DIR [--runs 3] [--budget 90s]
 
 Names: jpeg, text, lightning, trainer. Doors: script, function. ``answer`` takes autotune's budget, the others one to
-three minutes; ``compare`` and ``grid`` go on where they were stopped. ``judge`` and ``by_hand`` write ``DIR/results.csv``.
+three minutes; ``compare`` sets answers beside those of another checkout, or beside the fastest of a grid, and goes on
+where it was stopped. ``judge`` and ``by_hand`` write ``DIR/results.csv``.
 """
 
 from __future__ import annotations
@@ -51,25 +51,22 @@ PATIENCE = 300.0
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record what first answers are worth.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("answer", "judge", "by_hand", "compare", "grid"):
+    for name in ("answer", "judge", "by_hand", "compare"):
         command = commands.add_parser(name)
-        if name not in ("compare", "grid"):
+        if name != "compare":
             command.add_argument("name", choices=JOBS)
         if name in ("answer", "judge"):
             command.add_argument("door", choices=DOORS)
-        if name in ("answer", "compare", "grid"):
+        if name in ("answer", "compare"):
             command.add_argument("--budget", help="autotune's own without it" if name == "answer" else "such as 90s")
         if name == "compare":
-            command.add_argument("--old", type=Path, required=True, help="another checkout of autotune")
-        if name in ("compare", "grid"):
+            command.add_argument("--old", type=Path, help="another checkout of autotune; a grid without it")
             command.add_argument("--runs", type=int, default=3, help="runs of each checkout")
         command.add_argument("--out", type=Path, default=Path("first_answers"), help="folder to write")
     options = parser.parse_args()
     options.out = options.out.resolve()
     if options.command == "compare":
-        compare(options.old.resolve(), options.out, options.runs, options.budget or "90s")
-    elif options.command == "grid":
-        beside_grid(options.out, options.runs, options.budget or "90s")
+        compare(options.old and options.old.resolve(), options.out, options.runs, options.budget or "90s")
     elif options.command == "by_hand":
         by_hand(options.name, options.out)
     elif options.command == "answer":
@@ -156,45 +153,36 @@ def by_hand(name: str, out: Path) -> None:
     add(out / "results.csv", {"job": name, "door": "by_hand", "load": round(os.getloadavg()[0], 2)}, rates)
 
 
-def compare(old: Path, out: Path, runs: int, budget: str) -> None:
-    """Tune jpeg from two checkouts by turns, and train with every answer by turns, by torch alone."""
-    checkouts = {"old": old, "new": ROOT}
+def compare(old: Path | None, out: Path, runs: int, budget: str) -> None:
+    """Tune jpeg, and train by turns with the answers and with those of another checkout, or a grid's three fastest."""
+    checkouts = {"old": old, "new": ROOT} if old else {"new": ROOT}
     command = asking("jpeg", "function", budget)
     for number in range(runs):
-        for side in ("old", "new") if number % 2 == 0 else ("new", "old"):
+        for side in list(checkouts)[:: 1 if number % 2 == 0 else -1]:
             folder = out / f"{side}-{number}"
             if not (folder / "answer.json").exists():
                 print(side, number, answer(command, folder, checkouts[side]), flush=True)
-    found = {path.parent.name: settings_of(path) for path in sorted(out.glob("*/autotune.yaml"))}
-    distinct = {json.dumps(settings, sort_keys=True) for settings in found.values()}
-    rates = measured_by_turns(sorted(distinct), out / "trained.jsonl")
-    rows = [
-        {"run": run, "samples_per_second": round(rates[json.dumps(settings, sort_keys=True)], 1), **settings}
-        for run, settings in found.items()
-    ]
-    for row in rows:
-        print(row)
-    sides = {side: [row["samples_per_second"] for row in rows if row["run"].startswith(side)] for side in checkouts}
-    print("new ÷ old:", *(f"{b / a:.3f}" for a, b in zip(sides["old"], sides["new"], strict=True)))
-    print(f"medians: {statistics.median(sides['new']) / statistics.median(sides['old']):.3f}")
+    found = {
+        path.parent.name: json.dumps(settings_of(path), sort_keys=True) for path in sorted(out.glob("*/autotune.yaml"))
+    }
+    if not old:
+        found |= {f"grid-{place}": settings for place, settings in enumerate(fastest_of_grid(out / "grid.csv"))}
+    rates = measured_by_turns(sorted(set(found.values())), out / "trained.jsonl", rounds=4 if old else 3)
+    sides: dict[str, list[float]] = {}
+    for run, settings in found.items():
+        sides.setdefault(run.partition("-")[0], []).append(rates[settings])
+        print(f"{run}: {rates[settings]:,.0f} samples/s with {settings}")
+    reference = max(sides["grid"]) if not old else statistics.median(sides["old"])
+    print("new ÷ " + ("old" if old else "the fastest:"), *(f"{rate / reference:.3f}" for rate in sides["new"]))
+    print(f"medians: {statistics.median(sides['new']) / reference:.3f}")
 
 
-def beside_grid(out: Path, runs: int, budget: str) -> None:
-    """Measure jpeg's settings once each, tune it, and train with the answers and the three fastest by turns."""
-    for number in range(runs):
-        if not (out / f"answer-{number}" / "answer.json").exists():
-            print(number, answer(asking("jpeg", "function", budget), out / f"answer-{number}"), flush=True)
-    measure_grid(out / "grid.csv")
-    with (out / "grid.csv").open(encoding="utf-8", newline="") as file:
-        fastest = sorted(csv.DictReader(file), key=lambda row: -float(row["rate"] or 0))[:3]
-    found = {f"grid {place}": row["settings"] for place, row in enumerate(fastest, start=1)}
-    for number in range(runs):
-        path = out / f"answer-{number}" / "autotune.yaml"
-        found[f"answer {number}"] = json.dumps(settings_of(path), sort_keys=True)
-    rates = measured_by_turns(sorted(set(found.values())), out / "trained.jsonl", rounds=3)
-    best = max(rates.values())
-    for name, settings in found.items():
-        print(f"{name}: {rates[settings]:,.0f} samples/s, {rates[settings] / best:.3f} of the best; {settings}")
+def fastest_of_grid(path: Path, count: int = 3) -> list[str]:
+    """Return the fastest settings of the grid, which is measured unless its file is there."""
+    measure_grid(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: -float(row["rate"] or 0))
+    return [row["settings"] for row in rows[:count]]
 
 
 def measure_grid(path: Path) -> None:

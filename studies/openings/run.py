@@ -91,7 +91,14 @@ PLACES = {
     "laptop that throttles": Place(
         opening=2, memory=8, taken=1.4, fp32=160, half=430, decoding=4, cpus=8, speed=heating
     ),
+    "laptop, decoding of 1 ms": Place(opening=2, memory=8, taken=1.4, fp32=160, half=430, decoding=1, cpus=8),
     "T4 with two CPUs": Place(opening=6, memory=15, fp32=110, half=300, decoding=6, cpus=2, has_bf16=False),
+    "T4 with two CPUs, decoding of 1 ms": Place(
+        opening=6, memory=15, fp32=110, half=300, decoding=1, cpus=2, has_bf16=False
+    ),
+    "T4 with two CPUs, opening of 3 s": Place(
+        opening=3, memory=15, fp32=110, half=300, decoding=1, cpus=2, has_bf16=False
+    ),
 }
 CPU = "CPU"
 
