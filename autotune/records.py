@@ -222,6 +222,9 @@ class Measurement:
     """Bursts of batches among these that took far longer than most."""
     pause_seconds: float = 0.0
     """Seconds that these took beyond the usual burst, in all."""
+    apart_share: float = 0.0
+    """Share of the time until the end of the window that a script spent beside training, as on validation; no rate
+    counts it."""
     seconds: float
     """Length of the measured window."""
     step_time: StepTime

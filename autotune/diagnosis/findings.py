@@ -185,6 +185,11 @@ class Cause(StrEnum):
         "samples are numpy arrays, which collating turns into tensors one by one",
         "return torch.from_numpy(array) from the dataset",
     )
+    VALIDATION = (
+        "validation",
+        "the script does other work within its training loop, such as validation; no rate here counts it",
+        "validate less often, on fewer samples, or in larger batches without gradients",
+    )
     SPAWN = (
         "spawn",
         "workers start by {method}: each imports everything anew and unpickles the dataset",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from autotune.diagnosis.findings import Cause, Evidence, Finding, limit, ms
+from autotune.diagnosis.findings import LEAST_SHARE, Cause, Evidence, Finding, limit, ms, percent
 from autotune.probes import Anatomy
 from autotune.records import Measurement
 
@@ -35,9 +35,11 @@ FOREIGN_BYTES = 2**29
 
 def habits(evidence: Evidence) -> Iterator[Finding]:
     """Yield the habits that cost time or memory, the machine's first."""
-    anatomy = evidence.anatomy
+    anatomy, measured = evidence.anatomy, evidence.measurement
     inside = () if anatomy is None else (_of_code(evidence, anatomy), _of_workers(evidence, anatomy))
-    for finding in chain(_of_machine(evidence), _of_ranks(evidence.measurement), _of_memory(evidence), *inside):
+    for finding in chain(
+        _of_machine(evidence), _of_script(measured), _of_ranks(measured), _of_memory(evidence), *inside
+    ):
         yield replace(finding, is_limit=False)
 
 
@@ -49,6 +51,11 @@ def _of_machine(evidence: Evidence) -> Iterator[Finding]:
         yield limit(Cause.SHARED_GPU, f"it holds {foreign / 2**30:.1f} GiB", rest="")
     if (threads := conditions.worker_threads or 1) > 1:
         yield limit(Cause.WORKER_THREADS, f"{threads} threads", overload="")
+
+
+def _of_script(measured: Measurement) -> Iterator[Finding]:
+    if measured.apart_share >= LEAST_SHARE:
+        yield limit(Cause.VALIDATION, f"{percent(measured.apart_share)} of the time that was measured")
 
 
 def _of_ranks(measured: Measurement) -> Iterator[Finding]:

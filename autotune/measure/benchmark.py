@@ -96,6 +96,7 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
         seen_samples=sum(run.log.samples),
         pauses=len(paused),
         pause_seconds=sum(paused),
+        apart_share=run.apart_share,
         seconds=summary.seconds,
         step_time=summary.step_time,
         device_idle_share=summary.waiting_share if device.is_asynchronous else None,

@@ -121,6 +121,7 @@ class TimedRun:
         self.stopped_early = False
         """Whether the window ended because its rate was sure to lie below ``request.least_rate``."""
         self._origin = device.mark()
+        self._began, self._passed = device.clock(), device.passed
         self.log = StepLog()
         """Every step so far."""
         self.last = 0
@@ -197,6 +198,12 @@ class TimedRun:
             times = begin, there, moved, forwarded, own, synchronised, end
             rows.append(StepRow(*times, log.samples[index], ready, apart))
         return rows
+
+    @property
+    def apart_share(self) -> float:
+        """Share of the time so far that the device's clock has passed over."""
+        passed = self.device.passed - self._passed
+        return passed / (passed + self._clock() - self._began)
 
     def _lead(self, steps: int, *, exactly: bool = False) -> None:
         """Train on the next batches, and let the other ranks do the same."""

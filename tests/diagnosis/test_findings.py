@@ -267,6 +267,7 @@ BESIDES: dict[str, tuple[Cause, Evidence]] = {
         Cause.GETITEMS,
         evidence(split(), **SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
     ),
+    "validation in the loop": (Cause.VALIDATION, evidence(split(), apart_share=0.3)),
     "spawned workers": (Cause.SPAWN, evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn"))),
     "a pickled dataset": (
         Cause.DATASET_COPIES,

@@ -53,6 +53,8 @@ class Truth:
     """Words of the refusal. Beside a rate: words that may be told in its place."""
     arguments: tuple[str, ...] = ()
     """Arguments of the script."""
+    apart: float | None = None
+    """Share of its time that it spends beside training; ``None`` where that depends on what is seen of it."""
     trial: tuple[str, ...] = ()
     """Words of which one tells how a large batch fails; empty where none is tried."""
 
@@ -65,7 +67,7 @@ TRUTHS = {
     "helper_for_both": Truth(rate=per_second(8, 8 * 4, 20)),
     "dictionary_of_loaders": Truth(rate=per_second(8, 8 * 4, 20)),
     "evaluates_at_step_zero": Truth(rate=USUAL),
-    "validates": Truth(rate=FEW),
+    "validates": Truth(rate=FEW, apart=0.5),
     "validates_with_gradients": Truth(rate=FEW),
     "stream": Truth(rate=FEW),
     "iterator_in_constructor": Truth(rate=FEW),
@@ -103,6 +105,8 @@ class Found(NamedTuple):
     """Samples per second; ``None`` where it was refused."""
     text: str
     """The message, and what is noted beside a rate."""
+    apart: float = 0.0
+    """Share of the time that it spent beside training."""
 
 
 class Loops(InTurn):
@@ -129,7 +133,7 @@ class Loops(InTurn):
         if attempt.measurement is None:
             return Found(None, f"{attempt.outcome}: {attempt.message}")
         found = attempt.measurement
-        return Found(found.samples_per_second, "; ".join((attempt.message, *found.notes)))
+        return Found(found.samples_per_second, "; ".join((attempt.message, *found.notes)), found.apart_share)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,7 @@ def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: L
             ),
         )
     assert is_true(found, truth), (found, truth, trial)
+    assert truth.apart is None or found.apart == pytest.approx(truth.apart, abs=0.15)
     if trial is not None:
         assert trial.rate is None, trial
         assert any(words in trial.text for words in truth.trial), trial
