@@ -15,7 +15,7 @@ from autotune.config import Config, change_of_training
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
 from autotune.host import device_notes, inspect_host
-from autotune.knobs import as_baseline, fitted, parse_knob
+from autotune.knobs import as_baseline, fitted, parse_knob, require_free
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.result import Result
@@ -219,6 +219,7 @@ def tune(
                 messages.note(note)
             if runner.script is not None:
                 given = Config(**runner.script["present"])
+                require_free(knobs, runner.script["fixed"])
                 knobs |= {"batch_size": batch_size or given.batch_size} | runner.script["fixed"]
             base = fitted(given, facts, global_batch_size)
             if base != given:

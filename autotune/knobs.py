@@ -112,6 +112,16 @@ def _refuse_impossible(knob: Knob, values: list[Any], facts: WorkloadFacts) -> N
         raise UsageError(f"{knob.flag} {max(values)}: an epoch has only {facts.epoch_samples} samples")
 
 
+def require_free(given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for a knob that is given another value than the training's loader fixes."""
+    for name, value in fixed.items():
+        if (wanted := given.get(name)) is not None and str(wanted) != str(value):
+            raise UsageError(
+                f"{name}={wanted}: it stays {value} in this training, whose batches a batch sampler makes, or several "
+                "loaders together"
+            )
+
+
 def as_baseline(
     given: Config | Mapping[str, Any] | None, global_batch_size: int | None = None, ranks: int | None = None
 ) -> Config:

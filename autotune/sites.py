@@ -73,10 +73,18 @@ def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[A
     def init(loader: DataLoader[Any], *given: Any, **options: Any) -> None:
         arguments = signature.bind(loader, *given, **options).arguments
         del arguments["self"]
-        site = site_of(dataset := arguments["dataset"], sys._getframe(1), folder)
+        site = site_of(dataset := arguments["dataset"], _caller(loader), folder)
         made(make, replace(site, ordinal=order.of(site, dataset)), loader, arguments)
 
     DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
+
+
+def _caller(loader: DataLoader[Any]) -> FrameType | None:
+    """Return the frame that makes a loader, outside of the constructors of its own class."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame and frame.f_locals.get((*frame.f_code.co_varnames, "")[0]) is loader:
+        frame = frame.f_back
+    return frame
 
 
 class _Order:

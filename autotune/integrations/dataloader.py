@@ -15,6 +15,7 @@ from autotune.api import tune
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.existing_loader import ExistingLoader, read_loader
+from autotune.knobs import require_free
 from autotune.result import Result
 from autotune.workload import Workload
 
@@ -43,9 +44,7 @@ def tune_existing(
             f"ranks={options['ranks']}: from a trainer one process is measured; for several pass a Workload, or "
             "--model on the command line, with --ranks"
         )
-    for knob, value in loader.fixed.items():
-        if options.get(knob) not in (None, value):
-            raise UsageError(f"{knob}={options[knob]!r}: the loader's batch sampler makes batches of {value}")
+    require_free(options, loader.fixed)
     present = dict(loader.present)
     if device.type == "cpu":
         present["pin_memory"] = False  # torch itself ignores it there

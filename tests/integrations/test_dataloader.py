@@ -94,7 +94,7 @@ def test_another_batch_sampler_is_kept_and_fixes_the_batch_size() -> None:
     ("options", "message"),
     [
         ({"ranks": 2}, "ranks=2: from a trainer one process is measured"),
-        ({"batch_size": 8}, "batch sampler makes batches of 3"),
+        ({"batch_size": 8}, "batch_size=8: it stays 3 in this training"),
     ],
 )
 def test_neither_several_ranks_nor_another_batch_size_than_a_fixed_one_is_measured(

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
+from autotune.api import tune
 from autotune.config import Config
-from autotune.errors import ScriptEndsError, UserCodeError
+from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.records import Request, WorkloadFacts
 from autotune.runner import local
+from autotune.workload import Script
 from tests.processes import printed
 from tests.scripts.holding import InTurn
 
@@ -264,3 +266,8 @@ def test_several_loaders_are_found_again_in_another_session(name: str, runner: L
         runner.end_session()
         attempt = runner.measure(Config(batch_size=2, num_workers=1), REQUEST)
         assert attempt.measurement is not None, attempt.message
+
+
+def test_other_batch_sizes_of_several_loaders_are_refused(runner: Loops) -> None:
+    with pytest.raises(UsageError, match="batch_size=64: it stays 2 in this training"):
+        tune(Script(path="together.py"), batch_size=64)
