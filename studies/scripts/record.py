@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import Config, load_config
+from autotune.errors import UserCodeError
 from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
@@ -181,9 +182,10 @@ def run(folder: str, command: list[Any], environment: dict[str, str] | None = No
     done = subprocess.run(
         [str(part) for part in command], cwd=folder, env=environment, check=False, capture_output=True, text=True
     )
+    message = re.search(r"^autotune: error: (.*)$", done.stderr, re.MULTILINE)
+    if message and done.returncode == UserCodeError.exit_code:
+        raise Refused(message[1])
     if done.returncode:
-        if message := re.search(r"^autotune: error: (.*)$", done.stderr, re.MULTILINE):
-            raise Refused(message[1])
         sys.exit(f"{command} ended with exit code {done.returncode}:\n{done.stderr}")
     return done.stdout
 
