@@ -156,7 +156,7 @@ def compare(name: str) -> dict[str, Any]:
 def own_rate(printed: str) -> float:
     """Return the median of the rates that a script prints of its epochs, without the first."""
     rates = [float(rate) for rate in re.findall(r"^epoch \d+: loss \S+, (\S+) samples/s$", printed, re.MULTILINE)]
-    return statistics.median(rates[1:])
+    return round(statistics.median(rates[1:]), 1)
 
 
 def first_loss(printed: str) -> float:
