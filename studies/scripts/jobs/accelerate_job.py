@@ -36,7 +36,7 @@ def main():
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=100)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
     for epoch in range(args.epochs):
-        total = 0.0
+        total, start = 0.0, time.perf_counter()
         for batch in loader:
             with accelerator.accumulate(model):
                 loss = nn.functional.mse_loss(model(batch["patch"]), batch["target"])
@@ -45,7 +45,8 @@ def main():
                 schedule.step()
                 optimizer.zero_grad()
             total += loss.item()
-        print(f"epoch {epoch}: loss {total / len(loader):.9g}", flush=True)
+        rate = len(loader.dataset) / (time.perf_counter() - start)
+        print(f"epoch {epoch}: loss {total / len(loader):.9g}, {rate:.1f} samples/s", flush=True)
         accelerator.save_state(args.out)
 
 

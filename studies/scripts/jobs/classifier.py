@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ def main():
     criterion = nn.CrossEntropyLoss()
     print(f"accuracy before: {accuracy(model, held_out):.3f}")
     for epoch in range(args.epochs):
-        total = 0.0
+        total, start = 0.0, time.perf_counter()
         for images, labels in training:
             loss = criterion(model(images), labels)
             optimizer.zero_grad()
@@ -64,8 +65,10 @@ def main():
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             total += loss.item()
+        rate = len(training.dataset) / (time.perf_counter() - start)
         schedule.step()
-        print(f"epoch {epoch}: loss {total / len(training):.9g}, accuracy {accuracy(model, held_out):.3f}", flush=True)
+        print(f"epoch {epoch}: loss {total / len(training):.9g}, {rate:.1f} samples/s", flush=True)
+        print(f"accuracy {accuracy(model, held_out):.3f}")
         torch.save({"model": model.state_dict(), "epoch": epoch}, args.out)
 
 

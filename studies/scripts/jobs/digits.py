@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 def train(args, model, loader, optimizer, epoch):
     model.train()
-    total = 0.0
+    total, start = 0.0, time.perf_counter()
     for batch, (data, target) in enumerate(loader):
         optimizer.zero_grad()
         loss = F.nll_loss(model(data), target)
@@ -48,7 +48,8 @@ def train(args, model, loader, optimizer, epoch):
         total += loss.item()
         if batch % args.log_interval == 0:
             print(f"Train epoch {epoch} [{batch * len(data)}/{len(loader.dataset)}] loss: {loss.item():.6f}")
-    print(f"epoch {epoch}: loss {total / len(loader):.9g}", flush=True)
+    rate = len(loader.dataset) / (time.perf_counter() - start)
+    print(f"epoch {epoch}: loss {total / len(loader):.9g}, {rate:.1f} samples/s", flush=True)
 
 
 def test(model, loader):

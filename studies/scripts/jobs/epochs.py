@@ -35,7 +35,7 @@ def main():
     for epoch in range(args.epochs):
         order = torch.Generator().manual_seed(args.seed + epoch)
         loader = DataLoader(dataset, batch_size=24, shuffle=True, generator=order)
-        total = 0.0
+        total, start = 0.0, time.perf_counter()
         for number, batch in enumerate(loader):
             loss = nn.functional.mse_loss(model(batch["reading"]), batch.pop("target")) / 2
             loss.backward()
@@ -43,7 +43,8 @@ def main():
             if number % 2:
                 optimizer.step()
                 optimizer.zero_grad()
-        print(f"epoch {epoch}: loss {total / len(loader):.9g}", flush=True)
+        rate = len(dataset) / (time.perf_counter() - start)
+        print(f"epoch {epoch}: loss {total / len(loader):.9g}, {rate:.1f} samples/s", flush=True)
         with open(args.log, "a") as log:
             log.write(json.dumps({"epoch": epoch, "loss": total / len(loader)}) + "\n")
 

@@ -1,6 +1,7 @@
 """A generator against a discriminator, with a new DataLoader in each epoch."""
 
 import argparse
+import time
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ def main():
     criterion = nn.BCEWithLogitsLoss()
     for epoch in range(args.epochs):
         loader = DataLoader(Rings(2560, epoch), batch_size=32, shuffle=True, drop_last=True)
-        total = 0.0
+        total, start = 0.0, time.perf_counter()
         for real in loader:
             real = real.flatten(1)
             ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
@@ -50,7 +51,8 @@ def main():
             cheat.backward()
             for_generator.step()
             total += loss.item() + cheat.item()
-        print(f"epoch {epoch}: loss {total / len(loader):.9g}", flush=True)
+        rate = len(loader.dataset) / (time.perf_counter() - start)
+        print(f"epoch {epoch}: loss {total / len(loader):.9g}, {rate:.1f} samples/s", flush=True)
     torch.save(generator.state_dict(), args.out)
 
 

@@ -50,8 +50,15 @@ class Classifier(L.LightningModule):
 
 
 class Losses(Callback):
+    def on_train_epoch_start(self, trainer, module):
+        self.start = time.perf_counter()
+
+    def on_validation_start(self, trainer, module):
+        self.end = time.perf_counter()
+
     def on_train_epoch_end(self, trainer, module):
-        print(f"epoch {trainer.current_epoch}: loss {trainer.callback_metrics['loss'].item():.9g}", flush=True)
+        rate, loss = 1920 / (self.end - self.start), trainer.callback_metrics["loss"].item()
+        print(f"epoch {trainer.current_epoch}: loss {loss:.9g}, {rate:.1f} samples/s", flush=True)
 
 
 def main():

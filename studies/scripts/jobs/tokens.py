@@ -57,7 +57,7 @@ def main():
     optimizer = torch.optim.AdamW(groups, lr=3e-4)
     loader = DataLoader(Crops(args.data), batch_size=16, shuffle=True, collate_fn=collate)
     for epoch in range(args.epochs):
-        total = 0.0
+        total, start = 0.0, time.perf_counter()
         for tokens, targets in loader:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.bf16):
                 loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
@@ -65,7 +65,8 @@ def main():
             loss.backward()
             optimizer.step()
             total += loss.item()
-        print(f"epoch {epoch}: loss {total / len(loader):.9g}", flush=True)
+        rate = len(loader.dataset) / (time.perf_counter() - start)
+        print(f"epoch {epoch}: loss {total / len(loader):.9g}, {rate:.1f} samples/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,15 @@ class Sentences(Dataset):
 
 
 class Losses(TrainerCallback):
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.start = time.perf_counter()
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.rate = 1280 / (time.perf_counter() - self.start)
+
     def on_log(self, args, state, control, logs=None, **kwargs):
         if logs and "loss" in logs:
-            print(f"epoch {round(state.epoch) - 1}: loss {logs['loss']:.9g}", flush=True)
+            print(f"epoch {round(state.epoch) - 1}: loss {logs['loss']:.9g}, {self.rate:.1f} samples/s", flush=True)
 
 
 def main():
