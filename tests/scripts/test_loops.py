@@ -271,3 +271,8 @@ def test_several_loaders_are_found_again_in_another_session(name: str, runner: L
 def test_other_batch_sizes_of_several_loaders_are_refused(runner: Loops) -> None:
     with pytest.raises(UsageError, match="batch_size=64: it stays 2 in this training"):
         tune(Script(path="together.py"), batch_size=64)
+
+
+def test_a_loader_of_an_own_class_is_known_by_the_line_that_makes_it(runner: Loops) -> None:
+    with runner.started("iterator_in_constructor") as facts:
+        assert facts.loader_call == f"{place('iterator_in_constructor', 'training = ')}: DataLoader"
