@@ -236,7 +236,7 @@ class TimedRun:
             self.stopped_early = True
             return True
         steps = len(self.log.marks) - window.first
-        if not window.whole_epochs and steps % self._burst(window):
+        if not window.whole_epochs and (steps % self._burst(window) or self._ends_short_epoch(window)):
             return False
         if self._extended_until is None:
             if not self._is_long_enough(window):
@@ -342,6 +342,10 @@ class TimedRun:
         """Return whether the epoch has ended in a window, or is about to end and is short."""
         if self.batches.epochs > window.epochs or self.batches.steps_left == 0:
             return True
+        return self._ends_short_epoch(window)
+
+    def _ends_short_epoch(self, window: Window) -> bool:
+        """Return whether an epoch is about to end that is measured whole: its last batches were built before."""
         return self._nears_epoch_end(window) and self._epoch_lasts(self._most_seconds)
 
     def _finish_epoch(self) -> None:

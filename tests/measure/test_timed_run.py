@@ -255,6 +255,23 @@ def test_large_batches_in_bursts_and_short_epochs_are_measured_over_whole_ones(s
     assert machine.now < 21
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize(("workers", "prefetch"), [(2, 1), (2, 4), (4, 1), (4, 4)])
+@pytest.mark.parametrize("epoch_batches", [4, 6, 8])
+def test_the_last_batches_of_a_short_epoch_say_nothing_of_the_workers(
+    epoch_batches: int, workers: int, prefetch: int, pause: float
+) -> None:
+    """A worker takes 0.45 s for a batch and a step 0.05 s; the loop begins so many seconds after the first batch."""
+    machine = SimulatedPipeline(workers, prefetch, always(0.45), always(0.05), epoch_batches=epoch_batches)
+    truth = machine.true_rate(60 * epoch_batches)
+    config = Config(batch_size=BATCH_SIZE, num_workers=workers, prefetch_factor=prefetch)
+    run = TimedRun(config, machine.step, machine, machine.device, Request(seconds=1.0))
+    run.advance(1)
+    machine.now += pause
+    run.settle()
+    assert machine.summary(run, run.fill()).samples_per_second == pytest.approx(truth, rel=0.1)
+
+
 @pytest.mark.parametrize("epoch_batches", [7, 24, 100, 1000])
 @pytest.mark.parametrize("prefetch", [1, 2, 16])
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
