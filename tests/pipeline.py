@@ -50,13 +50,20 @@ class SimulatedPipeline:
     """Seconds to start the workers of the next."""
     synchronized: list[float] = field(default_factory=list)
     """When the device was waited for."""
+    validates_every: int | None = None
+    """Steps between two validations, during which the clock stands still and workers build."""
+    validation: float = 0.0
+    """Seconds of one."""
     built_apart: int = 0
+    passed: float = 0.0
+    """Seconds of all so far."""
+    steps: int = 0
     _began: float = 0.0
     _built: list[float] = field(default_factory=list)
     _given: list[float] = field(default_factory=list)
 
     def clock(self) -> float:
-        return self.now
+        return self.now - self.passed
 
     @property
     def steps_left(self) -> int | None:
@@ -94,9 +101,15 @@ class SimulatedPipeline:
             self._built.append(max(asked, free) + self.build(k))
 
     def step(self, batch: Any, samples: int | None = None) -> StepMarks:
-        there, seconds = self.now, self.compute(len(self._given) - 1)
+        there, seconds = self.clock(), self.compute(len(self._given) - 1)
         self.now += seconds
-        return there, there, there + seconds / 3, self.now, self.now, self.now
+        end, self.steps = self.clock(), self.steps + 1
+        if self.validates_every and self.steps % self.validates_every == 0:
+            before = self.ready
+            self.now += self.validation
+            self.passed += self.validation
+            self.built_apart += self.ready - before
+        return there, there, there + seconds / 3, end, end, end
 
     @property
     def device(self) -> CpuDevice:
@@ -120,13 +133,14 @@ class SimulatedPipeline:
 
     def true_rate(self, steps: int = 4000) -> float:
         """Return the samples per second in the long run, from the recursion alone."""
-        same = replace(self, now=0.0, epochs=1, synchronized=[], _began=0.0, _built=[], _given=[])
+        fresh: dict[str, Any] = {"synchronized": [], "_built": [], "_given": []}
+        same = replace(self, now=0.0, epochs=1, passed=0.0, steps=0, built_apart=0, _began=0.0, **fresh)
         begin = 0.0
         for number in range(steps):
             if number == steps // 4:
-                begin = same.now
+                begin = same.clock()
             same.step(next(same))
-        return BATCH_SIZE * (steps - steps // 4) / (same.now - begin)
+        return BATCH_SIZE * (steps - steps // 4) / (same.clock() - begin)
 
 
 class _SimulatedDevice(CpuDevice):
@@ -135,7 +149,7 @@ class _SimulatedDevice(CpuDevice):
         self.clock = pipeline.clock
 
     def mark(self) -> float:
-        return self._pipeline.now
+        return self._pipeline.clock()
 
     def synchronize(self) -> None:
         self._pipeline.synchronized.append(self._pipeline.now)

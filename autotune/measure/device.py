@@ -19,8 +19,6 @@ from autotune.measure.rank_group import ALONE, RankGroup
 
 Mark = Any
 """A point in a device's time: seconds on CPU, an event on an accelerator. What was passed over is left out."""
-Clock = Callable[[], float]
-"""The host's clock, in seconds."""
 
 
 class _Event(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -188,13 +189,13 @@ class TimedRun:
         left = self.batches.steps_left
         drains = left is not None and left < self.in_flight  # nothing is left to ask the workers for
         rows: list[StepRow] = []
-        end = 0.0
+        end, usually_apart = 0.0, self._usually_apart
         for index in range(window.first, self.last):
             there, moved, forwarded, own, synchronised, ended = (seconds(window.mark, m) for m in log.marks[index])
             begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
             end = ended
             ready = round(window.ready) if drains and not window.whole_epochs else log.ready[index]
-            apart = log.built_apart[index] - (log.built_apart[index - 1] if index else 0)
+            apart = log.built_apart[index] - (log.built_apart[index - 1] if index else 0) - usually_apart
             times = begin, there, moved, forwarded, own, synchronised, end
             rows.append(StepRow(*times, log.samples[index], ready, apart))
         return rows
@@ -204,6 +205,13 @@ class TimedRun:
         """Share of the time so far that the device's clock has passed over."""
         passed = self.device.passed - self._passed
         return passed / (passed + self._clock() - self._began)
+
+    @property
+    def _usually_apart(self) -> float:
+        """Batches built while the clock stood still, for each step between the first and the last time that it did."""
+        built = self.log.built_apart
+        pauses = [index for index, (before, after) in enumerate(pairwise([0, *built])) if after > before]
+        return (built[pauses[-1]] - built[pauses[0]]) / (pauses[-1] - pauses[0]) if len(pauses) > 1 else 0.0
 
     def _lead(self, steps: int, *, exactly: bool = False) -> None:
         """Train on the next batches, and let the other ranks do the same."""

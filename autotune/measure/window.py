@@ -63,8 +63,8 @@ class StepRow:
     """Samples in the batch."""
     ready: int
     """Batches built and not yet consumed, at the end of the step."""
-    built_apart: int = 0
-    """Batches built in the step while the clock stood still."""
+    built_apart: float = 0
+    """Batches built in the step while the clock stood still, beyond those that usually are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def summarise(rows: Sequence[StepRow], ready_before: float, num_workers: int, *,
 
     Over whole epochs the inventory is empty at both ends and nothing is dropped. Otherwise a window with stalls is cut
     to whole cycles; without stalls, leading blocks are dropped until the steps are steady. Batches built in the window
-    count, see ``_early_share``; those built while the clock stood still do not.
+    count, see ``_early_share``; those built while the clock stood still do as often as it does.
     """
     workers, ends = max(1, num_workers), [row.end for row in rows]
     burst = workers if sum(row.there - row.begin for row in rows) > STARVING_SHARE * ends[-1] else 1

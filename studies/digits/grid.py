@@ -3,8 +3,8 @@
     python studies/digits/grid.py [--reuse]
 
 Every configuration within the bounds is measured once, in random order of batch size, precision and threads. autotune
-gets a tenth of the time that took. Then its answer and the three fastest of the grid train in turn, by ``train.py``.
-Writes into the folder ``recorded`` beside this script; ``--reuse`` takes the grid that lies there.
+gets a tenth of the time that took, three times. Then its answers and the three fastest of the grid train in turn, by
+``train.py``. Writes into the folder ``recorded`` beside this script; ``--reuse`` takes the grid that lies there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ REFERENCE = f"{HERE}/workload.py:build"
 BASELINE = autotune.Config(batch_size=32)
 WINDOW = Request(seconds=2.0)
 FINALISTS = 3
-ROUNDS = 4
+RUNS = 3
+ROUNDS = 3
 TRAIN_SECONDS = 12.0
 KNOBS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "amp", "intra_op_threads")
 
@@ -52,15 +53,13 @@ def main() -> None:
     wall = json.loads((RECORDED / "grid_machine.json").read_text(encoding="utf-8"))["seconds"]
     rows = read_grid()
     finalists = sorted((row for row in rows if row["rate"]), key=lambda row: -float(row["rate"]))[:FINALISTS]
-    paths = {"autotune": RECORDED / "grid_answer.yaml"}
+    paths = {f"answer {number}": RECORDED / f"grid_answer_{number}.yaml" for number in range(1, RUNS + 1)}
+    seconds = [tune(path, int(wall / 10)) for path in paths.values()]
     for place, row in enumerate(finalists, start=1):
         paths[f"grid {place}"] = RECORDED / f"grid_{place}.yaml"
         autotune.Config(**{knob: row[knob] for knob in KNOBS}).save(paths[f"grid {place}"])
-    begin = time.monotonic()
-    tune(paths["autotune"], int(wall / 10))
-    tuning = time.monotonic() - begin
     rounds = [{name: train(path) for name, path in shuffled(paths)} for _ in range(ROUNDS)]
-    write("grid.json", machine() | {"autotune_seconds": round(tuning, 1), "rounds": rounds})
+    write("grid.json", machine() | {"autotune_seconds": seconds, "rounds": rounds})
 
 
 def machine() -> dict[str, object]:
@@ -100,20 +99,15 @@ def read_grid() -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in rows]
 
 
-def tune(output: Path, seconds: int) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "autotune",
-        "--model",
-        REFERENCE,
-        "--budget",
-        f"{seconds}s",
-        "--output",
-        str(output),
-    ]
+def tune(output: Path, seconds: int) -> float:
+    """Tune once, and return the seconds that it took."""
+    begin, told = time.monotonic(), ["--model", REFERENCE, "--budget", f"{seconds}s", "--output", str(output)]
+    output.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "autotune", *told]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    (RECORDED / "grid_run.txt").write_text(done.stderr, encoding="utf-8")
+    output.with_suffix(".txt").write_text(done.stderr, encoding="utf-8")
+    output.with_suffix(".study").unlink(missing_ok=True)
+    return round(time.monotonic() - begin, 1)
 
 
 def train(path: Path) -> float:

@@ -255,6 +255,23 @@ def test_large_batches_in_bursts_and_short_epochs_are_measured_over_whole_ones(s
     assert machine.now < 21
 
 
+@pytest.mark.parametrize("every", [10, 30, 200])
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (2, 2), (3, 4)])
+@pytest.mark.parametrize("balance", COMPUTE)
+def test_what_validation_lets_workers_build_counts_as_often_as_it_comes(
+    balance: str, workers: int, prefetch: int, every: int
+) -> None:
+    machine = SimulatedPipeline(
+        workers,
+        prefetch,
+        always(0.01 * max(1, workers)),
+        always(COMPUTE[balance]),
+        validates_every=every,
+        validation=0.5,
+    )
+    assert machine.measure().samples_per_second == pytest.approx(machine.true_rate(3000), rel=0.06)
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize(("workers", "prefetch"), [(2, 1), (2, 4), (4, 1), (4, 4)])
 @pytest.mark.parametrize("epoch_batches", [4, 6, 8])
