@@ -95,7 +95,8 @@ def checks() -> Iterator[dict[str, Any]]:
 def facts(config: Config) -> dict[str, Any]:
     """Return the settings of a configuration, and what its file says of them."""
     settings = {"batch_size": config.batch_size, "workers": config.num_workers, "prefetch": config.prefetch_factor}
-    measured = {name: config.measured.get(name) for name in ("verdict", "speedup", "samples_per_second")}
+    told = config.measured or {}
+    measured = {name: told.get(name) for name in ("verdict", "speedup", "samples_per_second")}
     return settings | measured
 
 
