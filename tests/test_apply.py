@@ -69,7 +69,7 @@ def test_losses_are_those_of_a_plain_run_and_a_loader_that_is_not_there_is_said(
     script = str(JOBS / "epochs.py")
     plain = output_of(script, "--epochs", "1", folder=tmp_path)
     applied = output_of("-m", "autotune", "apply", "autotune.yaml", script, "--epochs", "1", folder=tmp_path)
-    losses = [float(text.partition("loss ")[2].split()[0]) for text in (plain, applied)]
+    losses = [float(text.partition("loss ")[2].split(",")[0]) for text in (plain, applied)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert ("was not applied" in applied) == (not is_meant)
 
