@@ -34,7 +34,7 @@ def corrupting() -> Workload:
             WAYS[len(batch[0]) - FIRST]()
         return loss_of(model) * 0 + len(batch[0])
 
-    return Workload(nn.Linear(1, 1), Squares(10_000), training_step=step)
+    return Workload(nn.Linear(1, 1), Squares(10_000), training_step=step, loader_options={"drop_last": True})
 
 
 def _write_to(numbers: range) -> None:
