@@ -88,8 +88,7 @@ def main(argv: Sequence[str]) -> None:
                 raise SystemExit(told)
             sys.stderr.write(told + "\n")
 
-    if config.intra_op_threads is not None:
-        keep_threads()
+    keep_threads(config)
     stand_in_for_loaders(script.folder, made)
     stand_in_for_autocast(lambda _: config.amp != "off")
     register_optimizer_step_pre_hook(tell)

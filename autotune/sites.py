@@ -17,6 +17,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from autotune.config import Config
+
 FOREIGN = tuple(
     {str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
@@ -137,9 +139,15 @@ def stand_in_for_autocast(is_wanted: Callable[[torch.autocast], bool]) -> None:
     torch.autocast.__enter__ = enter_where_wanted  # type: ignore[method-assign]
 
 
-def keep_threads() -> None:
-    """Have the present number of threads stay, whatever a script asks torch for: the answer's was measured."""
-    torch.set_num_threads = lambda nthreads: None
+def keep_threads(config: Config) -> None:
+    """Have a configuration's numbers of threads stay, whatever a script asks torch for: they were measured.
+
+    torch sets the number between operators once in a process, and fails where a script would set it again.
+    """
+    if config.intra_op_threads is not None:
+        torch.set_num_threads = lambda nthreads: None
+    if config.inter_op_threads is not None:
+        torch.set_num_interop_threads = lambda nthreads: None
 
 
 def _line_of_call(file: Path, name: str) -> int | None:

@@ -82,6 +82,7 @@ def loader(data):
     print(len(data), made.batch_size, made.num_workers)
     return made
 torch.set_num_threads(2)
+torch.set_num_interop_threads(2)
 print(torch.get_num_threads(), "threads")
 valid, train = random_split(TensorDataset(torch.ones(48, 1)), [24, 24])
 loader(valid)
@@ -101,7 +102,8 @@ def test_of_two_loaders_that_one_line_makes_the_one_that_trains_gets_the_answer(
     tmp_path: Path, ordinal: int, is_strict: bool
 ) -> None:
     (tmp_path / "train.py").write_text(BOTH)
-    replace(ANSWER, made_on={"loader": f"train.py:5 Subset[24] #{ordinal}"}).save(tmp_path / "autotune.yaml")
+    found = {"loader": f"train.py:5 Subset[24] #{ordinal}"}
+    replace(ANSWER, inter_op_threads=1, made_on=found).save(tmp_path / "autotune.yaml")
     command = ["-m", "autotune", "apply", *["--strict"][: int(is_strict)], "autotune.yaml", "train.py"]
     done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "1 threads" in done.stdout  # those of the answer, which were measured

@@ -179,8 +179,7 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
     config = Config.from_document(message["config"])
     config.apply_threads()
-    if config.intra_op_threads is not None:
-        keep_threads()
+    keep_threads(config)
     loop.start()
     workload = loop.workload()
     device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
