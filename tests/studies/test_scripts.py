@@ -36,6 +36,19 @@ def test_scripts_are_read_right_and_trained_at_the_rate_of_their_file() -> None:
         assert cells in (STUDY / "README.md").read_text(encoding="utf-8"), run.script
 
 
+def test_variants_of_scripts_have_the_answers_that_they_should() -> None:
+    ends, together, checks = (pd.read_csv(STUDY / f"{name}.csv") for name in ("ends", "together", "checks"))
+    assert list(ends.steps[:4]) == [150, 215, 300, 500]
+    assert set(ends.verdict) == {"faster"}
+    assert ends.to_endless.between(0.9, 1.1).all()
+    assert ends.ratio.between(0.9, 1.1).all()
+    assert together[together.name == "answer"].to_best.item() >= 0.95
+    assert set(zip(checks.change, checks.exit_code, strict=True)) == {("none", 0), ("a sleep", 1)}
+    readme = " ".join((STUDY / "README.md").read_text(encoding="utf-8").split())
+    assert f"{ends.to_endless.min():.2f} to {ends.to_endless.max():.2f} times the endless" in readme
+    assert f"{together[together.name == 'answer'].to_best.item():.2f} of the best of that grid" in readme
+
+
 def test_rates_of_scripts_are_those_of_workloads() -> None:
     rates = pd.read_csv(STUDY / "rates.csv")
     assert len(rates) == 2
