@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from autotune.api import tune as tune
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
-    from autotune.diagnosis.diagnose import Diagnosis as Diagnosis
     from autotune.diagnosis.diagnose import diagnose as diagnose
     from autotune.diagnosis.findings import Cause as Cause
+    from autotune.diagnosis.findings import Diagnosis as Diagnosis
     from autotune.diagnosis.findings import Finding as Finding
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.errors import ConfigFileError as ConfigFileError
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from autotune.errors import UserCodeError as UserCodeError
     from autotune.exports import Export as Export
     from autotune.exports import export as export
-    from autotune.promise import Check as Check
+    from autotune.outcome import Outcome as Outcome
     from autotune.promise import check as check
     from autotune.records import Measurement as Measurement
-    from autotune.records import Outcome as Outcome
     from autotune.records import Trial as Trial
-    from autotune.result import RecordedStudy as RecordedStudy
-    from autotune.result import Result as Result
+    from autotune.report.result import RecordedStudy as RecordedStudy
+    from autotune.report.result import Result as Result
+    from autotune.result import Check as Check
+    from autotune.search.read import read_study as read_study
     from autotune.search.sampler import PredictiveSampler as PredictiveSampler
-    from autotune.storage.read import read_study as read_study
     from autotune.workload import Workload as Workload
 
 _HOMES = {
     "AutotuneError": "errors",
     "Cause": "diagnosis.findings",
-    "Check": "promise",
+    "Check": "result",
     "Config": "config",
     "ConfigFileError": "errors",
-    "Diagnosis": "diagnosis.diagnose",
+    "Diagnosis": "diagnosis.findings",
     "Export": "exports",
     "Finding": "diagnosis.findings",
     "GradientAccumulator": "accumulation",
     "InterruptedRunError": "errors",
     "Measurement": "records",
     "NothingFeasibleError": "errors",
-    "Outcome": "records",
+    "Outcome": "outcome",
     "PredictiveSampler": "search.sampler",
-    "RecordedStudy": "result",
-    "Result": "result",
+    "RecordedStudy": "report.result",
+    "Result": "report.result",
     "StorageError": "errors",
     "Trial": "records",
     "UsageError": "errors",
@@ -65,7 +65,7 @@ _HOMES = {
     "diagnose": "diagnosis.diagnose",
     "export": "exports",
     "load_config": "config",
-    "read_study": "storage.read",
+    "read_study": "search.read",
     "tune": "api",
 }
 

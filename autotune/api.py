@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from autotune.config import Config, change_of_training
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
-from autotune.host import device_notes, inspect_host
 from autotune.knobs import as_baseline, fitted, parse_knob, require_free
 from autotune.limits import Budget, MemoryLimit
+from autotune.machine.host import device_notes, inspect_host
 from autotune.messages import Messages, Progress
-from autotune.result import Result
+from autotune.report.result import Result
 from autotune.runner.local import LOAD_LIMIT, ProcessRunner
 from autotune.search.space import build_space
 from autotune.step_options import parse_options

@@ -38,9 +38,9 @@ from autotune.flags import (
     parse_baseline,
 )
 from autotune.limits import parse_duration, require_budget
+from autotune.machine.signals import interruptible, shielded
 from autotune.report.text import printable
 from autotune.result import Verdict, parse_verdict, verdict_text
-from autotune.signals import interruptible, shielded
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from autotune.messages import Progress
-    from autotune.result import RecordedStudy, Result
+    from autotune.report.result import Result
+    from autotune.result import StudyRecord
     from autotune.storage.open import StudyStorage
     from autotune.workload import Script
 
@@ -178,9 +179,9 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
         if flags.storage is None and not result.interrupted:
             kept.finish()
         if report:
-            from autotune.result import RecordedStudy
+            from autotune.result import StudyRecord
 
-            _write_report(RecordedStudy.of(result, str(output)), report, flags.quiet)
+            _write_report(StudyRecord.of(result, str(output)), report, flags.quiet)
         kept.close()
         if kept.failure and kept.failure not in result.notes:  # the storage was lost after the result was there
             _say(kept.failure)
@@ -309,7 +310,7 @@ def _export(flags: argparse.Namespace) -> int:
 
 def _report(flags: argparse.Namespace) -> int:
     from autotune.report.table import TABLES, save_trials
-    from autotune.storage.read import read_study
+    from autotune.search.read import read_study
 
     output = Path(flags.output)
     if output.suffix not in TABLES:
@@ -369,7 +370,7 @@ def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] 
     return progress_display(is_log=True)
 
 
-def _write_report(study: RecordedStudy, report: Path, quiet: bool) -> None:
+def _write_report(study: StudyRecord, report: Path, quiet: bool) -> None:
     from autotune.report.html import save_report
 
     save_report(study, report.resolve())

@@ -23,7 +23,7 @@ from autotune.configfile import (
     write_document,
 )
 from autotune.errors import ConfigFileError, UsageError
-from autotune.host import made_elsewhere
+from autotune.machine.host import made_elsewhere
 from autotune.step_options import apply_options, parse_options
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import math
 import reprlib
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -19,17 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
-from autotune.records import Measurement, Trial
-from autotune.result import Result
+from autotune.records import Measurement
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LARGEST = 2**63
 """No count is as large; a larger one could not be turned into a float."""
-
-KEPT_APART = ("history",)
-"""Fields that are not written with their record."""
 
 PAYLOADS: Mapping[str, type[Any]] = {
     "measurement": Measurement,
@@ -45,7 +41,7 @@ Record = TypeVar("Record")
 
 
 def to_json(record: DataclassInstance) -> dict[str, Any]:
-    """Return a record as plain values, configurations as documents; the trials of a result are left out."""
+    """Return a record as plain values, configurations as documents."""
     return dict(json.loads(json.dumps(_plain_values(record))))
 
 
@@ -53,7 +49,7 @@ def _plain_values(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_document()
     if is_dataclass(value):
-        found = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in KEPT_APART}
+        found = {field.name: getattr(value, field.name) for field in fields(value)}
         plain = {name: _plain_values(inner) for name, inner in found.items()}
         if payload := found.get("payload"):
             plain["payload"] = {name: plain["payload"] for name, kind in PAYLOADS.items() if isinstance(payload, kind)}
@@ -75,13 +71,6 @@ def without_nan(value: Any) -> Any:
 def from_json(record: type[Record], values: object) -> Record:
     """Rebuild a record from its ``to_json``. Raises ``ValueError`` naming the wrong field."""
     return _record(record, values, record.__name__.lower())
-
-
-def result_from_json(values: object, history: tuple[Trial, ...]) -> Result:
-    """Rebuild a result from its ``to_json`` and its trials. Raises ``ValueError``."""
-    if not isinstance(values, Mapping):
-        raise _wrong("result", values, "an object")
-    return replace(_record(Result, {**values, "history": ()}, "result"), history=history)
 
 
 def _record(record: type[Record], values: object, where: str) -> Record:

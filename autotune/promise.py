@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from autotune.limits import GRACE, Budget, Pace, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.proof import Confirmation, Place, Rounds, finalists_for
 from autotune.records import Attempt, Request, Runner, Trial
+from autotune.result import Check, Promise
 from autotune.runner.local import ProcessRunner
 from autotune.stats import Interval, around, mean_rate, shows_gain
 from autotune.workload import Script, Workload, describe
@@ -26,52 +27,6 @@ DIFFERENCE = 0.2
 """Share by which a further run may be slower where the file does not say."""
 RUNS_ALONE = 5
 """Fresh processes in which a configuration is measured that is its own baseline."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """The promise of a config file about its configuration."""
-
-    config: Config
-    """The configuration."""
-    baseline: Config | None
-    """Its baseline; ``None`` where it is its own baseline, or the file does not say."""
-    samples_per_second: float | None
-    """Its rate; ``None`` where the file does not say."""
-    next_run_95: Interval | None
-    """95 % interval for the rate of one further run."""
-    speedup: float
-    """Its rate over the baseline's."""
-    speedup_ci95: Interval | None
-    """95 % interval of the speed-up."""
-    workload: str | None
-    """Fingerprint of the workload."""
-    site: str | None = None
-    """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
-    other_sites: tuple[str, ...] = ()
-    """Those of further loaders that feed the script's steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A promise, and the measurements of now."""
-
-    promise: Promise
-    """The file's promise."""
-    verdict: Literal["holds", "broken", "undecided"]
-    """Of a gain: ``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie
-    below the promised interval. Of a rate alone: ``holds`` where it is not below what one further run was promised.
-    ``undecided`` where the measurements do not tell."""
-    samples_per_second: float
-    """Rate of the configuration now."""
-    speedup: float | None
-    """That rate over the baseline's now: ratio of the means in paired rounds; ``None`` without a baseline."""
-    speedup_ci95: Interval | None
-    """95 % interval of it; ``None`` below three rounds."""
-    rounds: int
-    """Complete rounds of fresh processes."""
-    notes: tuple[str, ...]
-    """Differences from when the file was made."""
 
 
 def check(

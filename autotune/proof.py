@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from autotune.config import Config
-from autotune.records import Attempt, Measurement, Outcome, Request, Runner, Trial
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Request, Runner, Trial
 from autotune.result import Finalist
 from autotune.stats import (
     LEAST_ROUNDS,
@@ -75,6 +76,8 @@ class Place(NamedTuple):
 class Round:
     """One measurement of each, in fresh processes, shortly one after another."""
 
+    name: str
+    """Its name in the study."""
     baselines: tuple[Measurement, ...]
     finalists: Mapping[Config, Measurement]
 
@@ -88,7 +91,7 @@ class Round:
         """The measurements during which nobody else took the CPUs."""
         baselines = tuple(each for each in self.baselines if not each.conditions.is_crowded)
         finalists = {config: each for config, each in self.finalists.items() if not each.conditions.is_crowded}
-        return Round(baselines=baselines, finalists=finalists)
+        return replace(self, baselines=baselines, finalists=finalists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,16 +361,52 @@ def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
 
 def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Measurement], bool]) -> Iterator[Round]:
     """Yield the rounds on record that were complete, without the finalists that failed in them."""
-    members = defaultdict[str | None, list[Trial]](list)  # tuners of a shared study take turns
-    for trial in compared:
-        if trial.config == baseline or not has_failed(trial, fits):
+    for name, trials in _by_round(compared, baseline, fits).items():
+        one = _round(name, trials, baseline)
+        if one.baselines and one.finalists and all(trial.measurement for trial in trials):
+            yield one
+
+
+def _by_round(
+    history: Iterable[Trial], baseline: Config, fits: Callable[[Measurement], bool]
+) -> Mapping[str, Sequence[Trial]]:
+    """Return the trials of each round, without those of finalists that failed in it."""
+    members = defaultdict[str, list[Trial]](list)  # tuners of a shared study take turns
+    for trial in history:
+        if trial.round and (trial.config == baseline or not has_failed(trial, fits)):
             members[trial.round].append(trial)
-    for trials in members.values():
-        measured = [(trial.config, trial.measurement) for trial in trials if trial.measurement]
-        again = tuple(each for config, each in measured if config == baseline)
-        of = {config: each for config, each in measured if config != baseline}
-        if again and of and len(measured) == len(trials):
-            yield Round(baselines=again, finalists=of)
+    return members
+
+
+def _round(name: str, trials: Iterable[Trial], baseline: Config) -> Round:
+    measured = [(trial.config, trial.measurement) for trial in trials if trial.measurement]
+    return Round(
+        name=name,
+        baselines=tuple(each for config, each in measured if config == baseline),
+        finalists={config: each for config, each in measured if config != baseline},
+    )
+
+
+def recorded(
+    history: Iterable[Trial],
+    baseline: Config,
+    entries: tuple[Entry, ...],
+    rounds: Sequence[str],
+    fits: Callable[[Measurement], bool],
+) -> Confirmation:
+    """Return the results of rounds, by their names, from the trials that are on record."""
+    members = _by_round(history, baseline, fits)
+    return Confirmation(
+        baseline_config=baseline,
+        finalists=entries,
+        complete=tuple(_round(name, members[name], baseline) for name in rounds),
+        planned=_planned(history),
+    )
+
+
+def _planned(history: Iterable[Trial]) -> int | None:
+    """Return the rounds that were planned first, whoever fixed them."""
+    return next((trial.planned for trial in history if trial.planned), None)
 
 
 @dataclass(slots=True)
@@ -425,7 +464,7 @@ class Rounds:
             baseline_config=self.baseline,
             finalists=tuple(entries),
             complete=tuple(_kept_rounds(compared, self.baseline, self.fits)),
-            planned=next((trial.planned for trial in compared if trial.planned), None),  # the first, whoever fixed it
+            planned=_planned(compared),
         )
 
     def run(self, on_interrupt: Callable[[], object] | None = None) -> Confirmation | None:
@@ -455,6 +494,11 @@ class Rounds:
             slowest = self.found.drop if len(self.found.complete) > known else None
             if slowest is not None and self._tried % ROUNDS_TO_DROP == 0:
                 self._change([slowest], is_running=False)
+
+    @property
+    def _round(self) -> str:
+        """The name of the present round."""
+        return f"{self._name}-{self._tried}"
 
     @property
     def _running(self) -> list[int]:
@@ -502,7 +546,7 @@ class Rounds:
                     self._change(sound, is_running=True)
                     return True
         if of:
-            done = Round(baselines=tuple(again), finalists=of)
+            done = Round(name=self._round, baselines=tuple(again), finalists=of)
             self.found = replace(self.found, complete=(*self.found.complete, done))
         return True
 
@@ -512,7 +556,7 @@ class Rounds:
         if part != BASELINE:
             config, entry = self.found.finalists[part].config, self.found.finalists[part].number
         attempt = self.runner.measure(config, replace(self.next_request(), seed=self.seed + 1 + self._tried))
-        self.on_attempt(config, attempt, Place(f"{self._name}-{self._tried}", entry, self.found.planned))
+        self.on_attempt(config, attempt, Place(self._round, entry, self.found.planned))
         if attempt.measurement is not None:
             self._longest = max(self._longest, attempt.seconds)
         return config, attempt

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Literal, Protocol
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
+from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
 
 SCHEMA = 12
@@ -27,35 +27,6 @@ Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
 ``numerics`` the losses in a precision and with options, ``anatomy`` the inside of the user's code."""
 
 Interval = tuple[float, float]
-
-
-class Outcome(StrEnum):
-    """Outcome of a trial; all but ``OK`` are infeasible, and none of them ends the study."""
-
-    OK = "ok"
-    DEVICE_OOM = "device_oom"
-    """The accelerator ran out of memory."""
-    DEVICE_ERROR = "device_error"
-    """The accelerator failed, as by an address or an assertion; a process that used it cannot go on."""
-    HOST_OOM = "host_oom"
-    """The machine ran out of memory, was about to, or the kernel killed the process for it."""
-    SHM = "shm"
-    """There was too little shared memory (/dev/shm), or too few open files, for the batches in flight."""
-    TIMEOUT = "timeout"
-    """The time limit passed; the process group was killed."""
-    CRASHED = "crashed"
-    """The process ended without an answer."""
-    WORKER_DIED = "worker_died"
-    """A DataLoader worker died."""
-    UNPICKLABLE = "unpicklable"
-    """Loader workers could not be started: their objects cannot be sent to another process."""
-    NUMERICS = "numerics"
-    """The loss was not finite."""
-    USER_ERROR = "user_error"
-    """The user's own code raised."""
-    SUSPECT = "suspect"
-    """Measured while others used the machine, which makes it less certain; without numbers where they left too little
-    memory for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
 from autotune.config import Config
 from autotune.diagnosis.findings import Finding
-from autotune.host import Host
-from autotune.records import Interval, Measurement, Outcome, Trial, WorkloadFacts
-
-if TYPE_CHECKING:
-    import pandas
+from autotune.machine.host import Host
+from autotune.outcome import Outcome
+from autotune.records import Interval, Measurement, Trial, WorkloadFacts
 
 DEFAULT_PATH = "autotune.yaml"
 """Where the command line writes its answer unless it is told otherwise."""
@@ -134,8 +131,8 @@ class Landscape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What a run of autotune found, with the evidence."""
+class Answer:
+    """Answer of a run of autotune, with its evidence."""
 
     config: Config
     """The answer: proven to be faster, or faster by odds of 20 to 1 where undecided; the baseline otherwise."""
@@ -201,102 +198,13 @@ class Result:
         return str(self.findings[0].cause) if self.findings else None
 
     @property
-    def sentence(self) -> str:
-        """The verdict in a sentence or two."""
-        from autotune.report.text import verdict_sentence
-
-        return verdict_sentence(self)
-
-    @property
-    def trials(self) -> pandas.DataFrame:
-        """Every trial as a row of a pandas DataFrame; ``autotune.report.table.COLUMNS`` says what each column holds."""
-        from autotune.report.table import trials_frame
-
-        return trials_frame(self.history)
-
-    @property
     def pareto(self) -> tuple[Trial, ...]:
         """Trials that no other beats in both rate and peak memory, fastest first."""
         return pareto_front(self.history)
 
-    def plot_time(self) -> Any:
-        """Plot where the time for a sample goes, before and after.
-
-        Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or no Altair.
-        """
-        return self._plot("time")
-
-    def plot_confirmation(self) -> Any:
-        """Plot the ratios to the baseline in every confirming round, with their intervals."""
-        return self._plot("confirmation")
-
-    def plot_batch_size(self) -> Any:
-        """Plot the rate by batch size and precision: expected, measured, and the step alone."""
-        return self._plot("batch-size")
-
-    def plot_loader(self) -> Any:
-        """Plot the rate by workers and prefetch factor with the answer's step: expected and measured."""
-        return self._plot("loader")
-
-    def plot_memory(self) -> Any:
-        """Plot the rate by peak memory, with the Pareto front."""
-        return self._plot("memory")
-
-    def plot_history(self) -> Any:
-        """Plot the outcome and rate of every trial, in order."""
-        return self._plot("history")
-
-    def plot_importances(self) -> Any:
-        """Plot how much each knob matters to the rate."""
-        return self._plot("importances")
-
-    def _plot(self, name: str) -> Any:
-        from autotune.report.drawing import plot
-
-        return plot(name, self)
-
-    def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
-        """Write every plot to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
-        from autotune.report.drawing import save_plots
-
-        return save_plots(self, Path(folder), suffix)
-
-    def save_report(self, path: str | Path) -> None:
-        """Write the report as one HTML file that needs no network; without the chart library it has no charts.
-
-        Raises ``ConfigFileError`` where the file cannot be written.
-        """
-        from autotune.report.html import save_report
-
-        save_report(RecordedStudy.of(self), Path(path))
-
-    def save_trials(self, path: str | Path) -> None:
-        """Write ``trials`` to a ``.csv`` or ``.parquet`` file; Parquet needs pyarrow.
-
-        Raises ``UsageError`` for another suffix, ``ConfigFileError`` where the file cannot be written.
-        """
-        from autotune.report.table import save_trials
-
-        save_trials(self.history, Path(path))
-
-    def __str__(self) -> str:
-        """Return the summary that a terminal shows, 100 characters wide."""
-        from autotune.report.terminal import result_text
-
-        return result_text(self)
-
-    def __repr__(self) -> str:
-        return f"<Result: {self.sentence}>"
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows."""
-        from autotune.report.html import html_summary
-
-        return html_summary(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStudy:
+class StudyRecord:
     """A study as it was kept."""
 
     location: str
@@ -309,7 +217,7 @@ class RecordedStudy:
     """Its machine, versions and workload."""
     history: tuple[Trial, ...]
     """Every trial, confirmations last."""
-    result: Result | None
+    result: Answer | None
     """Result of the last run that ended; ``None`` where none has."""
     since: int = 0
     """Measurements that the result does not know, because the study has gone on."""
@@ -317,7 +225,7 @@ class RecordedStudy:
     """The config file that the answer was written to."""
 
     @classmethod
-    def of(cls, result: Result, path: str = DEFAULT_PATH) -> RecordedStudy:
+    def of(cls, result: Answer, path: str = DEFAULT_PATH) -> StudyRecord:
         """Return a result as a study that is kept nowhere."""
         return cls(location="", name="", others=(), made_on={}, history=result.history, result=result, path=path)
 
@@ -371,3 +279,49 @@ def parse_verdict(text: object) -> Verdict | None:
     if isinstance(text, str) and re.fullmatch(r"no gain above \d+ %", text):
         return Verdict.NO_GAIN
     return next((verdict for verdict in (Verdict.FASTER, Verdict.UNDECIDED) if text == verdict), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """The promise of a config file about its configuration."""
+
+    config: Config
+    """The configuration."""
+    baseline: Config | None
+    """Its baseline; ``None`` where it is its own baseline, or the file does not say."""
+    samples_per_second: float | None
+    """Its rate; ``None`` where the file does not say."""
+    next_run_95: Interval | None
+    """95 % interval for the rate of one further run."""
+    speedup: float
+    """Its rate over the baseline's."""
+    speedup_ci95: Interval | None
+    """95 % interval of the speed-up."""
+    workload: str | None
+    """Fingerprint of the workload."""
+    site: str | None = None
+    """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
+    other_sites: tuple[str, ...] = ()
+    """Those of further loaders that feed the script's steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A promise, and the measurements of now."""
+
+    promise: Promise
+    """The file's promise."""
+    verdict: Literal["holds", "broken", "undecided"]
+    """Of a gain: ``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie
+    below the promised interval. Of a rate alone: ``holds`` where it is not below what one further run was promised.
+    ``undecided`` where the measurements do not tell."""
+    samples_per_second: float
+    """Rate of the configuration now."""
+    speedup: float | None
+    """That rate over the baseline's now: ratio of the means in paired rounds; ``None`` without a baseline."""
+    speedup_ci95: Interval | None
+    """95 % interval of it; ``None`` below three rounds."""
+    rounds: int
+    """Complete rounds of fresh processes."""
+    notes: tuple[str, ...]
+    """Differences from when the file was made."""

@@ -23,8 +23,9 @@ from torch.utils.data import Dataset
 
 from autotune import Workload
 from autotune.config import Config
+from autotune.machine.nvml import NvmlGpu
 from autotune.measure import benchmark, loader_probe, numerics_probe, step_probe
-from autotune.measure.conditions import NvmlGpu, Snapshot
+from autotune.measure.conditions import Snapshot
 from autotune.measure.device import AcceleratorDevice
 from autotune.probes import LoaderTrace
 

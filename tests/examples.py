@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from autotune.config import Amp, Config
-from autotune.diagnosis.diagnose import Diagnosis
-from autotune.diagnosis.findings import Cause, Finding
-from autotune.host import Host
+from autotune.diagnosis.findings import Cause, Diagnosis, Finding
+from autotune.machine.host import Host
+from autotune.outcome import Outcome
 from autotune.probes import (
     Anatomy,
     CodeShare,
@@ -19,9 +19,9 @@ from autotune.probes import (
     Trace,
     TracedOperation,
 )
-from autotune.promise import Check, Promise
-from autotune.records import Attempt, Conditions, Measurement, Outcome, Probe, StepTime, Trial, WorkloadFacts
-from autotune.result import Finalist, Result, Verdict
+from autotune.records import Attempt, Conditions, Measurement, Probe, StepTime, Trial, WorkloadFacts
+from autotune.report.result import Result
+from autotune.result import Check, Finalist, Promise, Verdict
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(

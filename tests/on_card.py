@@ -11,12 +11,13 @@ from unittest.mock import patch
 
 from autotune.config import Config
 from autotune.encoding import to_json
-from autotune.host import Gpu, Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget
+from autotune.machine.host import Gpu, Host
 from autotune.measure.session import Session
 from autotune.messages import Messages, Progress
-from autotune.records import Attempt, Outcome, Request, WorkloadFacts
-from autotune.result import Result
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.report.result import Result
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.runner.process import ProcessLostError

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.config import Config
-from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget
+from autotune.machine.host import Host
 from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
+from autotune.outcome import Outcome
 from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Measurement, Outcome, Request, StepTime, WorkloadFacts
+from autotune.records import Attempt, Measurement, Request, StepTime, WorkloadFacts
 from autotune.search.sampler import Setup
 from autotune.search.space import Space, build_space
 from autotune.search.tuner import Tuner

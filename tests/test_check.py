@@ -12,9 +12,10 @@ from autotune.config import Config
 from autotune.errors import ConfigFileError, NothingFeasibleError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
-from autotune.promise import Check, Promise, compare, read_promise
-from autotune.records import Outcome
+from autotune.outcome import Outcome
+from autotune.promise import compare, read_promise
 from autotune.report.terminal import check_text
+from autotune.result import Check, Promise
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 

@@ -32,7 +32,7 @@ from tests.processes import run_python
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.result import Result
+    from autotune.report.result import Result
     from autotune.storage.open import StudyStorage
 
     Run = Callable[..., tuple[int, str, str]]

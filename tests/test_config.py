@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
 from autotune.config import THREAD_VARIABLES, Amp, Config, load_config
 from autotune.errors import ConfigFileError, UsageError
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from tests.processes import printed
 
 if TYPE_CHECKING:

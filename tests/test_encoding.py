@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from autotune.encoding import from_json, to_json
-from autotune.records import Attempt, Outcome, Probe, Trial, WorkloadFacts
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Probe, Trial, WorkloadFacts
 from tests import examples
 
 LOOKS = (examples.compute_probe(), examples.loader_trace(), examples.numerics_check(overflows=(3, 4)))

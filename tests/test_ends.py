@@ -21,7 +21,8 @@ import autotune
 from autotune.config import Config
 from autotune.encoding import from_json
 from autotune.errors import UsageError
-from autotune.records import Outcome, Request, WorkloadFacts
+from autotune.outcome import Outcome
+from autotune.records import Request, WorkloadFacts
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe

@@ -15,13 +15,14 @@ from autotune.diagnosis import diagnose as diagnosis
 from autotune.diagnosis.findings import Cause
 from autotune.limits import Budget
 from autotune.messages import Messages
+from autotune.outcome import Outcome
 from autotune.promise import compare, read_promise
-from autotune.records import Outcome, Request
+from autotune.records import Request
 from autotune.report.html import html_report
 from autotune.result import Verdict
 from autotune.runner.process import ProcessLostError
 from autotune.search import loop
-from autotune.storage.read import read_study
+from autotune.search.read import read_study
 from studies.openings.run import on_accelerator
 from tests.accelerator import GIB, Card, Job
 from tests.on_card import CardRunner, runner_on, tuned

@@ -11,18 +11,23 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.config import Config
+from autotune.outcome import Outcome
 from autotune.proof import (
     LEAST_MEASUREMENTS,
     ROUNDS_TO_DROP,
     Confirmation,
     Entry,
+    Place,
     Round,
     Rounds,
     finalists_for,
+    recorded,
 )
-from autotune.records import Attempt, Outcome, Request, Trial
+from autotune.records import Attempt, Request, Trial
 from autotune.stats import MAX_ROUNDS
 from tests import examples
 from tests.search.there import there
@@ -98,6 +103,7 @@ def confirmation(baselines: Sequence[tuple[float, float]], *finalists: Sequence[
         ),
         complete=tuple(
             Round(
+                name=f"a-{number}",
                 baselines=(measured(first), measured(again)),
                 finalists={
                     config: measured(rates[number])
@@ -213,6 +219,31 @@ def test_rounds_on_record_count_and_what_they_prove_is_not_measured_again() -> N
     assert (len(found.rounds), runner.calls) == (3, [])
     assert proves(found)
     assert len(confirmed(machine(0.2), history=THREE[:2]).rounds) == 3
+
+
+@given(
+    scripts=st.dictionaries(
+        st.sampled_from([BASELINE, CHEAP, MIDDLE, DEAR]),
+        st.lists(st.sampled_from([Outcome.OK, Outcome.SUSPECT, Outcome.CRASHED, Outcome.NUMERICS]), max_size=6),
+    ),
+    has_numbers=st.booleans(),
+    most=st.integers(1, 8),
+    history=st.sampled_from([[], THREE[:4], THREE]),
+)
+def test_the_results_follow_from_the_trials_on_record_and_the_ends_of_the_finalists(
+    scripts: dict[Config, list[Outcome]], has_numbers: bool, most: int, history: list[Trial]
+) -> None:
+    trials = list(history)
+
+    def keep(config: Config, attempt: Attempt, place: Place) -> None:
+        number = len(trials)
+        trials.append(Trial(number=number, kind="confirm", config=config, attempt=attempt, **place._asdict()))
+
+    runner, finalists = Scripted(scripts, suspect_has_numbers=has_numbers), (CHEAP, MIDDLE, DEAR)
+    found = tried(runner, rounds_only(most), finalists, history=history, on_attempt=keep)
+    if found is not None:
+        names = [one.name for one in found.complete]
+        assert recorded(trials, BASELINE, found.finalists, names, lambda measured: True) == found
 
 
 def test_rounds_of_tuners_that_take_turns_are_told_apart() -> None:

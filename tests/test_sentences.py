@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.report.html import html_summary
+from autotune.report.result import Result
 from autotune.report.text import verdict_sentence, verdict_title
-from autotune.result import Result, Verdict, parse_verdict, percent_above
+from autotune.result import Verdict, parse_verdict, percent_above
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
 SECONDS = 3.0

@@ -14,7 +14,8 @@ import pytest
 
 import autotune
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import PATIENCE, are_gone, printed, run_python

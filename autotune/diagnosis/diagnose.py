@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune.config import Config
-from autotune.diagnosis.findings import Cause, Evidence, Finding
+from autotune.diagnosis.findings import Diagnosis, Evidence
 from autotune.diagnosis.limits import find
 from autotune.errors import ConfigFileError, UsageError
-from autotune.host import inspect_host
 from autotune.knobs import as_baseline, fitted
+from autotune.machine.host import inspect_host
 from autotune.messages import Messages, Progress
-from autotune.probes import Anatomy, Trace
-from autotune.records import Attempt, Measurement, Part, Probe, Request, Runner, Trial, WorkloadFacts
+from autotune.records import Attempt, Part, Probe, Request, Runner, Trial, WorkloadFacts
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, Workload, describe
@@ -26,31 +24,6 @@ PART_SECONDS = 2.0
 """Seconds of each probe of a part."""
 TIME_LIMIT = 120.0
 """Seconds after which a measurement or a probe is given up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """The limit of training with one configuration, and the remedy."""
-
-    config: Config
-    """The configuration."""
-    facts: WorkloadFacts
-    """The workload."""
-    measurement: Measurement
-    """The numbers of training with it."""
-    findings: tuple[Finding, ...]
-    """The limits of the rate, the most expensive first, then other facts worth knowing."""
-    anatomy: Anatomy | None
-    """The inside of dataset and step; ``None`` where the probe failed."""
-    trace: Trace | None
-    """The trace's file and its longest operations; ``None`` without a trace."""
-    notes: tuple[str, ...]
-    """Probes that failed, and other facts to know."""
-
-    @property
-    def bottleneck(self) -> Cause:
-        """The strongest limit of the rate."""
-        return self.findings[0].cause
 
 
 def diagnose(

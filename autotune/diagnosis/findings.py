@@ -8,9 +8,10 @@ from enum import StrEnum
 from statistics import fmean
 
 from autotune.config import Config, StepKey
-from autotune.host import Host
-from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
-from autotune.records import ONE_THREAD, Attempt, Measurement, Outcome, Probe, Trial, WorkloadFacts
+from autotune.machine.host import Host
+from autotune.outcome import Outcome
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
+from autotune.records import ONE_THREAD, Attempt, Measurement, Probe, Trial, WorkloadFacts
 
 LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as a limit of the rate."""
@@ -360,3 +361,28 @@ def ms(seconds: float) -> str:
 def percent(share: float) -> str:
     """Return a share in percent."""
     return f"{100 * share:.0f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The limit of training with one configuration, and the remedy."""
+
+    config: Config
+    """The configuration."""
+    facts: WorkloadFacts
+    """The workload."""
+    measurement: Measurement
+    """The numbers of training with it."""
+    findings: tuple[Finding, ...]
+    """The limits of the rate, the most expensive first, then other facts worth knowing."""
+    anatomy: Anatomy | None
+    """The inside of dataset and step; ``None`` where the probe failed."""
+    trace: Trace | None
+    """The trace's file and its longest operations; ``None`` without a trace."""
+    notes: tuple[str, ...]
+    """Probes that failed, and other facts to know."""
+
+    @property
+    def bottleneck(self) -> Cause:
+        """The strongest limit of the rate."""
+        return self.findings[0].cause

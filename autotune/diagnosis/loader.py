@@ -18,7 +18,7 @@ from autotune.diagnosis.findings import (
     percent,
     workers_text,
 )
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 
 FULL_CPUS = 0.9
 """Share of the CPUs in use from which more workers gain nothing."""

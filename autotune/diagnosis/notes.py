@@ -9,9 +9,10 @@ from typing import Literal
 
 from autotune.config import Config
 from autotune.diagnosis.findings import ms
-from autotune.host import Host
+from autotune.machine.host import Host
+from autotune.outcome import Outcome
 from autotune.probes import LoaderTrace
-from autotune.records import Conditions, Measurement, Outcome, Trial, WorkloadFacts
+from autotune.records import Conditions, Measurement, Trial, WorkloadFacts
 
 UNEVEN = 1.25
 """Ratio of the highest rate to the lowest from which it is said that they varied."""

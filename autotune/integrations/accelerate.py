@@ -10,7 +10,7 @@ import torch
 from autotune.config import Amp
 from autotune.errors import UsageError
 from autotune.integrations.dataloader import read_loader, require, tune_existing, without_loaders
-from autotune.result import Result
+from autotune.report.result import Result
 from autotune.workload import COMPILING
 
 __all__ = ["tune"]

@@ -16,7 +16,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.existing_loader import ExistingLoader, read_loader
 from autotune.knobs import require_free
-from autotune.result import Result
+from autotune.report.result import Result
 from autotune.workload import Workload
 
 __all__ = ["ExistingLoader", "read_loader", "require", "tune_existing", "untouched_random_state", "without_loaders"]

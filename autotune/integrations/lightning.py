@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from autotune.config import Amp
 from autotune.errors import UsageError, UserCodeError
 from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
-from autotune.result import Result
+from autotune.report.result import Result
 from autotune.workload import COMPILING
 
 __all__ = ["StandInTrainer", "overrides", "tune"]

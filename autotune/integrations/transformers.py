@@ -25,7 +25,7 @@ from autotune.integrations.dataloader import (
     untouched_random_state,
     without_loaders,
 )
-from autotune.result import Result
+from autotune.report.result import Result
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -11,7 +11,7 @@ from statistics import fmean
 from torch.utils.data import IterableDataset
 
 from autotune.config import Config
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, begin_anywhere, open_stream

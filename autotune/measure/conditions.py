@@ -9,15 +9,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Container
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import psutil
 
-from autotune.host import text_of, throttled_seconds
+from autotune.machine.host import text_of, throttled_seconds
+from autotune.machine.nvml import POWER_BRAKE, GpuReading, NvmlGpu
 from autotune.measure.process_memory import cpu_seconds, process_tree
 from autotune.records import Conditions
 
@@ -35,15 +33,6 @@ FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 HEAT_SHARE = 0.01
 """Share of the window for which heat may keep a GPU's clocks down."""
-T = TypeVar("T")
-POWER_BRAKE = "hardware power brake"
-SLOWDOWNS = {
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: POWER_BRAKE,
-}
-"""Bits of NVML's clock event reasons that mean the GPU could not run as usual; a software power cap is usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,105 +174,3 @@ def _thread_seconds() -> dict[int, dict[int, float]]:
             names = {number: text_of(Path(f"/proc/{worker.pid}/task/{number}/comm")).strip() for number in used}
             found[worker.pid] = {number: used[number] for number in used if names[number] != SENDER}
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
-    """The state of a GPU at the end of a window, while it still works."""
-
-    utilisation: float | None
-    """Share of the last sampling period (1/6 to 1 s) in which a kernel ran; says nothing about how well."""
-    clock_mhz: int | None
-    """Clock of the multiprocessors."""
-    process_bytes: int | None
-    """Device memory of this process, context and libraries included."""
-    foreign_bytes: int | None
-    """Device memory of all other processes; ``None`` where processes are hidden, as in some containers."""
-    slowdowns: tuple[str, ...]
-    """Why the clocks are lower than they could be, where the reason is a fault or heat."""
-
-
-class NvmlGpu:
-    """One GPU, found by UUID: NVML numbers GPUs in another order than CUDA does."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._counted = 0
-
-    def read(self) -> GpuReading:
-        """Read the GPU's state; ``None`` for values that it does not give."""
-        nvml, handle, held = self._nvml, self._handle, self._held()
-        rates = _answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
-        if reasons is None:  # drivers before R530 know the other name only, whatever the library has
-            reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-        return GpuReading(
-            utilisation=None if rates is None else rates.gpu / 100,
-            clock_mhz=_answer(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-            process_bytes=held.get(os.getpid()) or None,
-            foreign_bytes=_foreign_bytes(held),
-            slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
-        )
-
-    def heat_seconds(self) -> float | None:
-        """Return the seconds for which heat has kept the clocks down; ``None`` where the driver does not count them."""
-        nvml = self._nvml
-        ask = partial(nvml.nvmlDeviceGetViolationStatus, self._handle, nvml.NVML_PERF_POLICY_THERMAL)
-        return _answer(lambda: ask().violationTime / 1e9)
-
-    def foreign_use(self, own: Container[int]) -> dict[int, float] | None:
-        """Return the share of the time since the last call in which each process computed that is not of ``own``."""
-        since, self._counted = self._counted, time.time_ns() // 1000  # as NVML's samples are stamped
-        samples = _answer(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, since))
-        use: dict[int, list[float]] = {}
-        for sample in samples or ():
-            if sample.timeStamp > since and sample.smUtil <= 100:  # some entries are never written
-                use.setdefault(sample.pid, []).append(sample.smUtil / 100)
-        if samples is None or os.getpid() not in use.keys() | self._held().keys():
-            return None
-        count = max(map(len, use.values()), default=1)  # a process has no sample where it did nothing
-        return {pid: sum(shares) / count for pid, shares in use.items() if any(shares) and pid not in own}
-
-    def _held(self) -> dict[int, int | None]:
-        """Return the bytes of each process, as far as they are shown."""
-        processes = _answer(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
-        return {process.pid: process.usedGpuMemory for process in processes or ()}
-
-    def used_bytes(self) -> int | None:
-        """Return the device memory that all processes and the driver hold; ``None`` where it is not told."""
-        return _answer(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
-
-
-def open_gpu(uuid: str | None) -> NvmlGpu | None:
-    """Open the GPU, or the part of one (MIG), with this UUID as CUDA reports it; ``None`` without NVML.
-
-    CUDA leaves out the prefix that tells a GPU from a part.
-    """
-    if uuid is None:
-        return None
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no library, no driver, no permission, another vendor: each means that nothing can be asked
-        return None
-    names = (uuid, f"GPU-{uuid}", f"MIG-{uuid}")
-    handles = [_answer(partial(pynvml.nvmlDeviceGetHandleByUUID, name)) for name in names]
-    return next((NvmlGpu(pynvml, handle) for handle in handles if handle is not None), None)
-
-
-def _foreign_bytes(held: dict[int, int | None]) -> int | None:
-    """Return the bytes of others; NVML must show this training process too, to tell it from others."""
-    if os.getpid() not in held:
-        return None
-    others = [used for pid, used in held.items() if pid != os.getpid()]
-    known = [used for used in others if used is not None]
-    return None if others and not known else sum(known)
-
-
-def _answer(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except Exception:
-        return None

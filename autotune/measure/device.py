@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from autotune.errors import UsageError
-from autotune.host import MemoryMeter, inspect_host, text_of
-from autotune.measure.conditions import NvmlGpu, open_gpu
+from autotune.machine.host import MemoryMeter, inspect_host, text_of
+from autotune.machine.nvml import NvmlGpu, open_gpu
 from autotune.measure.process_memory import reset_peak
 from autotune.measure.rank_group import ALONE, RankGroup
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from autotune.errors import AutotuneError
-from autotune.records import Outcome
-from autotune.runner.postmortem import find_sign
+from autotune.machine.postmortem import find_sign
+from autotune.outcome import Outcome
 
 NEARLY_FULL = 0.05
 """Share of the device's memory; with less free, a library's vague error is for want of it."""

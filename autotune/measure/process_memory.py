@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.host import read_fields
+from autotune.machine.host import read_fields
 
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 

@@ -27,8 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler
 
 from autotune.errors import UsageError
+from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe
-from autotune.records import Attempt, Conditions, Measurement, Outcome, Payload, RankShare
+from autotune.records import Attempt, Conditions, Measurement, Payload, RankShare
 from autotune.workload import Workload
 
 T = TypeVar("T")

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn
 
+from autotune.machine.descendants import MARK
+from autotune.machine.postmortem import RANK_FRAME
 from autotune.measure.failures import classify
 from autotune.measure.rank_group import FOR_EVER, Board, RankGroup
 from autotune.measure.subreaper import end_at_once, prepare_session
-from autotune.runner.descendants import MARK
-from autotune.runner.postmortem import RANK_FRAME
 
 INTERFACE = "lo"
 """Linux's name of the loopback interface."""

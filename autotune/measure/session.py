@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
 from autotune.errors import ScriptEndsError, UsageError
-from autotune.host import inspect_host, oom_kills
 from autotune.limits import format_size
+from autotune.machine.host import inspect_host, oom_kills
 from autotune.measure.failures import classify
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
-from autotune.records import Attempt, Measurement, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Request
 from autotune.workload import Workload
 
 if TYPE_CHECKING:

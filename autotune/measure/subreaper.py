@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from autotune.runner.descendants import (
+from autotune.machine.descendants import (
     LATER,
     MARK,
     end_descendants,

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from autotune.config import Config
-from autotune.measure.conditions import GpuReading
+from autotune.machine.nvml import GpuReading
 from autotune.measure.device import Device, Mark
 from autotune.measure.loader import BatchStream
 from autotune.measure.rank_group import ALONE, RankGroup

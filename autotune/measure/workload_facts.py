@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, default_collate
 
-from autotune.host import MemoryMeter, inspect_host
+from autotune.machine.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
 from autotune.measure.loader import length_of
 from autotune.measure.process_memory import held_bytes

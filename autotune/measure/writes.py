@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autotune.errors import UserCodeError
+from autotune.machine.descendants import remove_folder
 from autotune.measure.copies import Copies
 from autotune.measure.failures import user_traceback
 from autotune.measure.landlock import confine
 from autotune.measure.overlay import put_layers
-from autotune.runner.descendants import remove_folder
 
 LARGE = 2**30
 """Bytes of a file from which it is not copied for a script that opens it for writing."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import altair as alt
 from pandas import DataFrame, concat
 
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.report.memory import fits, peak_bytes, room_of, sound
 from autotune.report.text import (
     LEAST_SHARE,
@@ -28,7 +28,7 @@ from autotune.result import pareto_front
 if TYPE_CHECKING:
     from autotune.config import Config, StepKey
     from autotune.records import Trial
-    from autotune.result import Finalist, RecordedStudy, Result
+    from autotune.result import Answer, Finalist, StudyRecord
 
 BLUE, ORANGE, GREEN, PURPLE, TEAL, BROWN = "#3d7fc4", "#d9772b", "#2f9a6b", "#9270c9", "#2a9bab", "#a97c50"
 RED, GREY, TEXT, GRID = "#d6545c", "#858c96", "#737c87", "#87909a33"
@@ -72,13 +72,13 @@ NEAR = 3.0
 """A memory limit above so many times the largest peak is not drawn."""
 
 
-def charts_of(study: RecordedStudy) -> dict[str, alt.LayerChart]:
+def charts_of(study: StudyRecord) -> dict[str, alt.LayerChart]:
     """Charts that a study has numbers for, by name."""
     drawn = {name: draw(study) for name, draw in CHARTS.items()}
     return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
-def time_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def time_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Time for a sample, before and after, by part; ``None`` without an answer."""
     if study.result is None:
         return None
@@ -100,7 +100,7 @@ def time_chart(study: RecordedStudy) -> alt.LayerChart | None:
     return _chart(frame, bars, title="Where the time goes", summary=" ".join(said), rows=len(said))
 
 
-def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def confirmation_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Ratio of every confirming round, with the intervals; ``None`` where nothing was confirmed."""
     result, unit = study.result, "times as fast as the baseline"
     if not result or not result.finalists:
@@ -128,7 +128,7 @@ def confirmation_chart(study: RecordedStudy) -> alt.LayerChart | None:
     )
 
 
-def _ratios(result: Result) -> Iterator[tuple[Any, ...]]:
+def _ratios(result: Answer) -> Iterator[tuple[Any, ...]]:
     """Rows of each round, and of the mean of the rounds, for every finalist."""
     means = []
     for position, each in enumerate(result.finalists, start=1):
@@ -147,7 +147,7 @@ def _ratio_text(finalist: Finalist) -> str:
     return f"{finalist.speedup:.2f} times{interval}{failed}"
 
 
-def batch_size_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Rate by batch size and precision, with the ceiling; ``None`` without a landscape."""
     result = study.result
     if not result or not result.landscape:
@@ -185,7 +185,7 @@ def batch_size_chart(study: RecordedStudy) -> alt.LayerChart | None:
     )
 
 
-def loader_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def loader_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Rate by workers and prefetch factor, expected and measured; ``None`` without a landscape."""
     result = study.result
     if not result or not result.landscape or not result.landscape.loaders:
@@ -236,13 +236,13 @@ def _lines_and_points(
             yield base.transform_filter(alt.datum.how == how).mark_point(shape=symbol)
 
 
-def _step(config: Config, result: Result) -> StepKey:
+def _step(config: Config, result: Answer) -> StepKey:
     """Settings of the step, in which configurations agree that differ in their loaders alone."""
     threads = config.intra_op_threads or result.facts.intra_op_threads
     return config.step_key._replace(threads=threads)
 
 
-def importance_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def importance_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Share of the variance that each knob explains; ``None`` where only one varies, or none matters."""
     result, unit = study.result, "share of the variance, %"
     importances = result.landscape.importances if result and result.landscape else ()
@@ -257,7 +257,7 @@ def importance_chart(study: RecordedStudy) -> alt.LayerChart | None:
     return _chart(frame, _bars(frame, "knob", unit), title="What matters", summary=summary, rows=len(rows))
 
 
-def memory_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def memory_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Rate by peak memory, with the Pareto front; ``None`` where nothing was measured."""
     measured = sound(study.history)
     if not measured or not measured[0].measurement:
@@ -282,7 +282,7 @@ def memory_chart(study: RecordedStudy) -> alt.LayerChart | None:
     return _chart(frame, *layers, title="Rate by peak memory", summary=summary)
 
 
-def history_chart(study: RecordedStudy) -> alt.LayerChart | None:
+def history_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Course of the study, trial by trial; ``None`` where there was none."""
     ran, room = study.history, room_of(study)
     if not ran:

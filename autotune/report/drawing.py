@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError
-from autotune.result import RecordedStudy
+from autotune.result import StudyRecord
 
 if TYPE_CHECKING:
     import altair
 
-    from autotune.result import Result
+    from autotune.result import Answer
 
 PACKAGES = {"altair": "altair", "vl_convert": "vl-convert-python"}
 """Drawing modules by the package that holds them."""
@@ -35,7 +35,7 @@ def require_drawing() -> None:
         raise UsageError(missing)
 
 
-def plot(name: str, result: Result) -> altair.LayerChart:
+def plot(name: str, result: Answer) -> altair.LayerChart:
     """Return the chart of a result with this name, such as ``batch-size``.
 
     Raises ``UsageError`` where there is nothing to show, or Altair is not installed.
@@ -43,13 +43,13 @@ def plot(name: str, result: Result) -> altair.LayerChart:
     require_drawing()
     from autotune.report.charts import CHARTS
 
-    chart = CHARTS[name](RecordedStudy.of(result))
+    chart = CHARTS[name](StudyRecord.of(result))
     if chart is None:
         raise UsageError(f"there is nothing to plot: nothing is known of {name.replace('-', ' ')} here")
     return chart
 
 
-def save_plots(result: Result, folder: Path, suffix: str) -> list[Path]:
+def save_plots(result: Answer, folder: Path, suffix: str) -> list[Path]:
     """Write every chart to a folder, and return the files. Raises ``UsageError`` as ``plot`` does."""
     if suffix not in SUFFIXES:
         raise UsageError(f"suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}")
@@ -61,7 +61,7 @@ def save_plots(result: Result, folder: Path, suffix: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     with altair.data_transformers.enable("default", max_rows=None):
-        for name, chart in charts_of(RecordedStudy.of(result)).items():
+        for name, chart in charts_of(StudyRecord.of(result)).items():
             files.append(folder / f"{name}{suffix}")
             chart.properties(width=WIDTH, background="white").save(files[-1], scale_factor=SUFFIXES[suffix])
     return files

@@ -39,11 +39,11 @@ from autotune.report.text import (
     verdict_details,
     verdict_title,
 )
-from autotune.result import RecordedStudy, Verdict
+from autotune.result import StudyRecord, Verdict
 
 if TYPE_CHECKING:
     from autotune.records import Trial
-    from autotune.result import Result
+    from autotune.result import Answer
 
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
@@ -88,7 +88,7 @@ class _Cell(NamedTuple):
     is_number: bool = False
 
 
-def html_report(study: RecordedStudy) -> str:
+def html_report(study: StudyRecord) -> str:
     """Return a study as the text of an HTML file; without the chart library it has all but the charts."""
     charts = _figures(study)
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
@@ -108,14 +108,14 @@ def html_report(study: RecordedStudy) -> str:
     )
 
 
-def save_report(study: RecordedStudy, path: Path) -> None:
+def save_report(study: StudyRecord, path: Path) -> None:
     """Write a study as an HTML file. Raises ``ConfigFileError`` where the file cannot be written."""
     write_file(path, html_report(study))
 
 
-def html_summary(result: Result) -> str:
+def html_summary(result: Answer) -> str:
     """Return a result as HTML for a notebook: verdict, before and after, limits."""
-    return _environment().get_template("summary.html").render(**_finished(result, RecordedStudy.of(result)))
+    return _environment().get_template("summary.html").render(**_finished(result, StudyRecord.of(result)))
 
 
 def _environment() -> Environment:
@@ -126,7 +126,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _figures(study: RecordedStudy) -> dict[str, dict[str, Any]]:
+def _figures(study: StudyRecord) -> dict[str, dict[str, Any]]:
     """Return the charts of a study by name, each with its specification and the table of its numbers."""
     if missing_for_charts():
         return {}
@@ -150,7 +150,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
+def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of the page, without charts and scripts."""
     result, missing = study.result, missing_for_charts()
     content: dict[str, Any] = {
@@ -179,7 +179,7 @@ def _content(study: RecordedStudy, charts: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
+def _finished(result: Answer, study: StudyRecord) -> dict[str, Any]:
     stopped = f"Stopped: {result.stop_reason.rstrip('.')}. Trials: {outcomes_text(result.history)}"
     return {
         "title": verdict_title(result),
@@ -196,7 +196,7 @@ def _finished(result: Result, study: RecordedStudy) -> dict[str, Any]:
     }
 
 
-def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
+def _notes(result: Answer, study: StudyRecord) -> Iterator[str]:
     if study.since:
         yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
     if change := change_of_training(result.baseline, result.config):
@@ -206,7 +206,7 @@ def _notes(result: Result, study: RecordedStudy) -> Iterator[str]:
     yield from result.notes
 
 
-def _unfinished(study: RecordedStudy) -> dict[str, Any]:
+def _unfinished(study: StudyRecord) -> dict[str, Any]:
     ran = study.history
     best, first = fastest_so_far(study), next((trial.rate for trial in ran if trial.rate is not None), None)
     tiles = [_Tile("measurements", str(len(ran)), outcomes_text(study.history))]
@@ -227,7 +227,7 @@ def _unfinished(study: RecordedStudy) -> dict[str, Any]:
     }
 
 
-def _tiles(result: Result) -> Iterator[_Tile]:
+def _tiles(result: Answer) -> Iterator[_Tile]:
     before, after = result.baseline_measurement, result.measurement
     changes = result.config != result.baseline
     interval = "95 %: {} to {}".format(*map(rate_text, result.ci95)) if result.ci95 else ""
@@ -256,7 +256,7 @@ def _long(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)
 
 
-def _comparison(result: Result) -> dict[str, Any]:
+def _comparison(result: Answer) -> dict[str, Any]:
     columns, rows = before_after(result)
     title = "Before and after" if len(columns) > 1 else "Your configuration"
     changed = [{**row._asdict(), "changes": row.is_setting and len(set(row.cells)) > 1} for row in rows]
@@ -310,7 +310,7 @@ def _cell(name: str, row: Mapping[str, Any]) -> _Cell:
     return _Cell(f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:.3g}", value, is_number=True)
 
 
-def _machine(study: RecordedStudy) -> list[tuple[str, str]]:
+def _machine(study: StudyRecord) -> list[tuple[str, str]]:
     """Return machine, versions and workload of the study, in words."""
     result = study.result
     if result is None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.records import Trial
-    from autotune.result import RecordedStudy
+    from autotune.result import StudyRecord
 
 
-def fastest_so_far(study: RecordedStudy) -> float | None:
+def fastest_so_far(study: StudyRecord) -> float | None:
     """Highest rate of the search that takes no more memory than it may; ``None`` where there is none."""
     room = room_of(study)
     searched = (trial for trial in sound(study.history) if trial.kind != "confirm" and fits(trial, room))
     return max((trial.rate or 0.0 for trial in searched), default=None)
 
 
-def room_of(study: RecordedStudy) -> float:
+def room_of(study: StudyRecord) -> float:
     """Usable bytes of the memory that limits the run, or all of it."""
     if study.result and study.result.landscape:
         return study.result.landscape.memory_bytes

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from autotune.config import change_of_training
 from autotune.limits import format_duration
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.report.text import (
     RATE,
     TIMES,
@@ -53,13 +53,11 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType
 
     from autotune.config import Config
-    from autotune.diagnosis.diagnose import Diagnosis
-    from autotune.diagnosis.findings import Finding
+    from autotune.diagnosis.findings import Diagnosis, Finding
     from autotune.messages import Progress
     from autotune.probes import Trace
-    from autotune.promise import Check
     from autotune.records import Probe, Trial, WorkloadFacts
-    from autotune.result import Result
+    from autotune.result import Answer, Check
 
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
@@ -153,7 +151,7 @@ def _standing(progress: Progress, last_rate: float | None) -> Iterator[tuple[str
         yield (f"best {rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""), "green")
 
 
-def summary(result: Result) -> Group:
+def summary(result: Answer) -> Group:
     """Return the table of a result, its limits and its notes."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
@@ -172,14 +170,14 @@ def summary(result: Result) -> Group:
     return Group(Text(), comparison_table(before_after(result)), Text(), facts, Text())
 
 
-def result_text(result: Result) -> str:
+def result_text(result: Answer) -> str:
     """Return a result as plain text."""
     console = Console(file=io.StringIO(), width=100, color_system=None, highlight=False)
     console.print(summary(result), ending(result))
     return printable(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def ending(result: Result, path: str | None = None, study: Sequence[str] = (), script: Sequence[str] = ()) -> Group:
+def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), script: Sequence[str] = ()) -> Group:
     """Return the verdict, what changes training, the file and the next commands.
 
     ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
@@ -206,7 +204,7 @@ OF_TRAINER = {
 """Names of a loader's settings as arguments of ``transformers.TrainingArguments``."""
 
 
-def changes(result: Result) -> list[str]:
+def changes(result: Answer) -> list[str]:
     """Return the lines of a script to change, with their new settings."""
     before, after = result.baseline.dataloader_kwargs(), result.config.dataloader_kwargs()
     changed = {name: value for name, value in after.items() if before.get(name, False) != value}

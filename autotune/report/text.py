@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.limits import format_duration, format_size
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.result import Verdict, percent_above
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.config import Config
     from autotune.diagnosis.findings import Finding
     from autotune.records import Measurement, Trial
-    from autotune.result import Result, TriedOption
+    from autotune.result import Answer, TriedOption
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 RATE = "samples/s (95 %)"
@@ -78,14 +78,14 @@ class Comparison(NamedTuple):
     rows: tuple[Row, ...]
 
 
-def compared(result: Result) -> dict[str, tuple[Config, Measurement]]:
+def compared(result: Answer) -> dict[str, tuple[Config, Measurement]]:
     """Return baseline and answer by their heading, or the baseline alone where that is the answer."""
     if result.config == result.baseline:
         return {"your configuration": (result.config, result.measurement)}
     return {"before": (result.baseline, result.baseline_measurement), "after": (result.config, result.measurement)}
 
 
-def before_after(result: Result) -> Comparison:
+def before_after(result: Answer) -> Comparison:
     """Return the baseline beside the answer, or the baseline alone where that is the answer."""
     columns, rate = compared(result), _rate_with_interval(result.samples_per_second, result.ci95)
     was = _rate_with_interval(result.baseline_samples_per_second, result.baseline_ci95)
@@ -196,19 +196,19 @@ def step_text(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
-def remaining_gain_text(result: Result) -> str:
+def remaining_gain_text(result: Answer) -> str:
     """Return the most that a perfect data loader would gain, as a sentence."""
     other = other_steps_text(result)
     return f"A perfect data loader would gain {own_gain_text(result)}{f'; {other}' if other else ''}."
 
 
-def own_gain_text(result: Result) -> str:
+def own_gain_text(result: Answer) -> str:
     """Return the most that the answer's step would gain from a perfect data loader."""
     own = _own_gain(result)
     return f"at most {100 * own:.0f} %" if own < MANY_TIMES else f"at most {own:,.0f} times"
 
 
-def other_steps_text(result: Result) -> str:
+def other_steps_text(result: Answer) -> str:
     """Return the most that another step would gain beside a perfect data loader; empty where it is no more."""
     gain = result.remaining_gain
     if gain <= _own_gain(result) + LEAST_SHARE:
@@ -219,7 +219,7 @@ def other_steps_text(result: Result) -> str:
     return f"{other} at most {100 * gain:.0f} %" if is_known else f"{other} the limit is unknown"
 
 
-def _own_gain(result: Result) -> float:
+def _own_gain(result: Answer) -> float:
     """Return the most that the answer's step would gain from a perfect data loader, as a share."""
     measured = result.measurement
     return max(0.0, measured.ceiling_samples_per_second / measured.samples_per_second - 1)
@@ -255,7 +255,7 @@ def config_text(config: Config) -> str:
     return " · ".join(parts)
 
 
-def verdict_title(result: Result) -> str:
+def verdict_title(result: Answer) -> str:
     """Return the verdict in a few words."""
     if result.verdict is Verdict.FASTER:
         return f"{result.speedup:.2f} times faster"
@@ -271,13 +271,13 @@ def _about(speedup: float) -> str:
     return f"{100 * (speedup - 1):.0f} %" if speedup < LEAST_TIMES else f"{speedup:.2g} times"
 
 
-def verdict_sentence(result: Result) -> str:
+def verdict_sentence(result: Answer) -> str:
     """Return the verdict with its evidence, and the way to a proof."""
     details = verdict_details(result)
     return f"{verdict_title(result)}: {details[:1].lower()}{details[1:]}"
 
 
-def verdict_details(result: Result) -> str:
+def verdict_details(result: Answer) -> str:
     """Return the evidence behind the verdict's title."""
     if result.verdict is Verdict.FASTER:
         seen = result.baseline_measurement.beginning_samples
@@ -304,7 +304,7 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
     return f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else "no interval yet"
 
 
-def _best_text(result: Result) -> str:
+def _best_text(result: Answer) -> str:
     """Return the rate of the best alternative."""
     best = result.likeliest
     if best is None:
@@ -332,7 +332,7 @@ for epoch in range(epochs):
 """The training loop of one process, which snippets, pages and documentation show."""
 
 
-def snippet(result: Result, path: str) -> str:
+def snippet(result: Answer, path: str) -> str:
     """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
     if result.config.ranks > 1:
         return _snippet_of_ranks(result, path)
@@ -351,7 +351,7 @@ def _quoted(path: str) -> str:
     return printable(json.dumps(path, ensure_ascii=False))
 
 
-def _set_up(result: Result, wrapped: str = "") -> str:
+def _set_up(result: Answer, wrapped: str = "") -> str:
     """Return the lines that apply options, wrap the model, and make the accumulator."""
     options = ", ".join(result.config.options)
     applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
@@ -359,7 +359,7 @@ def _set_up(result: Result, wrapped: str = "") -> str:
     return f"{applied}{wrapped}accumulator = config.accumulator(optimizer, device{reduction})\n"
 
 
-def _loader_arguments(result: Result, order: str) -> str:
+def _loader_arguments(result: Answer, order: str) -> str:
     """Return the arguments of the printed DataLoader; ``order`` counts unless a sampler does."""
     left_out = () if result.config.num_workers else ("multiprocessing_context", "timeout")
     names = [name for name in result.facts.loader_arguments if name not in left_out]
@@ -368,7 +368,7 @@ def _loader_arguments(result: Result, order: str) -> str:
     return given if {"sampler", "batch_sampler"} & set(names) else f"{order}{given}"
 
 
-def _snippet_of_ranks(result: Result, path: str) -> str:
+def _snippet_of_ranks(result: Answer, path: str) -> str:
     config, has_gpus = result.config, result.facts.device.startswith("cuda")
     device = '"cuda"' if has_gpus else f'"{result.facts.device}"'
     own = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own\n' if has_gpus else ""

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
-from autotune.records import Attempt, Measurement, Outcome, Request, Runner
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Request, Runner
 
 THEIR_FAILURES = (
     Outcome.USER_ERROR,

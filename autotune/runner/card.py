@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from autotune.measure.conditions import NvmlGpu
+from autotune.machine.nvml import NvmlGpu, memory_holders
 
 MOST_NAMED = 3
 """Processes that are named at most."""
@@ -55,20 +55,8 @@ def _is_more(used: int | None, before: int | None) -> bool:
 
 def holders() -> str:
     """Return the processes that hold most memory of full cards, in words; empty where NVML shows none."""
-    found: list[tuple[int, int, int]] = []
-    with suppress(Exception):  # no library, no driver, no permission: each means that nothing is known
-        import pynvml
-
-        pynvml.nvmlInit()
-        for number in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            if memory.free < FULL * memory.total:
-                for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    found.append((each.usedGpuMemory or 0, each.pid, number))
-        pynvml.nvmlShutdown()
     texts = []
-    for used, process, number in sorted(found, reverse=True)[:MOST_NAMED]:
+    for used, process, number in memory_holders(FULL)[:MOST_NAMED]:
         amount = f"{used / 2**30:.1f} GiB" if used else "memory"
         texts.append(f"process {process}{_name(process)} holds {amount} of GPU {number}")
     return ", ".join(texts)

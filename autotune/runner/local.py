@@ -19,10 +19,11 @@ import psutil
 from autotune.config import Config
 from autotune.encoding import from_json
 from autotune.errors import NothingFeasibleError, ScriptEndsError, UsageError, UserCodeError
-from autotune.host import Host, inspect_host
-from autotune.measure.conditions import open_gpu
+from autotune.machine.host import Host, inspect_host
+from autotune.machine.nvml import open_gpu
+from autotune.outcome import Outcome
 from autotune.probes import Trace
-from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError

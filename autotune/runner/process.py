@@ -22,13 +22,14 @@ from typing import IO, Any
 
 import psutil
 
-from autotune.host import oom_kills
-from autotune.records import Attempt, Outcome
-from autotune.runner.descendants import MARK, end_descendants, is_cleaner, remove_scratch
-from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, last_words
-from autotune.runner.protocol import Channel, UnreadableError
+from autotune.machine.descendants import MARK, end_descendants, is_cleaner, remove_scratch
+from autotune.machine.host import oom_kills
+from autotune.machine.postmortem import describe_end, describe_silence, describe_worker, last_words
+from autotune.machine.protocol import Channel, UnreadableError
+from autotune.machine.signals import END_AT_ONCE
+from autotune.outcome import Outcome
+from autotune.records import Attempt
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
-from autotune.signals import END_AT_ONCE
 
 START_LIMIT = 120.0
 """Seconds in which Python must have started and imported torch."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from autotune.host import MemoryMeter, oom_kills, read_fields
 from autotune.limits import format_size
-from autotune.records import Outcome
-from autotune.runner.postmortem import lost_batch
+from autotune.machine.host import MemoryMeter, oom_kills, read_fields
+from autotune.machine.postmortem import lost_batch
+from autotune.outcome import Outcome
 
 INTERVAL = 0.5
 """Seconds between two readings; a process that writes to new memory may take a gibibyte meanwhile."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.limits import format_size
-from autotune.records import Measurement, Outcome
+from autotune.outcome import Outcome
+from autotune.records import Measurement
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import CHANCE, Observations
 from autotune.search.step_model import LARGEST_STEP, MemoryModel

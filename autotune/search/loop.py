@@ -12,7 +12,8 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.limits import SHARE_GRACE, Budget, MemoryLimit, format_size
 from autotune.messages import Messages, Progress
-from autotune.records import Outcome, Part, Request, Runner, Trial
+from autotune.outcome import Outcome
+from autotune.records import Part, Request, Runner, Trial
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan

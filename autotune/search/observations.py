@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.config import Config, StepKey
-from autotune.host import Host
 from autotune.limits import MemoryLimit
+from autotune.machine.host import Host
+from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Measurement, Outcome, Probe, Trial, WorkloadFacts
+from autotune.records import Measurement, Probe, Trial, WorkloadFacts
 from autotune.search.space import Space
 
 GAIN = 0.02

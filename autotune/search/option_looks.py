@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from autotune.config import Config
 from autotune.limits import format_size
+from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe
-from autotune.records import Outcome, Part
+from autotune.records import Part
 from autotune.result import TriedOption
 from autotune.search.observations import GAIN, Observations
 from autotune.search.space import Space

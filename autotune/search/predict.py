@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.config import Config, StepKey
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.search.feasibility import Fitting
 from autotune.search.loader_model import NOTHING, LoaderModel, trace_from_baseline, with_inline
 from autotune.search.observations import Observations

@@ -12,8 +12,9 @@ from itertools import pairwise
 from statistics import fmean
 
 from autotune.config import Amp, Config
+from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe
-from autotune.records import Outcome, Part
+from autotune.records import Part
 from autotune.search.feasibility import Fitting
 from autotune.search.observations import Observations
 from autotune.search.option_looks import option_looks

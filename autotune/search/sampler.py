@@ -17,8 +17,8 @@ from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
-from autotune.host import Host
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
+from autotune.machine.host import Host
 from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.search.forecast import Forecast, feasible, forecast_of
 from autotune.search.observations import Observations

@@ -17,20 +17,20 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import WORKER_OPTIONS, Config
-from autotune.diagnosis.landscape import Expectation
+from autotune.encoding import to_json
 from autotune.errors import StorageError
-from autotune.knobs import KNOBS
 from autotune.messages import Messages
 from autotune.probes import reason_against
 from autotune.proof import Place
 from autotune.records import Attempt, Kind, Part, Probe, Trial
-from autotune.result import Landscape, Result
+from autotune.report.result import Result
+from autotune.search.answer import End, Known
 from autotune.search.forecast import Forecast, cost
 from autotune.search.observations import GAIN, Observations
 from autotune.search.sampler import PredictiveSampler, Seen, Setup, rivals, running
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
-from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_look, write_result, write_trial
+from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_end, write_look, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
 """Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
@@ -260,28 +260,15 @@ class TuningStudy:
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
         return next(each for each in reversed(self.history) if (each.round, each.config) == (place.round, config))
 
-    def write_result(self, result: Result) -> None:
-        """Write the result of the run to the study."""
-        self._storage.do(lambda study: write_result(study, result))
+    def known(self, end: End) -> Known:
+        """Return all that is known now, at the end of a run."""
+        return Known(
+            setup=self.setup, observations=replace(self.observations, claimed=()), history=self.history, end=end
+        )
 
-    def landscape(self, answer: Config) -> Landscape:
-        """Return the space as it looks now, the loader's settings with the step of ``answer``."""
-        forecast, space, measured = self.forecast, self.setup.space, self.trials[0].measurement
-        assert measured is not None
-        expected = Expectation(
-            configs=forecast.configs,
-            ceilings=forecast.prediction.ceilings,
-            means=forecast.posterior.means,
-            errors=forecast.posterior.errors,
-            refusals=forecast.refusals,
-        )
-        importances = expected.importances(tuple(space.grid), {knob: space.allowed[knob] for knob in KNOBS})
-        return Landscape(
-            steps=tuple(expected.steps()),
-            loaders=tuple(expected.loaders(answer)),
-            importances=tuple(sorted(importances, key=lambda each: -each.share)),
-            memory_bytes=int(self.setup.memory_limit.of(measured.memory_limit_bytes)),
-        )
+    def write_end(self, end: End, result: Result) -> None:
+        """Write the end of the run to the study, and its result for people."""
+        self._storage.do(lambda study: write_end(study, to_json(end), result))
 
     @property
     def following(self) -> Config | None:

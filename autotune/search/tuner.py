@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from optuna.samplers import BaseSampler
 
 from autotune.config import Config
-from autotune.diagnosis.findings import workers_text
 from autotune.errors import InterruptedRunError
 from autotune.limits import GRACE, Budget, Pace, format_duration, longer_budget
 from autotune.messages import Messages, Progress
 from autotune.proof import Confirmation, Place, Rounds, finalists_for, has_failed
 from autotune.records import Attempt, Measurement, Request, Runner, Trial
-from autotune.result import Result
-from autotune.search.conclude import Course, conclude
-from autotune.search.feasibility import Fitting, exceeds
+from autotune.report.result import Result
+from autotune.search.answer import End, answer
+from autotune.search.feasibility import exceeds
 from autotune.search.loop import Search
-from autotune.search.option_looks import tried_options
-from autotune.search.predict import loader_model
 from autotune.search.sampler import Setup
 from autotune.search.stopping import Ending, Stop
-from autotune.search.study import TuningStudy, open_study
+from autotune.search.study import open_study
 from autotune.stats import MAX_ROUNDS
 from autotune.storage.open import StudyStorage
 
@@ -80,30 +76,23 @@ class Tuner:
             seed=self.seed,
         )
         stop, confirmation = self._find()
-        distrusted = [study.observations.distrust(amp) for amp in setup.space.allowed["amp"]]
-        is_complete = stop.ending is Ending.COMPLETE and not self._search.untried_precision
-        tried = tried_options(study.observations, setup.space)
-        course = Course(
-            facts=setup.facts,
-            host=setup.host,
-            history=study.history,
-            confirmations=self.confirmations,
+        end = End(
+            ending=stop.ending,
             stop_reason=self._in_words(stop),
-            interrupted=self._is_interrupted,
             seconds=self.budget.spent,
-            highest_limit=study.forecast.highest_limit,
-            remaining=study.forecast.remaining if is_complete else None,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
             wanted=self._wanted(stop, confirmation),
-            probes=study.probes,
-            tried=tuple(each for each in tried if each.seconds or not self._is_interrupted),
-            left_out=[*filter(None, distrusted), *study.forecast.doubts, *_refused(study)],
-            refusal_of_more_workers=study.forecast.refusal_of_more_workers,
-            landscape=study.landscape,
+            notes=tuple(self.messages.notes),
+            trials=tuple(trial.number for trial in study.history),
+            looks=len(study.probes),
+            confirmed=tuple(trial.number for trial in self.confirmations),
+            rounds=tuple(one.name for one in confirmation.complete) if confirmation else (),
+            entries=confirmation.finalists if confirmation else (),
         )
-        result = conclude(study.trials, confirmation, course)
+        result = answer(study.known(end))
         with suppress(KeyboardInterrupt):  # the answer is there
-            study.write_result(result)
-        return replace(result, notes=(*result.notes, *self.messages.notes, *filter(None, [storage.failure])))
+            study.write_end(end, result)
+        return replace(result, notes=(*result.notes, *filter(None, [storage.failure])))
 
     def _find(self) -> tuple[Stop, Confirmation | None]:
         """Search and confirm; search on in the time that confirmation has left."""
@@ -237,16 +226,3 @@ class Tuner:
     def _longer_budget(self) -> str:
         """A budget that is half as long again at least, and enough for a usual search and its proof."""
         return longer_budget(self.budget.seconds, self._search.plan.budget(self._search.opening or 0.0))
-
-
-def _refused(study: TuningStudy) -> Iterator[str]:
-    """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
-    forecast, found = study.forecast, dict[str, str]()
-    fitting = Fitting(study.observations, loader_model(study.observations))
-    best = forecast.rate_of(forecast.best.config)
-    faster = [config for config in forecast.configs if forecast.bound(config) > best]
-    for config in sorted(faster, key=lambda each: (each.batch_size, each.num_workers)):
-        if (why := fitting.refusal_in_flight(config)) is not None:
-            kind = re.sub(r"[0-9.]+", "", why)
-            found.setdefault(kind, f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}")
-    yield from found.values()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.host import Host
+from autotune.machine.host import Host
 from autotune.records import SCHEMA, WorkloadFacts
 
 LONGEST = 60

@@ -25,10 +25,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import AutotuneError, StorageError
+from autotune.machine.signals import shielded
 from autotune.messages import Messages
 from autotune.records import Trial
-from autotune.result import RecordedStudy
-from autotune.signals import shielded
+from autotune.report.result import RecordedStudy
 from autotune.storage.identity import Identity
 from autotune.storage.journal import StudyFile
 from autotune.storage.server import HEARTBEAT, Heartbeat, open_database, reason_of, require_url, without_password

@@ -16,16 +16,19 @@ from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autotune.encoding import from_json, result_from_json, to_json
+from autotune.encoding import from_json, to_json
 from autotune.records import Probe, Trial
-from autotune.result import Result, verdict_text
+from autotune.report.result import Result
+from autotune.result import verdict_text
 
 RECORD = "autotune:record"
 """System attribute of a trial: the whole of it, but for its number."""
 ENDED = "autotune:ended"
 """System attribute of a trial: when it ended, in UTC. Optuna's own times are the local ones of each host."""
-LOOK, RESULT = "autotune:look", "autotune:result"
+LOOK, END = "autotune:look", "autotune:run"
 """System attributes of a study. The subject of a look follows, so that two tuners write the same look once."""
+RESULT = "autotune:result"
+"""System attribute in which earlier versions kept the answer of a run."""
 BY = "measured by"
 """User attribute of a trial that is or was measured: host and process."""
 FEASIBLE = "memory"
@@ -143,23 +146,11 @@ def describe_result(result: Result) -> dict[str, Any]:
     }
 
 
-def write_result(study: Study, result: Result) -> None:
-    """Write the result of a run; its trials are there already."""
-    kept: dict[str, Any] = {"measurements": len(result.history), "result": to_json(result)}
-    study._storage.set_study_system_attr(study._study_id, RESULT, kept)
+def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
+    """Write the end of a run, as JSON, and its result for people; trials and looks are there already."""
+    study._storage.set_study_system_attr(study._study_id, END, end)
     for name, value in describe_result(result).items():
         study.set_user_attr(name, value)
-
-
-def result_of(attributes: Mapping[str, Any], history: tuple[Trial, ...]) -> tuple[Result | None, int]:
-    """Return the result of the last run that has ended, and how many measurements there are since.
-
-    Raises ``ValueError`` where it is damaged.
-    """
-    if RESULT not in attributes:
-        return None, len(history)
-    kept = attributes[RESULT]
-    return result_from_json(kept["result"], history), max(0, len(history) - int(kept["measurements"]))
 
 
 def history_of(frozen: Iterable[FrozenTrial]) -> tuple[Trial, ...]:

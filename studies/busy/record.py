@@ -26,8 +26,8 @@ from statistics import fmean
 from typing import Any
 
 from autotune.config import Config
-from autotune.host import inspect_host
 from autotune.limits import Budget, parse_duration
+from autotune.machine.host import inspect_host
 from autotune.proof import Rounds, finalists_for
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner

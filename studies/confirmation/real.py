@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.config import Config
-from autotune.host import inspect_host
 from autotune.limits import Budget
+from autotune.machine.host import inspect_host
 from autotune.proof import Confirmation, Rounds, finalists_for
 from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner

@@ -24,11 +24,12 @@ from pathlib import Path
 import optuna
 
 from autotune.config import Config
-from autotune.host import Host
 from autotune.limits import Budget
+from autotune.machine.host import Host
 from autotune.messages import Messages
+from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
-from autotune.records import Attempt, Conditions, Measurement, Outcome, Request, StepTime, WorkloadFacts
+from autotune.records import Attempt, Conditions, Measurement, Request, StepTime, WorkloadFacts
 from autotune.search.sampler import Setup
 from autotune.search.space import build_space
 from autotune.search.tuner import Tuner

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from autotune import tune
-from autotune.result import Result
+from autotune.report.result import Result
 from tests.quiet import undisturbed
 from tests.search.test_tuner import searched
 

@@ -24,7 +24,7 @@ from typing import Any
 import pandas
 
 import autotune
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.search.space import build_space

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import autotune
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe

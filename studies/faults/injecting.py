@@ -13,8 +13,8 @@ from pathlib import Path
 from autotune.api import tune
 from autotune.config import load_config
 from autotune.messages import Progress
-from autotune.records import Outcome
-from autotune.result import Result
+from autotune.outcome import Outcome
+from autotune.report.result import Result
 from studies.faults.zoo import FAULTS, FLAG, NAME
 from tests.processes import MARK, are_gone, marked
 

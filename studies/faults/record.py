@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from studies.faults.injecting import inject
 from studies.faults.zoo import FAULTS
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.workload import Workload
 
 FLAG = "AUTOTUNE_TEST_FLAG"  # environment variable with the path of the file that switches the fault on

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autotune.host import inspect_host, read_fields
+from autotune.machine.host import inspect_host, read_fields
 from autotune.measure.device import Device, open_device
 from studies.gpu.load import EXHAUSTS, Load
 from studies.gpu.sessions import Session, Start, gpu_of, large_one, openings, started

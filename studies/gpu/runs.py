@@ -31,11 +31,11 @@ import psutil
 
 import autotune
 from autotune.config import Config
-from autotune.host import inspect_host
 from autotune.limits import Budget, parse_duration
+from autotune.machine.host import inspect_host
 from autotune.messages import Progress
 from autotune.records import Request
-from autotune.result import Result
+from autotune.report.result import Result
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.runner.process import MeasuringProcess

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from autotune.config import load_config
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from studies.first_answers.study import by_turns
 from studies.gpu.probes import folder_of
 

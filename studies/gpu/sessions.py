@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from autotune.measure.conditions import NvmlGpu, open_gpu
+from autotune.machine.nvml import NvmlGpu, open_gpu
 from autotune.measure.device import AcceleratorDevice, CpuDevice, open_device
 from studies.gpu.load import FULL_CARD, Load, failure, fill
 

@@ -21,8 +21,8 @@ import numpy as np
 from workloads import STEP_VARIABLE
 
 from autotune.config import Config
-from autotune.host import inspect_host
 from autotune.limits import DEFAULT_MEMORY_LIMIT
+from autotune.machine.host import inspect_host
 from autotune.records import Probe, Request, Trial, WorkloadFacts
 from autotune.runner.local import ProcessRunner
 from autotune.search.observations import Observations

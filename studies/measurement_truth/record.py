@@ -28,7 +28,7 @@ from naive import measure_naively
 from pipelines import BATCH_SIZE, LENGTH, Pipeline, SleepingStep, build_seconds, scenarios, true_rate, workload
 
 from autotune.config import Config
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.measure.benchmark import measure
 from autotune.measure.device import CpuDevice
 from autotune.measure.step_probe import open_step

@@ -216,13 +216,13 @@ FAULTS = (
         ("tests/runner/test_watchdog.py",),
     ),
     Fault(
-        "autotune/runner/protocol.py",
+        "autotune/machine/protocol.py",
         "recv_bytes(LARGEST)",
         "recv_bytes()",
         ("tests/runner/test_protocol.py",),
     ),
     Fault(
-        "autotune/runner/descendants.py",
+        "autotune/machine/descendants.py",
         "return is_of_group or process.environ().get(MARK) == mark",
         "return is_of_group and process.environ().get(MARK) == mark",
     ),

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from studies.mutation.faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]

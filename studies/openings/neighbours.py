@@ -13,7 +13,7 @@ import random
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from tests.accelerator import GIB, Card, Job
 from tests.on_card import CardRunner, runner_on, tuned
 

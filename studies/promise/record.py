@@ -16,7 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 WORKLOADS = ("digits", "source_text", "photographs")

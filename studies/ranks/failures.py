@@ -13,7 +13,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from tests.ranks.failing import FAILURES, strike
 
 RECORDED = Path(__file__).resolve().parent / "recorded" / "failures.json"

@@ -20,7 +20,7 @@ from typing import Any
 
 import autotune
 from autotune.config import Config
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe

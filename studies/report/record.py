@@ -21,7 +21,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from tests.report.results import simulated_result
 
 RECORDED = Path(__file__).resolve().parent / "recorded"

@@ -27,7 +27,8 @@ from autotune.config import Config
 from autotune.knobs import KNOBS
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
-from autotune.records import Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Request
 from autotune.search.loop import Search
 from autotune.search.sampler import Setup
 from autotune.search.study import open_study

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.config import Config
-from autotune.host import Gpu, Host
+from autotune.machine.host import Gpu, Host
+from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
-from autotune.records import Attempt, Conditions, Measurement, Outcome, Request, StepTime, WorkloadFacts
+from autotune.records import Attempt, Conditions, Measurement, Request, StepTime, WorkloadFacts
 from autotune.search.space import Space, build_space
 
 FAMILIES = ("loader-bound GPU", "compute-bound GPU", "tiny model", "CPU training")

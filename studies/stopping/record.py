@@ -27,8 +27,9 @@ from autotune.config import Config
 from autotune.knobs import KNOBS
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
-from autotune.records import Measurement, Outcome, Request
-from autotune.result import Result
+from autotune.outcome import Outcome
+from autotune.records import Measurement, Request
+from autotune.report.result import Result
 from autotune.search.sampler import Setup
 from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import HEADROOM

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import autotune
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("lightning", "transformers", "accelerate")

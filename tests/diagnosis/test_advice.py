@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
-from autotune.records import Attempt, Measurement, Outcome, Request, Trial
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Request, Trial
 from autotune.report.html import html_summary
+from autotune.report.result import Result
 from autotune.report.terminal import summary
-from autotune.result import Result
 from tests import examples
 from tests.report.test_terminal import shown
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.diagnose import Diagnosis, _examine, diagnose
-from autotune.diagnosis.findings import Cause
+from autotune.diagnosis.diagnose import _examine, diagnose
+from autotune.diagnosis.findings import Cause, Diagnosis
 from autotune.errors import ConfigFileError, UserCodeError
 from autotune.messages import Messages
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from tests import examples
 from tests.quiet import undisturbed
 from tests.simulated import SimulatedMachine, StepCost

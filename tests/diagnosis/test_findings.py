@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause, Evidence, Finding
 from autotune.diagnosis.limits import find
-from autotune.host import Gpu
+from autotune.machine.host import Gpu
+from autotune.outcome import Outcome
 from autotune.probes import Anatomy, CodeShare, Synchronisation
-from autotune.records import Attempt, Measurement, Outcome, Probe, StepTime
+from autotune.records import Attempt, Measurement, Probe, StepTime
 from tests import examples
 
 BATCH = 32

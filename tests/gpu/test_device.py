@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from autotune.errors import UsageError
-from autotune.measure.conditions import open_gpu
+from autotune.machine.nvml import open_gpu
 from autotune.measure.device import open_device
 from autotune.measure.step import move
 from tests.gpu.workloads import GIBIBYTE, spin

@@ -6,7 +6,8 @@ import pytest
 
 import autotune
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.gpu.workloads import FAULT_VARIABLE, LARGEST_THAT_FITS

@@ -18,7 +18,8 @@ from autotune.measure.loader import BatchStream, CountingCollate, open_loader
 from autotune.measure.step import TrainingStep
 from autotune.measure.step_probe import WARM_CAP_SECONDS, open_step
 from autotune.measure.timed_run import TimedRun
-from autotune.records import Attempt, Measurement, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests.gpu.workloads import (

@@ -7,7 +7,8 @@ import torch
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.records import Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 

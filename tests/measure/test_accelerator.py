@@ -13,7 +13,7 @@ from torch import nn
 
 from autotune import Workload
 from autotune.config import Config
-from autotune.host import MemoryMeter
+from autotune.machine.host import MemoryMeter
 from autotune.measure.benchmark import measure
 from autotune.measure.device import CpuDevice, event_maker
 from autotune.measure.loader_probe import look_at_loader

@@ -22,7 +22,8 @@ from autotune.measure.benchmark import measure
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import CpuDevice
 from autotune.measure.step_probe import open_step
-from autotune.records import Conditions, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Conditions, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests.datasets import HoldsALambda, Squares

@@ -9,7 +9,8 @@ import pytest
 from torch import nn
 
 from autotune.config import Config
-from autotune.measure.conditions import POWER_BRAKE, GpuReading, Snapshot, conditions_between, snapshot
+from autotune.machine.nvml import POWER_BRAKE, GpuReading
+from autotune.measure.conditions import Snapshot, conditions_between, snapshot
 from autotune.measure.loader import open_stream
 from autotune.workload import Workload
 from tests import examples

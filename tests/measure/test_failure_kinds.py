@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from autotune.errors import UserCodeError
 from autotune.measure.failures import classify
 from autotune.measure.rank_launch import RankFailedError, raise_failure
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from tests.broken import WithLock
 
 KILLED = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")

@@ -17,11 +17,12 @@ from torch import nn
 
 import autotune
 from autotune.config import Config
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.measure.process_memory import held_bytes
 from autotune.measure.worker import Session
+from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
-from autotune.records import Attempt, Measurement, Outcome, Request
+from autotune.records import Attempt, Measurement, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests import workloads

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from autotune.config import Config
 from autotune.measure.worker import Session
-from autotune.records import Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Request
 from tests import workloads
 
 

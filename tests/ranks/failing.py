@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import MARK, are_gone, marked

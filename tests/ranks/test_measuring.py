@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from autotune.config import Config
-from autotune.records import Measurement, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Measurement, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.quiet import undisturbed

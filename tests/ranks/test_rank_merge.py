@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.rank_group import as_one
-from autotune.records import Attempt, Measurement, Outcome, Payload
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Payload
 from tests import examples
 
 

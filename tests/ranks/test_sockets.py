@@ -14,7 +14,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.host import inspect_host
+from autotune.machine.host import inspect_host
 from autotune.measure import rank_launch as ranks
 from autotune.records import Request
 from autotune.runner.local import ProcessRunner

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config import Config
-from autotune.records import Outcome
-from autotune.result import RecordedStudy, Result
+from autotune.outcome import Outcome
+from autotune.report.result import RecordedStudy, Result
+from autotune.search.read import read_study
 from autotune.storage.open import StudyStorage
-from autotune.storage.read import read_study
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of, tuner_of
 
@@ -65,7 +65,7 @@ def simulated_result() -> Result:
 def unfinished(path: Path) -> RecordedStudy:
     """A study whose run was cut off after its baseline and some failures."""
     lines = path.read_bytes().split(b"\n")
-    cut = next(index for index, line in enumerate(lines) if b"autotune:result" in line)
+    cut = next(index for index, line in enumerate(lines) if b"autotune:run" in line)
     path.write_bytes(b"\n".join(lines[:cut]) + b"\n")
     return read_study(path)
 

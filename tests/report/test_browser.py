@@ -17,7 +17,7 @@ from PIL import Image
 
 from autotune.config import Config
 from autotune.report.html import html_report
-from autotune.result import RecordedStudy
+from autotune.report.result import RecordedStudy
 from tests import examples
 from tests.report.results import only_failures, simulated_result
 from tests.report.test_html import evil_result

@@ -13,10 +13,12 @@ import pandas
 import pytest
 
 from autotune.errors import UsageError
-from autotune.records import Outcome, StepTime, Trial
+from autotune.outcome import Outcome
+from autotune.records import StepTime, Trial
 from autotune.report.charts import charts_of
 from autotune.report.memory import fastest_so_far
-from autotune.result import Importance, RecordedStudy, Result
+from autotune.report.result import RecordedStudy, Result
+from autotune.result import Importance
 from tests import examples
 from tests.report.results import only_failures, simulated_result
 from tests.search.there import there

@@ -13,11 +13,11 @@ import pytest
 
 from autotune.cli import main
 from autotune.errors import NothingFeasibleError, UserCodeError
-from autotune.records import Outcome
+from autotune.outcome import Outcome
+from autotune.report.result import Result
 from autotune.report.table import COLUMNS
-from autotune.result import Result
+from autotune.search.read import read_study
 from autotune.storage.open import StudyStorage
-from autotune.storage.read import read_study
 from tests import examples
 from tests.report.results import kept_study, simulated_result, unfinished
 from tests.search.there import there

@@ -15,12 +15,13 @@ import pytest
 from autotune.config import load_config
 from autotune.diagnosis.findings import Cause, Finding
 from autotune.errors import ConfigFileError, UsageError
-from autotune.records import Outcome, Trial
+from autotune.outcome import Outcome
+from autotune.records import Trial
 from autotune.report.html import html_report
+from autotune.report.result import RecordedStudy, Result
 from autotune.report.table import COLUMNS
 from autotune.report.text import step_text
-from autotune.result import RecordedStudy, Result
-from autotune.storage.read import read_study
+from autotune.search.read import read_study
 from tests import examples
 from tests.report.results import kept_study, only_failures, simulated_result, unfinished
 from tests.search.there import there

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from autotune.config import Config, change_of_training
 from autotune.messages import Progress
+from autotune.outcome import Outcome
 from autotune.probes import Trace, TracedOperation
-from autotune.records import Attempt, Outcome, Part, Probe, StepTime
+from autotune.records import Attempt, Part, Probe, StepTime
 from autotune.report import terminal
 from autotune.report.terminal import (
     TIMES,
@@ -36,7 +37,7 @@ from tests import examples
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from autotune.result import Result
+    from autotune.report.result import Result
 
 OPTIONED = Config(batch_size=64, options=("channels_last", "compile"))
 DEVICE = examples.device_measurement()

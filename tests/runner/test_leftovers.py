@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from autotune.config import Config
-from autotune.records import Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import are_gone

@@ -19,12 +19,13 @@ from torch import nn
 import autotune
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
-from autotune.host import inspect_host
+from autotune.machine.descendants import MARK
+from autotune.machine.host import inspect_host
+from autotune.machine.protocol import Channel
 from autotune.measure.subreaper import OOM_SCORE
-from autotune.records import Attempt, Measurement, Outcome, Part, Request, StepTime
-from autotune.runner.descendants import MARK
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Measurement, Part, Request, StepTime
 from autotune.runner.local import ProcessRunner
-from autotune.runner.protocol import Channel
 from autotune.workload import Workload, describe
 from tests.datasets import Squares
 from tests.processes import PATIENCE, are_gone

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner, Usage, busiest, cpu_usage, own_processes, suspended_seconds
 from autotune.workload import describe
 from tests import examples

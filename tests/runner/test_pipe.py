@@ -7,7 +7,8 @@ import re
 import pytest
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.runner.process import MeasuringProcess
 from autotune.workload import describe

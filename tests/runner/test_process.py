@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.records import Outcome
-from autotune.runner.descendants import MARK
+from autotune.machine.descendants import MARK
+from autotune.outcome import Outcome
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 
 ROOT = str(Path(autotune.__file__).parent.parent)
@@ -53,7 +53,7 @@ def test_threads_come_before_those_of_the_users_shell_and_a_package_that_is_not_
 CHILD = """#!{python}
 import os, sys
 sys.path.insert(0, {root!r})
-from autotune.runner.protocol import Channel
+from autotune.machine.protocol import Channel
 from tests.corrupting import encode
 channel = Channel(int(sys.argv[-1]))
 while True:

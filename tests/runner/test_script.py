@@ -20,7 +20,8 @@ from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.script import ScriptLoop, StoppedError, _Watched
 from autotune.measure.script_step import shallow
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe

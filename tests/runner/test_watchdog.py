@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from autotune.measure.process_memory import held_bytes
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 from autotune.runner.watchdog import INTERVAL, LARGEST_RESERVE, LOST_BATCH_LIMIT, RESERVE_SHARE, LostBatch, Watchdog
 
 MIB, GIB = 2**20, 2**30

@@ -17,7 +17,8 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
-from autotune.records import Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
 from tests.scripts.folders import FILES, FOLDERS, differences, environment, lay_out, snapshot

@@ -18,6 +18,7 @@ from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.records import WorkloadFacts
 from autotune.report.text import config_text
+from autotune.search.landscape import landscape_of
 from autotune.search.loop import Search
 from autotune.search.sampler import Setup
 from autotune.search.space import build_space
@@ -81,7 +82,9 @@ def _expected(study: TuningStudy) -> dict[str, Any]:
     """Return what a study expects now."""
     forecast = study.forecast
     step = max(1, len(forecast.configs) // SHOWN)
-    landscape = study.landscape(forecast.best.config)
+    measured = study.trials[0].measurement
+    assert measured is not None
+    landscape = landscape_of(study.setup, forecast, measured, forecast.best.config)
     return {
         "best": config_text(forecast.best.config),
         "finalists": [config_text(trial.config) for trial in study.finalists(3)],

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from autotune.config import Config
-from autotune.records import Attempt, Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request
 from autotune.runner.attempt import measure_once_more
 from tests import examples
 

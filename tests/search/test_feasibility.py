@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.records import Attempt, Outcome, Probe, Trial
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Probe, Trial
 from autotune.search.feasibility import LEAST_OWN, Fitting, exceeds, refusals_of
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import Observations

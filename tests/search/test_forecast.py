@@ -10,7 +10,8 @@ import pytest
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.records import Attempt, Outcome, Part, Probe, Request, Trial
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Part, Probe, Request, Trial
 from autotune.search.forecast import SURE, Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
 from autotune.search.observations import CHANCE, GAIN, Observations

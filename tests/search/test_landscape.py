@@ -10,6 +10,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.result import Landscape
+from autotune.search import landscape
 from autotune.search.forecast import forecast_of
 from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
@@ -35,7 +36,8 @@ def explored(cost: Callable[[Config], StepCost], trials: int = 12, **bounds: Any
 
 
 def landscape_of(study: TuningStudy) -> Landscape:
-    return study.landscape(there(study.best).config)
+    baseline = there(study.trials[0].measurement)
+    return landscape.landscape_of(study.setup, study.forecast, baseline, there(study.best).config)
 
 
 @pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])

@@ -11,7 +11,8 @@ import pytest
 from autotune.config import Config
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
-from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.search.loop import CONFIRM_SHARE, PROBE_SHARE, PROOF_SHARE, Search
 from autotune.search.sampler import Setup
 from autotune.search.stopping import Ending

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.records import Attempt, Outcome, Part, Request
-from autotune.result import Result, TriedOption
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Part, Request
+from autotune.report.result import Result
+from autotune.result import TriedOption
 from autotune.search.forecast import forecast_of
 from autotune.search.observations import Observations
 from autotune.search.option_looks import tried_options, usable_step

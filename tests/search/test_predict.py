@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from autotune.config import Config
-from autotune.host import Host
 from autotune.limits import MemoryLimit
-from autotune.records import Attempt, Outcome, Part, Probe, Trial
+from autotune.machine.host import Host
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Part, Probe, Trial
 from autotune.search.observations import Observations
 from autotune.search.predict import BOUND_ERRORS, GUESSED, TRACED, Prediction, predict
 from tests import examples

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import MemoryLimit
-from autotune.records import Attempt, Outcome, Part, Probe, WorkloadFacts
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Part, Probe, WorkloadFacts
 from autotune.search.observations import Observations
 from autotune.search.probe_plan import AGREEMENT, MAX_RUNGS, next_probe, next_rung, untried_precision
 from autotune.search.step_model import LARGEST_STEP

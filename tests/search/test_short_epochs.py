@@ -9,7 +9,8 @@ from autotune.config import Config
 from autotune.limits import Budget
 from autotune.messages import Messages
 from autotune.records import Attempt, Request
-from autotune.result import Result, Verdict
+from autotune.report.result import Result
+from autotune.result import Verdict
 from autotune.search.sampler import Setup
 from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import GIB, Machine, World, draw_world

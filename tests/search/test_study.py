@@ -12,8 +12,9 @@ from optuna.trial import TrialState
 
 from autotune.config import Config
 from autotune.encoding import to_json
+from autotune.outcome import Outcome
 from autotune.proof import Place
-from autotune.records import Attempt, Outcome, Part, Request, Trial
+from autotune.records import Attempt, Part, Request, Trial
 from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage

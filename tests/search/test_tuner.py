@@ -15,10 +15,12 @@ from autotune.errors import InterruptedRunError, NothingFeasibleError, UsageErro
 from autotune.knobs import as_baseline
 from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.messages import Progress
+from autotune.outcome import Outcome
 from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Outcome, Request, WorkloadFacts
+from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.report.result import Result
 from autotune.report.text import verdict_sentence
-from autotune.result import Result, Verdict
+from autotune.result import Verdict
 from autotune.search.space import build_space
 from autotune.storage.open import StudyStorage
 from tests import examples

@@ -10,7 +10,7 @@ import optuna
 import optuna_dashboard
 import pytest
 
-from autotune.result import Result
+from autotune.report.result import Result
 from tests.report.results import kept_study
 
 KNOBS = {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "amp", "threads"}

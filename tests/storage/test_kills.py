@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.storage.read import read_study
+from autotune.search.read import read_study
 from tests.server import environment
 
 KILLS = 10

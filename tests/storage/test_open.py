@@ -22,7 +22,8 @@ from optuna.trial import FrozenTrial
 from autotune.config import Config
 from autotune.errors import StorageError
 from autotune.messages import Messages, Progress
-from autotune.records import SCHEMA, Attempt, Outcome, Probe, Trial
+from autotune.outcome import Outcome
+from autotune.records import SCHEMA, Attempt, Probe, Trial
 from autotune.storage.identity import Identity, identify
 from autotune.storage.open import StudyStorage
 from autotune.storage.trials import RECORD, frozen_trial, history_of, looks_of, write_look

@@ -10,11 +10,11 @@ import pytest
 
 from autotune.errors import StorageError, UsageError
 from autotune.records import SCHEMA
+from autotune.search.read import read_study
 from autotune.storage.identity import Identity
 from autotune.storage.open import StudyStorage
-from autotune.storage.read import read_study
 from autotune.storage.server import without_password
-from autotune.storage.trials import RESULT
+from autotune.storage.trials import END
 from tests.report.results import kept_study
 from tests.storage.test_open import HERE, add, frozen, keep, opened, trial
 
@@ -166,10 +166,10 @@ def test_a_file_of_other_studies_holds_none_of_ours(path: Path) -> None:
         read_study(f"sqlite:///{path}")
 
 
-def test_a_damaged_result_is_a_clear_error(path: Path) -> None:
+def test_a_damaged_end_is_a_clear_error(path: Path) -> None:
     kept_study(path)
     text = path.read_text()
-    assert RESULT in text
-    path.write_text(text.replace('"verdict":"faster","stop_reason"', '"verdict":"certainly","stop_reason"'))
-    with pytest.raises(StorageError, match=r"is damaged: result\.verdict: is 'certainly'"):
+    assert END in text
+    path.write_text(text.replace('"ending":"', '"ending":"certainly '))
+    with pytest.raises(StorageError, match=r"is damaged: end\.ending: is 'certainly"):
         read_study(path)

@@ -29,11 +29,11 @@ from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.records import Kind, Request
 from autotune.search.loop import Search
+from autotune.search.read import read_study
 from autotune.search.sampler import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.identity import Identity
 from autotune.storage.open import StudyStorage
-from autotune.storage.read import read_study
 from autotune.storage.server import Heartbeat
 from tests.server import PASSWORD, Server, free_port
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, larger_batches_pay, tuner_of

@@ -9,7 +9,8 @@ from types import ModuleType
 import pandas
 import pytest
 
-from autotune.records import Outcome, Request
+from autotune.outcome import Outcome
+from autotune.records import Request
 
 STUDY = Path(__file__).resolve().parents[2] / "studies" / "simulated_machines"
 Study = Callable[[str], ModuleType]

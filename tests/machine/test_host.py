@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.host import (
+from autotune.machine.host import (
     Gpu,
     Host,
     MemoryMeter,
     cpu_model,
     device_notes,
-    find_gpus,
     inspect_host,
     made_elsewhere,
     usable_cpus,
 )
+from autotune.machine.nvml import find_gpus
 from autotune.storage.identity import identify
 from tests import examples
 from tests.processes import printed
@@ -99,7 +99,7 @@ def test_cpus_are_the_affinity_masks_or_as_many_whole_ones_as_the_quota_gives(
 def test_an_affinity_of_one_cpu_gives_one() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from autotune.host import inspect_host; host = inspect_host(); print(host.affinity_cpus, host.cpus)"
+        "from autotune.machine.host import inspect_host; host = inspect_host(); print(host.affinity_cpus, host.cpus)"
     )
     assert printed("-c", code) == "1 1"
 
@@ -152,7 +152,7 @@ def test_versions_are_those_installed_and_the_missing_are_left_out() -> None:
 
 def test_this_machine_is_read_without_torch_optuna_or_yaml() -> None:
     code = (
-        "import sys; from autotune.host import MemoryMeter, inspect_host\n"
+        "import sys; from autotune.machine.host import MemoryMeter, inspect_host\n"
         "assert inspect_host().cpus >= 1 and MemoryMeter().available() > 0\n"
         "print([name for name in ('torch', 'optuna', 'yaml') if name in sys.modules])"
     )
@@ -284,7 +284,7 @@ def test_each_difference_is_one_sentence(made_on: dict[str, Any], host: Host, se
 def test_the_traits_do_not_depend_on_the_order_of_gpus_nor_on_the_process() -> None:
     other = replace(H100, uuid="GPU-2")
     assert replace(CPU_HOST, gpus=(H100, other)).traits == replace(CPU_HOST, gpus=(other, H100)).traits
-    code = "from autotune.host import inspect_host; print(inspect_host().traits)"
+    code = "from autotune.machine.host import inspect_host; print(inspect_host().traits)"
     assert printed("-c", code) == str(inspect_host().traits)
 
 

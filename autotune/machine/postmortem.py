@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Collection
 from typing import NamedTuple
 
-from autotune.records import Outcome
+from autotune.outcome import Outcome
 
 RANK_FRAME = "rank_"
 """Begin of the name of a rank's function, before its number: frames then say whose they are."""

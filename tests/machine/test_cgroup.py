@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.host import MemoryMeter, cpu_quota, oom_kills
+from autotune.machine.host import MemoryMeter, cpu_quota, oom_kills
 
 GIB = 2**30
 MACHINE = 2**20 * GIB

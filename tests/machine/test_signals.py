@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from autotune.signals import interruptible, shielded
+from autotune.machine.signals import interruptible, shielded
 from tests.processes import are_gone
 
 
@@ -76,7 +76,7 @@ def test_a_second_signal_passes_the_shield() -> None:
 STUBBORN = textwrap.dedent(
     """
     import subprocess, time
-    from autotune.signals import END_AT_ONCE, interruptible
+    from autotune.machine.signals import END_AT_ONCE, interruptible
 
     child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
     END_AT_ONCE.add(child.kill)

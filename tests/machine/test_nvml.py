@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from autotune.measure.conditions import GpuReading, NvmlGpu, open_gpu, snapshot
+from autotune.machine.nvml import GpuReading, NvmlGpu, open_gpu
+from autotune.measure.conditions import snapshot
 
 OWN = {os.getpid()}
 UUIDS = ["GPU-bbbb", "GPU-aaaa", "MIG-dddd"]  # NVML's order; CUDA numbers the fastest first: GPU-aaaa

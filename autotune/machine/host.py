@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from autotune.machine.nvml import Gpu, find_gpus
+
 DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotune"}
 """The distribution that each reported version belongs to."""
 
@@ -32,20 +34,6 @@ MOUNTS = (
     ("memory", "sys/fs/cgroup/memory"),
 )
 """Controller and place of each hierarchy of cgroup v1; v2 has all controllers and no name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU as its driver describes it."""
-
-    uuid: str
-    """Stays the same over reboots and renumbering, ``GPU-`` first."""
-    name: str
-    """The vendor's name."""
-    memory_bytes: int | None
-    """All of its memory; ``None`` where the driver does not say."""
-    driver: str
-    """Version of the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,25 +137,6 @@ class MemoryMeter:
         return min([machine, *(max(0, limit - _in_use(group)) for group, limit in self._limits)])
 
 
-def find_gpus() -> tuple[Gpu, ...]:
-    """Return the NVIDIA GPUs by NVML, which initialises no CUDA; empty without library, driver or GPU."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # a broken driver or library shows in many ways, and each means: no GPU to use
-        return ()
-    try:
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-        found = [_gpu(pynvml, index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(gpu for gpu in found if gpu is not None)
-    except Exception:
-        return ()
-    finally:
-        with suppress(Exception):
-            pynvml.nvmlShutdown()
-
-
 def device_notes(device: str, host: Host, torch: str, ranks: int, *, is_chosen: bool) -> list[str]:
     """Return a sentence for each accelerator that is not used although it is there, or that was never tried.
 
@@ -240,18 +209,6 @@ def _other_device(made_on: Mapping[str, Any], host: Host) -> str | None:
     if not here or device.partition(" MIG ")[0] in here:  # torch's name for a part of a GPU
         return None
     return f"was made on {device}, here is {', '.join(here)}"
-
-
-def _gpu(nvml: Any, index: int, driver: str) -> Gpu | None:
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
-    except Exception:  # a GPU that has fallen off the bus
-        return None
-    memory = None
-    with suppress(Exception):  # GPUs that share the host's memory do not say
-        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return Gpu(uuid=uuid, name=name, memory_bytes=memory, driver=driver)
 
 
 def _versions() -> dict[str, str]:

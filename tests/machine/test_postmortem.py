@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.records import Outcome
-from autotune.runner.postmortem import describe_end, describe_silence, describe_worker, last_words, lost_batch
+from autotune.machine.postmortem import describe_end, describe_silence, describe_worker, last_words, lost_batch
+from autotune.outcome import Outcome
 
 CRASH = """their own words
 Fatal Python error: Segmentation fault

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.study import Study
+from optuna.trial import FrozenTrial
 from sqlalchemy.engine import make_url
 
+from autotune.encoding import from_json
 from autotune.errors import StorageError
 from autotune.records import SCHEMA
-from autotune.result import DEFAULT_PATH, RecordedStudy
+from autotune.report.result import RecordedStudy, Result
+from autotune.result import DEFAULT_PATH
+from autotune.search.answer import End, Known, answer
+from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.storage.journal import RecordedFile
 from autotune.storage.open import FILE, IDENTITY, is_ours, quiet_optuna
 from autotune.storage.server import read_database, reason_of, require_url, without_password
-from autotune.storage.trials import ended_at, history_of, result_of, system_attributes
+from autotune.storage.trials import END, LOOK, RESULT, ended_at, history_of, system_attributes
 
 
 def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
@@ -60,8 +68,16 @@ def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStud
     parts = study.user_attrs.get(IDENTITY, {})
     if parts.get("records") != str(SCHEMA):
         raise StorageError(f"{study.study_name} was written by another version of autotune")
-    history = history_of(study.get_trials(deepcopy=False))
-    result, since = result_of(system_attributes(study), history)
+    frozen, attributes = study.get_trials(deepcopy=False), system_attributes(study)
+    history = history_of(frozen)
+    result, since = None, len(history)
+    if END in attributes:
+        known = _known(frozen, attributes)
+        result, since = answer(known), len(history) - len(known.history)
+    elif RESULT in attributes:
+        kept = attributes[RESULT]
+        result = replace(from_json(Result, {**kept["result"], "history": []}), history=history)
+        since = max(0, len(history) - int(kept["measurements"]))
     return RecordedStudy(
         location=location,
         name=study.study_name,
@@ -72,6 +88,15 @@ def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStud
         since=since,
         path=str(study.user_attrs.get(FILE, DEFAULT_PATH)),
     )
+
+
+def _known(frozen: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Known:
+    """Return all that was known at the end of the last run that has ended."""
+    end = from_json(End, attributes[END])
+    then = [each for each in frozen if each.number in end.trials]
+    looks = {key: look for key, look in attributes.items() if not key.startswith(LOOK) or look["number"] < end.looks}
+    sampler, seen = PredictiveSampler(), Seen(then, looks)
+    return Known(setup=sampler.setup(looks), observations=sampler.observations(seen), history=history_of(then), end=end)
 
 
 def _newest(studies: list[Study]) -> Study:

@@ -1,0 +1,1 @@
+"""The machine as both sides of the process boundary know it."""

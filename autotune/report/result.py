@@ -1,0 +1,97 @@
+"""The answer of a run as a user has it: it shows itself in words, charts, tables and a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.report import drawing, html, table, terminal
+from autotune.report.text import verdict_sentence
+from autotune.result import Answer, StudyRecord
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Result(Answer):
+    """Answer of a run of autotune, with its evidence, and every way to show it."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a sentence or two."""
+        return verdict_sentence(self)
+
+    @property
+    def trials(self) -> pandas.DataFrame:
+        """Every trial as a row of a pandas DataFrame; ``autotune.report.table.COLUMNS`` says what each column holds."""
+        return table.trials_frame(self.history)
+
+    def plot_time(self) -> Any:
+        """Plot where the time for a sample goes, before and after.
+
+        Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or no Altair.
+        """
+        return drawing.plot("time", self)
+
+    def plot_confirmation(self) -> Any:
+        """Plot the ratios to the baseline in every confirming round, with their intervals."""
+        return drawing.plot("confirmation", self)
+
+    def plot_batch_size(self) -> Any:
+        """Plot the rate by batch size and precision: expected, measured, and the step alone."""
+        return drawing.plot("batch-size", self)
+
+    def plot_loader(self) -> Any:
+        """Plot the rate by workers and prefetch factor with the answer's step: expected and measured."""
+        return drawing.plot("loader", self)
+
+    def plot_memory(self) -> Any:
+        """Plot the rate by peak memory, with the Pareto front."""
+        return drawing.plot("memory", self)
+
+    def plot_history(self) -> Any:
+        """Plot the outcome and rate of every trial, in order."""
+        return drawing.plot("history", self)
+
+    def plot_importances(self) -> Any:
+        """Plot how much each knob matters to the rate."""
+        return drawing.plot("importances", self)
+
+    def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
+        """Write every plot to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
+        return drawing.save_plots(self, Path(folder), suffix)
+
+    def save_report(self, path: str | Path) -> None:
+        """Write the report as one HTML file that needs no network; without the chart library it has no charts.
+
+        Raises ``ConfigFileError`` where the file cannot be written.
+        """
+        html.save_report(StudyRecord.of(self), Path(path))
+
+    def save_trials(self, path: str | Path) -> None:
+        """Write ``trials`` to a ``.csv`` or ``.parquet`` file; Parquet needs pyarrow.
+
+        Raises ``UsageError`` for another suffix, ``ConfigFileError`` where the file cannot be written.
+        """
+        table.save_trials(self.history, Path(path))
+
+    def __str__(self) -> str:
+        """Return the summary that a terminal shows, 100 characters wide."""
+        return terminal.result_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Result: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows."""
+        return html.html_summary(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStudy(StudyRecord):
+    """A study as it was kept, with a result that shows itself."""
+
+    result: Result | None
+    """Result of the last run that ended; ``None`` where none has."""

@@ -1,0 +1,311 @@
+"""The answer of a run, with evidence and notes for the user, from what is known of its study. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.config import Config
+from autotune.diagnosis.findings import Evidence, workers_text
+from autotune.diagnosis.limits import TAKEN, find
+from autotune.diagnosis.notes import (
+    cause_of_unevenness,
+    crowded_in,
+    on_caches,
+    on_data_parallel,
+    on_disturbances,
+    on_other_batch,
+    on_places,
+    on_unseen_samples,
+)
+from autotune.probes import LoaderTrace
+from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Entry, Standing, recorded, standing_of, with_pauses
+from autotune.records import Probe, Trial, WorkloadFacts
+from autotune.report.result import Result
+from autotune.result import Verdict, verdict_text
+from autotune.search.feasibility import Fitting, exceeds
+from autotune.search.forecast import Forecast, forecast_of
+from autotune.search.landscape import landscape_of
+from autotune.search.observations import Observations
+from autotune.search.option_looks import tried_options
+from autotune.search.predict import loader_model
+from autotune.search.probe_plan import untried_precision
+from autotune.search.sampler import Setup
+from autotune.search.stopping import Ending
+from autotune.stats import Interval
+
+ODDS = 20 / 21
+"""Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
+LEAST_SAID = 0.01
+"""The smallest gain that is ever said to be excluded."""
+HEAVY = 0.5
+"""Share of the confirming measurements from which a machine counts as disturbed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """End of a run: all that its answer does not have from the trials and looks of the study."""
+
+    ending: Ending
+    """The kind of reason for which it ended."""
+    stop_reason: str
+    """The reason in words."""
+    seconds: float
+    """Wall time of the run."""
+    date: str
+    """When it ended, in UTC."""
+    wanted: str
+    """The remedy for an undecided verdict."""
+    notes: tuple[str, ...]
+    """Notes that were told during the run."""
+    trials: tuple[int, ...]
+    """Numbers of the trials that were on record."""
+    looks: int
+    """Number of the looks that were on record."""
+    confirmed: tuple[int, ...]
+    """Numbers of the run's own confirming trials."""
+    rounds: tuple[str, ...]
+    """Names of the complete rounds of the proof, earlier runs' included."""
+    entries: tuple[Entry, ...]
+    """The finalists, in order, and what became of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """All that is known of a study at the end of a run."""
+
+    setup: Setup
+    observations: Observations
+    """The trials of the search, and the looks."""
+    history: tuple[Trial, ...]
+    """Every trial, confirmations last."""
+    end: End
+
+    @property
+    def measured(self) -> list[Trial]:
+        """All trials in the order of time."""
+        return sorted(self.history, key=lambda trial: trial.number)
+
+    @property
+    def confirmations(self) -> list[Trial]:
+        """The confirming measurements of this run."""
+        return [trial for trial in self.history if trial.number in self.end.confirmed]
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """The comparison of the finalists with the baseline; ``None`` without complete rounds."""
+        if not self.end.rounds:
+            return None
+        base, seen = self.observations.trials[0].config, self.observations
+        fits = lambda measured: not exceeds(measured, seen)  # noqa: E731
+        return recorded(self.history, base, self.end.entries, self.end.rounds, fits)
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The looks."""
+        return self.observations.probes
+
+
+def answer(known: Known) -> Result:
+    """Return the answer of a run: a proven gain, a likely gain, or none. Pure."""
+    facts, host, end = known.setup.facts, known.setup.host, known.end
+    observations, space, confirmation = known.observations, known.setup.space, known.confirmation
+    forecast, searched = forecast_of(observations, space), observations.trials[0].measurement
+    assert searched is not None
+    is_complete = end.ending is Ending.COMPLETE and not untried_precision(observations, space)
+    before = confirmation.baseline if confirmation else standing_of(observations.trials[0].config, [searched])
+    before = with_pauses(before, known.measured)
+    is_like_epoch = _is_like_rounds(searched.samples_per_second, before.rate, confirmation)
+    verdict, chosen, most_gain = _decide(confirmation, forecast.remaining if is_complete and is_like_epoch else None)
+    after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
+    if confirmation and chosen is not None:
+        after = with_pauses(confirmation.standing(chosen), known.measured)
+        rounds = confirmation.rounds_of(chosen)
+        speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
+    likeliest = confirmation.answer if confirmation else None
+    is_interrupted = end.ending is Ending.INTERRUPTED
+    result = Result(
+        config=_resolved(after.config, facts),
+        baseline=_resolved(before.config, facts),
+        samples_per_second=after.rate,
+        ci95=after.rate_ci95,
+        next_run_95=after.next_run_95,
+        baseline_samples_per_second=before.rate,
+        baseline_ci95=before.rate_ci95,
+        rounds=rounds,
+        speedup=speedup,
+        speedup_ci95=interval,
+        verdict=verdict,
+        most_gain=most_gain,
+        likeliest=confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
+        missing=tuple(_missing(confirmation, known)) if verdict is Verdict.UNDECIDED else (),
+        stop_reason=end.stop_reason,
+        remaining_gain=max(0.0, forecast.highest_limit / after.rate - 1),
+        facts=facts,
+        host=host,
+        measurement=after.typical,
+        baseline_measurement=before.typical,
+        history=known.history,
+        interrupted=is_interrupted,
+        seconds=end.seconds,
+        tried=tuple(each for each in tried_options(observations, space) if each.seconds or not is_interrupted),
+        finalists=confirmation.found if confirmation else (),
+        landscape=landscape_of(known.setup, forecast, searched, after.config),
+        notes=(*_notes(confirmation, after, before, known), *_left_out(known, forecast), *end.notes),
+        findings=find(_evidence(after, known, forecast)),
+    )
+    return replace(result, config=_with_evidence(result, before.config, end.date))
+
+
+def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | None) -> bool:
+    """Return whether the baseline ran in the search as in the rounds, which begin at other places of the epoch.
+
+    Where the machine's own speed varies, one of the rounds has to have run alike.
+    """
+    rates = [rate]
+    if confirmation and confirmation.rounds:
+        rounds = [one.baselines for one in confirmation.rounds]
+        if cause_of_unevenness(rounds) in (None, "machine"):
+            rates += [each.samples_per_second for one in rounds for each in one]
+    return min(rates) / NEGLIGIBLE <= searched <= max(rates) * NEGLIGIBLE
+
+
+def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple[Verdict, int | None, float | None]:
+    """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain."""
+    index = confirmation.answer if confirmation else None
+    if confirmation is None or index is None:
+        return Verdict.UNDECIDED, None, None
+    if confirmation.is_proven(index):
+        return Verdict.FASTER, index, None
+    most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
+    if most <= NEGLIGIBLE:
+        return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
+    is_taken = confirmation.standing(index).typical.conditions.taken_share >= TAKEN
+    is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM and not is_taken
+    return Verdict.UNDECIDED, index if is_likely else None, None
+
+
+def _missing(confirmation: Confirmation | None, known: Known) -> Iterator[str]:
+    """Yield the things that would decide an undecided verdict."""
+    is_over = confirmation is not None and confirmation.answer is None
+    yield "another configuration that runs" if is_over else known.end.wanted
+    crowded = crowded_in(known.confirmations)
+    if crowded and len(crowded) >= HEAVY * len(known.confirmations):
+        yield f"a quieter machine ({crowded[-1].crowd_text})"
+
+
+def _evidence(answer: Standing, known: Known, forecast: Forecast) -> Evidence:
+    """Return the evidence for the limits of the answer: its measurement, the nearest probes and the other trials."""
+    config, probes, step = answer.config, known.probes, answer.config.without_loader
+    looks = [each.attempt.compute for each in probes if each.attempt.compute and each.config.without_loader == step]
+    return Evidence(
+        config=config,
+        facts=known.setup.facts,
+        host=known.setup.host.for_rank(config.ranks),
+        measurement=answer.typical,
+        compute=looks[-1] if looks else None,
+        loader=_nearest_loader(config, probes),
+        trials=known.history,
+        looks=tuple(probes),
+        refusal_of_more_workers=forecast.refusal_of_more_workers(config),
+    )
+
+
+def _nearest_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | None:
+    """Return the look at the loader whose batch size is nearest."""
+    traces = [probe.attempt.loader for probe in probes if probe.attempt.loader]
+    return min(traces, key=lambda trace: abs(math.log(trace.batch_size / config.batch_size)), default=None)
+
+
+def _resolved(config: Config, facts: WorkloadFacts) -> Config:
+    """Replace torch's own thread counts by the numbers that they were."""
+    return replace(
+        config,
+        intra_op_threads=config.intra_op_threads or facts.intra_op_threads,
+        inter_op_threads=config.inter_op_threads or facts.inter_op_threads,
+    )
+
+
+def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing, known: Known) -> Iterator[str]:
+    """Yield the notes for the user: on the rounds, the batch, the samples, the data loader and the model."""
+    typical, facts, has_answer = (
+        answer.typical,
+        known.setup.facts,
+        confirmation is not None and confirmation.answer is not None,
+    )
+    yield from on_disturbances(known.confirmations, has_answer=has_answer)
+    same, old = (
+        [trial.measurement for trial in known.measured if trial.config == each.config and trial.measurement]
+        for each in (answer, before)
+    )
+    trace = _nearest_loader(answer.config, known.probes)
+    caches = list(on_caches(trace, same)) or list(on_caches(trace, old))
+    yield from caches
+    if confirmation and not confirmation.is_crowded and not caches:
+        yield from on_places([one.baselines for one in confirmation.rounds])
+    yield from on_other_batch(answer.config, before.config, facts)
+    yield from on_unseen_samples(typical, same, facts)
+    if confirmation:
+        yield from typical.notes
+    yield from on_data_parallel(answer.config, facts, known.setup.host)
+
+
+def _left_out(known: Known, forecast: Forecast) -> Iterator[str]:
+    """Yield the precisions and settings of the loader that were left out, with the reason."""
+    distrusted = (known.observations.distrust(amp) for amp in known.setup.space.allowed["amp"])
+    reasons = [*filter(None, distrusted), *forecast.doubts, *_refused(known.observations, forecast)]
+    yield from (f"{why}: left out" for why in reasons)
+
+
+def _refused(observations: Observations, forecast: Forecast) -> Iterator[str]:
+    """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
+    found = dict[str, str]()
+    fitting = Fitting(observations, loader_model(observations))
+    best = forecast.rate_of(forecast.best.config)
+    faster = [config for config in forecast.configs if forecast.bound(config) > best]
+    for config in sorted(faster, key=lambda each: (each.batch_size, each.num_workers)):
+        if (why := fitting.refusal_in_flight(config)) is not None:
+            kind = re.sub(r"[0-9.]+", "", why)
+            found.setdefault(kind, f"batch {config.batch_size} with {workers_text(config.num_workers)}: {why}")
+    yield from found.values()
+
+
+def _with_evidence(result: Result, given: Config, date: str) -> Config:
+    """Return the answer with its evidence; ``given`` is the baseline as the user has it, ``date`` that of the run."""
+    answer, versions, host = result.measurement, result.facts.versions, result.host
+    measured = {
+        "samples_per_second": _rounded(result.samples_per_second),
+        "ci95": _ends(result.ci95),
+        "next_run_95": _ends(result.next_run_95),
+        "peak_memory_bytes": answer.peak_memory_bytes,
+        "memory": answer.memory,
+        "memory_limit_bytes": answer.memory_limit_bytes,
+        "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
+        "bottleneck": result.bottleneck,
+        "baseline": {**given.plain(), "samples_per_second": _rounded(result.baseline_samples_per_second)},
+        "speedup": _rounded(result.speedup),
+        "speedup_ci95": _ends(result.speedup_ci95),
+        "verdict": verdict_text(result.verdict, result.most_gain),
+    }
+    made_on = {
+        "device": result.facts.device_name,
+        "cpus": host.cpus,
+        "torch": versions["torch"],
+        "driver": versions.get("driver"),
+        "workload": result.facts.fingerprint,
+        "date": date,
+        "autotune": host.versions.get("autotune", "unknown"),
+        **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
+        **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
+    }
+    return replace(result.config, measured=measured, made_on=made_on)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [max(0.0, _rounded(end)) for end in interval]

@@ -1,0 +1,74 @@
+"""The expected rates over a space, as charts and tables show them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from autotune.config import Config
+from autotune.knobs import KNOBS
+from autotune.records import Measurement
+from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
+from autotune.search.forecast import Forecast
+from autotune.search.sampler import Setup
+from autotune.search.space import Space
+
+
+def landscape_of(setup: Setup, forecast: Forecast, baseline: Measurement, answer: Config) -> Landscape:
+    """Return the space as it looks now, the loader's settings with the step of an answer."""
+    return Landscape(
+        steps=tuple(_steps(forecast)),
+        loaders=tuple(_loaders(forecast, answer)),
+        importances=tuple(sorted(_importances(forecast, setup.space), key=lambda each: -each.share)),
+        memory_bytes=int(setup.memory_limit.of(baseline.memory_limit_bytes)),
+    )
+
+
+def _steps(forecast: Forecast) -> Iterator[StepForecast]:
+    """Yield the best of each batch size and precision."""
+    alike: dict[tuple[str, int], list[int]] = {}
+    for index in sorted(range(len(forecast.configs)), key=lambda index: forecast.configs[index].num_workers):
+        alike.setdefault((forecast.configs[index].amp, forecast.configs[index].batch_size), []).append(index)
+    for (amp, batch_size), indices in sorted(alike.items()):
+        fitting = [index for index in indices if forecast.refusals[index] is None]
+        arrays = forecast.prediction.ceilings, np.exp(forecast.posterior.means)
+        ceiling, rate = (float(each[fitting or indices].max()) for each in arrays)
+        refusal = None if fitting else forecast.refusals[indices[0]]
+        yield StepForecast(batch_size=batch_size, amp=amp, ceiling=ceiling, rate=min(ceiling, rate), refusal=refusal)
+
+
+def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
+    """Yield every setting of the loader with the step of an answer; of those alike the fastest."""
+    alike: dict[tuple[int, int], int] = {}
+    for index in np.argsort(-forecast.posterior.means, kind="stable").tolist():
+        config = forecast.configs[index]
+        if config.without_loader == answer.without_loader:
+            alike.setdefault((config.num_workers, config.prefetch_factor or 0), index)
+    for (workers, prefetch), index in sorted(alike.items()):
+        mean, error = forecast.posterior.means[index], forecast.posterior.errors[index]
+        low, rate, high = np.exp(mean + error * np.array([-1, 0, 1])).tolist()
+        yield LoaderForecast(
+            num_workers=workers,
+            prefetch_factor=prefetch or None,
+            rate=rate,
+            low=low,
+            high=high,
+            refusal=forecast.refusals[index],
+        )
+
+
+def _importances(forecast: Forecast, space: Space) -> Iterator[Importance]:
+    """Yield the main effects of functional ANOVA over a whole grid, with the values of each knob in order.
+
+    Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
+    function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
+    """
+    position = {config: index for index, config in enumerate(forecast.configs)}
+    places = [position[config] for config in space.grid]
+    means = forecast.posterior.means[places].reshape([len(space.allowed[knob]) for knob in KNOBS])
+    whole = float(means.var())
+    for axis, knob in enumerate(KNOBS):
+        if means.shape[axis] > 1 and whole:
+            along = means.mean(axis=tuple(other for other in range(means.ndim) if other != axis))
+            yield Importance(knob=knob, share=float(along.var()) / whole)
