@@ -21,9 +21,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import default_collate
 
 from autotune.config import Config
+from autotune.measure.batch import leaves_in, move, tensors_in
 from autotune.measure.device import Device
 from autotune.measure.loader import open_stream
-from autotune.measure.step import Step, TrainingStep, leaves_in, move, tensors_in
+from autotune.measure.step import Step, TrainingStep
 from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronisations
 from autotune.probes import Anatomy, CodeShare, Synchronisation
 from autotune.workload import Workload

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.machine.descendants import note_workers
+from autotune.measure.batch import tensor_bytes, tensors_in
 from autotune.measure.conditions import name_senders
-from autotune.measure.step import tensor_bytes, tensors_in
 from autotune.workload import Workload
 
 SKIPPING_SECONDS = 0.5

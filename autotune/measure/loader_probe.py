@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 
 from autotune.config import Config
+from autotune.measure.batch import move, tensors_in
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, open_stream
 from autotune.measure.process_memory import cpu_seconds, open_segments, sample_memory
-from autotune.measure.step import move, tensors_in
 from autotune.probes import LoaderTrace, is_kept
 from autotune.workload import Workload
 

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from autotune.config import Config
+from autotune.measure.batch import tensor_bytes
 from autotune.measure.device import Device
 from autotune.measure.loader import open_reader, take_batch
-from autotune.measure.step import TrainingStep, tensor_bytes
+from autotune.measure.step import TrainingStep
 from autotune.probes import NumericsCheck
 from autotune.workload import Workload
 

@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader
 
 from autotune.errors import ScriptEndsError, UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
+from autotune.measure.batch import shallow, versions
 from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
 from autotune.measure.device import Mark
 from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
-from autotune.measure.script_step import shallow, versions
 from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Beside, Script, Workload

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.errors import UserCodeError
+from autotune.measure.batch import versions
 from autotune.measure.device import Device
-from autotune.measure.step import StepMarks, tensors_in
+from autotune.measure.step import StepMarks
 
 if TYPE_CHECKING:
     from autotune.measure.loader import BatchStream
@@ -87,22 +88,3 @@ class ScriptStep:
 
     def close(self) -> None:
         """Leave the script where it is."""
-
-
-def versions(batch: Any) -> list[int]:
-    """Return the versions of a batch's tensors, which rise as they are changed in place."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(batch)]
-
-
-def shallow(batch: Any) -> Any:
-    """Return a batch whose containers may be changed by the script; tensors stay the same."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    if isinstance(batch, tuple):
-        parts = [shallow(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    if isinstance(batch, list):
-        return [shallow(part) for part in batch]
-    if type(batch) is dict:
-        return {key: shallow(part) for key, part in batch.items()}
-    return copy.copy(batch)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +12,7 @@ from torch.nn import functional
 from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.errors import UserCodeError
+from autotune.measure.batch import move
 from autotune.measure.device import Device, Mark
 from autotune.measure.rank_group import ALONE, RankGroup, in_parallel, require_own, watch_of
 from autotune.workload import Workload
@@ -133,58 +133,6 @@ def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Op
     if callable(enter_training):
         enter_training()  # those that average weights refuse to step before it
     return optimizer
-
-
-def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
-    """Move every tensor in a batch, wherever it sits: tuple, list, mapping, dataclass, or an object with ``to``."""
-
-    def again(part: Any) -> Any:
-        return move(part, device, non_blocking=non_blocking)
-
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=non_blocking)
-    if hasattr(batch, "to"):
-        try:
-            return batch.to(device, non_blocking=non_blocking)
-        except TypeError:  # a batch of the user's own
-            return batch.to(device)
-    if isinstance(batch, tuple):
-        moved = [again(part) for part in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
-    if isinstance(batch, list):
-        return [again(part) for part in batch]
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = {f.name: again(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
-        return dataclasses.replace(batch, **fields)
-    if isinstance(batch, Mapping):
-        return {key: again(part) for key, part in batch.items()}
-    return batch
-
-
-def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch in order, wherever they sit."""
-    return (leaf for leaf in leaves_in(batch) if isinstance(leaf, torch.Tensor))
-
-
-def leaves_in(batch: Any) -> Iterator[Any]:
-    """Yield the parts of a batch or a sample, out of its tuples, lists, mappings and dataclasses."""
-    parts: Iterable[Any]
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, (tuple, list)):
-        parts = batch
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
-    else:
-        yield batch
-        return
-    for part in parts:
-        yield from leaves_in(part)
-
-
-def tensor_bytes(batch: Any) -> int:
-    """Return the bytes of all tensors in a batch."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
 
 
 def _default_forward(

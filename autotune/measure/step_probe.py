@@ -16,12 +16,13 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from autotune.config import Config
+from autotune.measure.batch import move, tensor_bytes
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device, Mark
 from autotune.measure.loader import open_reader, take_batch
 from autotune.measure.process_memory import MemorySample, open_segments, peak_host_bytes
 from autotune.measure.rank_group import ALONE, RankGroup
-from autotune.measure.step import Step, TrainingStep, move, tensor_bytes
+from autotune.measure.step import Step, TrainingStep
 from autotune.measure.timed_run import steps_ahead
 from autotune.measure.workload_facts import has_batch_norm
 from autotune.probes import ComputeProbe

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.measure.step import tensors_in
+from autotune.measure.batch import tensors_in
 
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2")  # the first is item(), float(), if
 WAITING = {f"aten::{name}" for name in (*READS, "unique_dim", "unique_consecutive", "unique_dim_consecutive")}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.report import drawing, html, table, terminal
+from autotune.report import drawing, html, table
 from autotune.report.text import verdict_sentence
 from autotune.result import Answer, StudyRecord
 
@@ -79,7 +79,9 @@ class Result(Answer):
 
     def __str__(self) -> str:
         """Return the summary that a terminal shows, 100 characters wide."""
-        return terminal.result_text(self)
+        from autotune.report.terminal import result_text  # rich draws from Python's random state when it is imported
+
+        return result_text(self)
 
     def __repr__(self) -> str:
         return f"<Result: {self.sentence}>"

@@ -28,8 +28,8 @@ class Fault:
 FAULTS = (
     Fault(
         "autotune/search/gp.py",
-        "variances = OWN**2 + scale**2 * shared",
-        "variances = OWN**2 + scale * shared",
+        "among = scale**2 * shared[:, index]",
+        "among = scale * shared[:, index]",
         ("tests/search/test_gp.py",),
     ),
     Fault(
@@ -40,8 +40,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/loader_model.py",
-        "fixed = max(0.0, line - error)",
-        "fixed = max(0.0, line + error)",
+        "fixed = min(build, max(0.0, line - error))",
+        "fixed = min(build, max(0.0, line + error))",
         ("tests/search/test_loader_model.py",),
     ),
     Fault(
@@ -58,8 +58,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/step_model.py",
-        "seconds = max(fast - slope * (low - batch_size), fast * batch_size / low)",
-        "seconds = min(fast - slope * (low - batch_size), fast * batch_size / low)",
+        "seconds = slow + slope * (batch_size - high) if batch_size > high",
+        "seconds = slow + slope * (batch_size - low) if batch_size > high",
         ("tests/search/test_step_model.py",),
     ),
     Fault(
@@ -81,10 +81,10 @@ FAULTS = (
         ("tests/search/test_feasibility.py",),
     ),
     Fault(
-        "autotune/search/feasibility.py",
-        "> max(DEVIATION * scale, SPREADS * _spread(check))",
-        "> min(DEVIATION * scale, SPREADS * _spread(check))",
-        ("tests/search/test_feasibility.py",),
+        "autotune/probes.py",
+        "> max(DEVIATION * scale, SPREADS * spread)",
+        "> min(DEVIATION * scale, SPREADS * spread)",
+        ("tests/search/test_soundness.py",),
     ),
     Fault(
         "autotune/search/observations.py",
@@ -93,8 +93,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/space.py",
-        "return whole // (batch_size * self.base.ranks) if whole",
-        "return whole // batch_size if whole",
+        "steps = whole // (batch_size * self.base.ranks)",
+        "steps = whole // batch_size",
         ("tests/search/test_space.py",),
     ),
     Fault(
@@ -105,8 +105,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/study.py",
-        "return trial.number < number and trial.state",
-        "return trial.number > number and trial.state",
+        "if each.number < number]",
+        "if each.number > number]",
         ("tests/storage/test_tuners.py",),
     ),
     Fault(
@@ -126,7 +126,7 @@ FAULTS = (
         ("tests/search/test_predict.py",),
     ),
     Fault(
-        "autotune/search/forecast.py",
+        "autotune/search/landscape.py",
         "share=float(along.var()) / whole",
         "share=float(along.std()) / whole",
         ("tests/search/test_landscape.py",),
@@ -139,8 +139,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/search/option_looks.py",
-        "if look.samples_per_second < (1 + GAIN) * _rate",
-        "if look.samples_per_second < GAIN * _rate",
+        "if look.samples_per_second < (1 + GAIN) * _look",
+        "if look.samples_per_second < GAIN * _look",
         ("tests/search/test_options.py",),
     ),
     Fault(
@@ -186,10 +186,10 @@ FAULTS = (
         ("tests/measure/test_window.py",),
     ),
     Fault(
-        "autotune/stats.py",
-        "centre, width = fmean(values), half_width(values, confidence) * math.sqrt(len(values) + 1)",
-        "centre, width = fmean(values), half_width(values, confidence) * math.sqrt(1 + 1 / len(values))",
-        ("tests/test_stats.py",),
+        "autotune/proof.py",
+        "around(rate, width * math.sqrt(len(found) + 1))",
+        "around(rate, width * math.sqrt(1 + 1 / len(found)))",
+        ("tests/test_proof.py",),
     ),
     Fault(
         "autotune/stats.py",
@@ -219,7 +219,7 @@ FAULTS = (
         "autotune/machine/protocol.py",
         "recv_bytes(LARGEST)",
         "recv_bytes()",
-        ("tests/runner/test_protocol.py",),
+        ("tests/machine/test_protocol.py",),
     ),
     Fault(
         "autotune/machine/descendants.py",

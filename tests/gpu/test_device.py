@@ -8,8 +8,8 @@ import torch
 
 from autotune.errors import UsageError
 from autotune.machine.nvml import open_gpu
+from autotune.measure.batch import move
 from autotune.measure.device import open_device
-from autotune.measure.step import move
 from tests.gpu.workloads import GIBIBYTE, spin
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from torch import nn
 from autotune import Workload
 from autotune.config import Config
 from autotune.machine.host import MemoryMeter
+from autotune.measure.batch import move
 from autotune.measure.benchmark import measure
 from autotune.measure.device import CpuDevice, event_maker
 from autotune.measure.loader_probe import look_at_loader
-from autotune.measure.step import move
 from autotune.measure.step_probe import WarmStep, open_step
 from autotune.records import Measurement, Request
 from tests.accelerator import GIB, Card, FakeAccelerator, Job, on_card, workload_of

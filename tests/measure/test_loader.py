@@ -12,8 +12,8 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
+from autotune.measure.batch import tensors_in
 from autotune.measure.loader import CountingCollate, begin_anywhere, open_loader, open_stream
-from autotune.measure.step import tensors_in
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Divided, Squares
 

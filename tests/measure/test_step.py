@@ -15,8 +15,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from autotune.config import Amp, Config
 from autotune.errors import UserCodeError
+from autotune.measure.batch import move, tensor_bytes
 from autotune.measure.device import CpuDevice
-from autotune.measure.step import TrainingStep, infer_loss, move, tensor_bytes
+from autotune.measure.step import TrainingStep, infer_loss
 from autotune.workload import Workload
 from tests.datasets import Squares
 

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import BatchSampler, Dataset, SequentialSampler
 
 from autotune.config import Config
+from autotune.measure.batch import tensors_in
 from autotune.measure.device import CpuDevice
-from autotune.measure.step import tensors_in
 from autotune.measure.step_probe import RESIDENT, WarmStep, ceiling, open_step
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Squares

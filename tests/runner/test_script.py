@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
+from autotune.measure.batch import shallow
 from autotune.measure.script import ScriptLoop, StoppedError, _Watched
-from autotune.measure.script_step import shallow
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
 from autotune.runner import local
