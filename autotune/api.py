@@ -193,7 +193,8 @@ def tune(
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
     time, seed = Budget.of_user(budget), secrets.randbits(31)
-    from autotune.search.sampler import Setup, make_sampler
+    from autotune.search.sampler import make_sampler
+    from autotune.search.setup import Setup
 
     proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -21,10 +20,11 @@ from autotune.report.result import Result
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.runner.process import ProcessLostError
-from autotune.search import tuner
-from autotune.search.loop import Search
-from autotune.search.sampler import Setup
+from autotune.search.known import Known
+from autotune.search.sampler import PredictiveSampler
+from autotune.search.setup import Setup
 from autotune.search.space import build_space
+from autotune.search.study import TuningStudy
 from autotune.search.tuner import Tuner
 from autotune.storage.open import StudyStorage
 from autotune.workload import ImportedWorkload
@@ -111,7 +111,6 @@ def runner_on(card: Card, job: Job, opening: float = 2.0) -> Iterator[CardRunner
         patch.object(local, "DeviceLock", _NoLock),
         patch.object(local, "cpu_usage", dict),
         patch.object(local, "suspended_seconds", float),
-        patch.object(tuner, "Search", partial(Search, sleep=card.sleep)),
     ):
         yield runner
 
@@ -140,7 +139,7 @@ def tuned(
     seed: int = 0,
     storage: str | None = None,
     **given: Any,
-) -> tuple[Result, Tuner]:
+) -> tuple[Result, Known]:
     """Search for a job's fastest configuration on its card, and prove it, by the card's clock."""
     card, time = runner.card, Budget(budget, runner.card.clock)
     base = baseline or Config(batch_size=32)
@@ -152,9 +151,9 @@ def tuned(
     def quiet(progress: Progress) -> None:
         """Show nothing."""
 
-    run = Tuner(runner, setup, time, Messages(time, quiet), opening=opening, seed=seed)
+    run = Tuner(runner, setup, time, Messages(time, quiet), opening=opening, seed=seed, sleep=card.sleep)
     kept = StudyStorage(storage)
     try:
-        return run.result(kept), run
+        return run.result(kept), TuningStudy(kept, setup, PredictiveSampler()).known
     finally:
         kept.close()

@@ -15,9 +15,12 @@ from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Measurement, Request, StepTime, WorkloadFacts
-from autotune.search.sampler import Setup
+from autotune.records import Attempt, Measurement, Request, Runner, StepTime, WorkloadFacts
+from autotune.search.agenda import Prove
+from autotune.search.setup import Setup
 from autotune.search.space import Space, build_space
+from autotune.search.stopping import Stop
+from autotune.search.study import TuningStudy
 from autotune.search.tuner import Tuner
 from tests import examples
 
@@ -255,3 +258,12 @@ def tuner_of(
     time = Budget(budget, machine.now)
     setup = Setup(space=space, facts=facts, host=host, memory_limit=plan.pop("memory_limit", DEFAULT_MEMORY_LIMIT))
     return Tuner(machine, setup, time, Messages(time, tell), **plan)
+
+
+def search_only(
+    machine: Runner, study: TuningStudy, time: Budget, messages: Messages | None = None, **plan: Any
+) -> Stop:
+    """Search without a proof, and return why the search ended."""
+    step = Tuner(machine, study.setup, time, messages or Messages(time), **plan).search(study)
+    assert isinstance(step, Prove)
+    return step.stop

@@ -16,7 +16,7 @@ import yaml
 from autotune import load_config
 from autotune.errors import ConfigFileError, StorageError
 from autotune.records import Request
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import open_study
 from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound
@@ -165,7 +165,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     study = open_study(Setup(space=few_of(gpu_facts()), facts=gpu_facts(), host=host()), storage=kept)
     for part in ("loader", "compute"):
         request = Request(seconds=1.0, part=part)  # type: ignore[arg-type]
-        for _ in range(1 if study.trials else 2):
+        for _ in range(1 if study.known.trials else 2):
             config, kind = study.ask()
             study.tell(machine.measure(config, Request(seconds=1.0)), config, kind)
         study.looked(part, config, machine.measure(config, request))  # type: ignore[arg-type]
@@ -198,8 +198,8 @@ def test_no_study_raises_anything_but_our_error(tmp_path: Path, study: bytes) ->
         kept, message = StudyStorage(path), ""
         try:
             found = open_study(Setup(space=few_of(gpu_facts()), facts=gpu_facts(), host=host()), storage=kept)
-            if found.trials:
-                assert found.forecast.proposal() is None or found.ask()
+            if found.known.trials:
+                assert found.known.forecast.proposal() is None or found.ask()
             opened += 1
         except StorageError as error:
             message = str(error)

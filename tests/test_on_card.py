@@ -21,7 +21,7 @@ from autotune.records import Request
 from autotune.report.html import html_report
 from autotune.result import Verdict
 from autotune.runner.process import ProcessLostError
-from autotune.search import loop
+from autotune.search import agenda
 from autotune.search.read import read_study
 from studies.openings.run import on_accelerator
 from tests.accelerator import GIB, Card, Job
@@ -67,10 +67,10 @@ def test_a_neighbour_that_comes_and_goes_closes_no_batch_size() -> None:
     """It takes nearly the whole card before half precision is looked at, and gives it back half a minute later."""
     card = Card(neighbour=lambda seconds: round(0.93 * 80 * GIB) if 8 < seconds < 25 else 0)
     with runner_on(card, QUICK) as runner:
-        result, tuner = tuned(runner, budget=150.0, **FEW)
+        result, known = tuned(runner, budget=150.0, **FEW)
     outcomes = {attempt.outcome for _, _, attempt in runner.asked}
     assert outcomes == {Outcome.OK, Outcome.SUSPECT}
-    forecast = tuner._search.study.forecast
+    forecast = known.forecast
     fits = [c for c in forecast.configs if QUICK.peak(c.batch_size, c.amp) < 0.85 * (card.total - card.context)]
     closed = {str(forecast.refusal(config)) for config in fits} - {"None"}
     assert all(why.startswith("batches beyond") for why in closed)  # what was not climbed to, whoever held the memory
@@ -79,7 +79,7 @@ def test_a_neighbour_that_comes_and_goes_closes_no_batch_size() -> None:
 
 def test_probes_that_a_neighbour_made_fail_are_taken_again_so_many_times_where_it_stays() -> None:
     card = Card(neighbour=lambda seconds: round(0.93 * 80 * GIB) if seconds > 8 else 0)
-    with runner_on(card, QUICK) as runner, patch.object(loop, "MOST_RETAKEN", 2):
+    with runner_on(card, QUICK) as runner, patch.object(agenda, "MOST_RETAKEN", 2):
         result, _ = tuned(runner, budget=80.0, **FEW)
     assert result.verdict is not Verdict.FASTER
     lost = [attempt for _, request, attempt in runner.asked if request.part != "training" and not attempt.found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.config import Config
 from autotune.diagnosis.findings import Evidence, workers_text
@@ -21,18 +21,16 @@ from autotune.diagnosis.notes import (
     on_unseen_samples,
 )
 from autotune.probes import LoaderTrace
-from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Entry, Standing, recorded, standing_of, with_pauses
+from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
 from autotune.records import Probe, Trial, WorkloadFacts
 from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
-from autotune.search.feasibility import Fitting, exceeds
-from autotune.search.forecast import Forecast, forecast_of
+from autotune.search.feasibility import Fitting
+from autotune.search.known import End, Known
 from autotune.search.landscape import landscape_of
-from autotune.search.observations import Observations
 from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
 from autotune.search.probe_plan import untried_precision
-from autotune.search.sampler import Setup
 from autotune.search.stopping import Ending
 from autotune.stats import Interval
 
@@ -44,76 +42,13 @@ HEAVY = 0.5
 """Share of the confirming measurements from which a machine counts as disturbed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """End of a run: all that its answer does not have from the trials and looks of the study."""
-
-    ending: Ending
-    """The kind of reason for which it ended."""
-    stop_reason: str
-    """The reason in words."""
-    seconds: float
-    """Wall time of the run."""
-    date: str
-    """When it ended, in UTC."""
-    wanted: str
-    """The remedy for an undecided verdict."""
-    notes: tuple[str, ...]
-    """Notes that were told during the run."""
-    trials: tuple[int, ...]
-    """Numbers of the trials that were on record."""
-    looks: int
-    """Number of the looks that were on record."""
-    confirmed: tuple[int, ...]
-    """Numbers of the run's own confirming trials."""
-    rounds: tuple[str, ...]
-    """Names of the complete rounds of the proof, earlier runs' included."""
-    entries: tuple[Entry, ...]
-    """The finalists, in order, and what became of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """All that is known of a study at the end of a run."""
-
-    setup: Setup
-    observations: Observations
-    """The trials of the search, and the looks."""
-    history: tuple[Trial, ...]
-    """Every trial, confirmations last."""
-    end: End
-
-    @property
-    def measured(self) -> list[Trial]:
-        """All trials in the order of time."""
-        return sorted(self.history, key=lambda trial: trial.number)
-
-    @property
-    def confirmations(self) -> list[Trial]:
-        """The confirming measurements of this run."""
-        return [trial for trial in self.history if trial.number in self.end.confirmed]
-
-    @property
-    def confirmation(self) -> Confirmation | None:
-        """The comparison of the finalists with the baseline; ``None`` without complete rounds."""
-        if not self.end.rounds:
-            return None
-        base, seen = self.observations.trials[0].config, self.observations
-        fits = lambda measured: not exceeds(measured, seen)  # noqa: E731
-        return recorded(self.history, base, self.end.entries, self.end.rounds, fits)
-
-    @property
-    def probes(self) -> tuple[Probe, ...]:
-        """The looks."""
-        return self.observations.probes
-
-
 def answer(known: Known) -> Result:
     """Return the answer of a run: a proven gain, a likely gain, or none. Pure."""
-    facts, host, end = known.setup.facts, known.setup.host, known.end
-    observations, space, confirmation = known.observations, known.setup.space, known.confirmation
-    forecast, searched = forecast_of(observations, space), observations.trials[0].measurement
-    assert searched is not None
+    facts, host, end, forecast = known.setup.facts, known.setup.host, known.end, known.forecast
+    observations, space, searched = known.observations, known.setup.space, known.trials[0].measurement
+    assert end
+    assert searched
+    confirmation, confirmed = known.confirmation(end), known.confirmations(end)
     is_complete = end.ending is Ending.COMPLETE and not untried_precision(observations, space)
     before = confirmation.baseline if confirmation else standing_of(observations.trials[0].config, [searched])
     before = with_pauses(before, known.measured)
@@ -140,7 +75,7 @@ def answer(known: Known) -> Result:
         verdict=verdict,
         most_gain=most_gain,
         likeliest=confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
-        missing=tuple(_missing(confirmation, known)) if verdict is Verdict.UNDECIDED else (),
+        missing=tuple(_missing(confirmation, confirmed, end)) if verdict is Verdict.UNDECIDED else (),
         stop_reason=end.stop_reason,
         remaining_gain=max(0.0, forecast.highest_limit / after.rate - 1),
         facts=facts,
@@ -153,8 +88,8 @@ def answer(known: Known) -> Result:
         tried=tuple(each for each in tried_options(observations, space) if each.seconds or not is_interrupted),
         finalists=confirmation.found if confirmation else (),
         landscape=landscape_of(known.setup, forecast, searched, after.config),
-        notes=(*_notes(confirmation, after, before, known), *_left_out(known, forecast), *end.notes),
-        findings=find(_evidence(after, known, forecast)),
+        notes=(*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *end.notes),
+        findings=find(_evidence(after, known)),
     )
     return replace(result, config=_with_evidence(result, before.config, end.date))
 
@@ -187,16 +122,16 @@ def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple
     return Verdict.UNDECIDED, index if is_likely else None, None
 
 
-def _missing(confirmation: Confirmation | None, known: Known) -> Iterator[str]:
+def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:
     """Yield the things that would decide an undecided verdict."""
     is_over = confirmation is not None and confirmation.answer is None
-    yield "another configuration that runs" if is_over else known.end.wanted
-    crowded = crowded_in(known.confirmations)
-    if crowded and len(crowded) >= HEAVY * len(known.confirmations):
+    yield "another configuration that runs" if is_over else end.wanted
+    crowded = crowded_in(confirmed)
+    if crowded and len(crowded) >= HEAVY * len(confirmed):
         yield f"a quieter machine ({crowded[-1].crowd_text})"
 
 
-def _evidence(answer: Standing, known: Known, forecast: Forecast) -> Evidence:
+def _evidence(answer: Standing, known: Known) -> Evidence:
     """Return the evidence for the limits of the answer: its measurement, the nearest probes and the other trials."""
     config, probes, step = answer.config, known.probes, answer.config.without_loader
     looks = [each.attempt.compute for each in probes if each.attempt.compute and each.config.without_loader == step]
@@ -209,7 +144,7 @@ def _evidence(answer: Standing, known: Known, forecast: Forecast) -> Evidence:
         loader=_nearest_loader(config, probes),
         trials=known.history,
         looks=tuple(probes),
-        refusal_of_more_workers=forecast.refusal_of_more_workers(config),
+        refusal_of_more_workers=known.forecast.refusal_of_more_workers(config),
     )
 
 
@@ -228,14 +163,16 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
     )
 
 
-def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing, known: Known) -> Iterator[str]:
+def _notes(
+    confirmation: Confirmation | None, confirmed: Sequence[Trial], answer: Standing, before: Standing, known: Known
+) -> Iterator[str]:
     """Yield the notes for the user: on the rounds, the batch, the samples, the data loader and the model."""
     typical, facts, has_answer = (
         answer.typical,
         known.setup.facts,
         confirmation is not None and confirmation.answer is not None,
     )
-    yield from on_disturbances(known.confirmations, has_answer=has_answer)
+    yield from on_disturbances(confirmed, has_answer=has_answer)
     same, old = (
         [trial.measurement for trial in known.measured if trial.config == each.config and trial.measurement]
         for each in (answer, before)
@@ -252,17 +189,17 @@ def _notes(confirmation: Confirmation | None, answer: Standing, before: Standing
     yield from on_data_parallel(answer.config, facts, known.setup.host)
 
 
-def _left_out(known: Known, forecast: Forecast) -> Iterator[str]:
+def _left_out(known: Known) -> Iterator[str]:
     """Yield the precisions and settings of the loader that were left out, with the reason."""
     distrusted = (known.observations.distrust(amp) for amp in known.setup.space.allowed["amp"])
-    reasons = [*filter(None, distrusted), *forecast.doubts, *_refused(known.observations, forecast)]
+    reasons = [*filter(None, distrusted), *known.forecast.doubts, *_refused(known)]
     yield from (f"{why}: left out" for why in reasons)
 
 
-def _refused(observations: Observations, forecast: Forecast) -> Iterator[str]:
+def _refused(known: Known) -> Iterator[str]:
     """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
-    found = dict[str, str]()
-    fitting = Fitting(observations, loader_model(observations))
+    found, forecast = dict[str, str](), known.forecast
+    fitting = Fitting(known.observations, loader_model(known.observations))
     best = forecast.rate_of(forecast.best.config)
     faster = [config for config in forecast.configs if forecast.bound(config) > best]
     for config in sorted(faster, key=lambda each: (each.batch_size, each.num_workers)):

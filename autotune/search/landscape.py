@@ -11,7 +11,7 @@ from autotune.knobs import KNOBS
 from autotune.records import Measurement
 from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
 from autotune.search.forecast import Forecast
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.space import Space
 
 

@@ -18,7 +18,8 @@ from autotune.errors import StorageError
 from autotune.records import SCHEMA
 from autotune.report.result import RecordedStudy, Result
 from autotune.result import DEFAULT_PATH
-from autotune.search.answer import End, Known, answer
+from autotune.search.answer import answer
+from autotune.search.known import End, Known
 from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.storage.journal import RecordedFile
 from autotune.storage.open import FILE, IDENTITY, is_ours, quiet_optuna
@@ -95,8 +96,8 @@ def _known(frozen: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Know
     end = from_json(End, attributes[END])
     then = [each for each in frozen if each.number in end.trials]
     looks = {key: look for key, look in attributes.items() if not key.startswith(LOOK) or look["number"] < end.looks}
-    sampler, seen = PredictiveSampler(), Seen(then, looks)
-    return Known(setup=sampler.setup(looks), observations=sampler.observations(seen), history=history_of(then), end=end)
+    known = PredictiveSampler().known(Seen(then, looks))
+    return replace(known, observations=replace(known.observations, claimed=()), end=end)
 
 
 def _newest(studies: list[Study]) -> Study:

@@ -3,92 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
-from autotune.encoding import from_json, to_json
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
-from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
-from autotune.machine.host import Host
-from autotune.records import Probe, Trial, WorkloadFacts
-from autotune.search.forecast import Forecast, feasible, forecast_of
+from autotune.records import Probe, Trial
+from autotune.search.known import Known
 from autotune.search.observations import Observations
-from autotune.search.space import Space
+from autotune.search.setup import SETUP, Setup
 from autotune.storage.open import quiet_optuna
-from autotune.storage.trials import BY, is_failed_baseline, is_record, looks_of, system_attributes, trial_of
+from autotune.storage.trials import BY, is_failed_baseline, is_record, looks_of, ordered, system_attributes, trial_of
 from autotune.workload import resolve
-
-SETUP = "autotune:setup"
-"""System attribute of a study: workload, machine, memory and space."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """The subject of a study."""
-
-    space: Space
-    facts: WorkloadFacts
-    host: Host
-    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT
-
-    def settings(self, config: Config) -> dict[str, Any]:
-        """Return the parameters of a configuration; torch's own number of threads as the number that it is."""
-        settings = self.space.settings(config)
-        return {**settings, "threads": settings["threads"] or self.facts.intra_op_threads}
-
-    def config(self, settings: Mapping[str, Any]) -> Config:
-        """Return the configuration of parameters. Raises ``KeyError`` where one is missing."""
-        known = settings["threads"] if settings["threads"] in self.space.values["threads"] else None
-        return self.space.at({**settings, "threads": known})
-
-    @property
-    def distributions(self) -> dict[str, IntDistribution | CategoricalDistribution]:
-        """The distribution of every parameter; numbers that lie unevenly are choices, so that none between is drawn."""
-        own = self.facts.intra_op_threads
-        found = {
-            knob: distribution(tuple(own if value is None else value for value in values))
-            for knob, values in self.space.values.items()
-        }
-        return found | {"persistent_workers": CategoricalDistribution((False, True))}  # an answer may have either
-
-    def fixed(self, sampler: BaseSampler) -> BaseSampler:
-        """Return a sampler that leaves alone the parameters of which the user allows one value."""
-        allowed = {knob: values[0] for knob, values in self.space.allowed.items() if len(values) == 1}
-        own = {"threads": allowed["threads"] or self.facts.intra_op_threads} if "threads" in allowed else {}
-        return PartialFixedSampler({**allowed, **own}, sampler)
-
-    def write(self, study: Study) -> None:
-        """Write the setup to a study."""
-        parts = {name: to_json(getattr(self, name)) for name in ("facts", "host", "memory_limit")}
-        study._storage.set_study_system_attr(study._study_id, SETUP, {**parts, "space": self.space.to_document()})
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Setup:
-        """Return the setup that a study holds. Raises ``ValueError`` where it is damaged."""
-        return cls(
-            facts=from_json(WorkloadFacts, document["facts"]),
-            host=from_json(Host, document["host"]),
-            memory_limit=from_json(MemoryLimit, document["memory_limit"]),
-            space=Space.from_document(document["space"]),
-        )
-
-
-def distribution(values: tuple[Any, ...]) -> IntDistribution | CategoricalDistribution:
-    """Return the distribution of a parameter with these values, in order."""
-    are_numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
-    steps = {later - value for value, later in pairwise(values)} if are_numbers else set()
-    if len(steps) == 1:
-        return IntDistribution(values[0], values[-1], step=steps.pop())
-    return CategoricalDistribution(values)
 
 
 class Seen(NamedTuple):
@@ -111,7 +43,7 @@ class PredictiveSampler(BaseSampler):
         self._setup: tuple[object, Setup] | None = None
         self._trials: dict[int, tuple[object, Trial]] = {}
         self._looks: dict[str, tuple[object, Probe]] = {}
-        self._forecast: tuple[Observations, Forecast] | None = None
+        self._known: Known | None = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the distributions of all knobs. Raises ``UsageError`` in a study that autotune did not make."""
@@ -122,8 +54,9 @@ class PredictiveSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return the parameters of the baseline in a new study, then those that are likely to win most."""
         seen = Seen(study.get_trials(deepcopy=False), system_attributes(study), trial.number)
-        config = self.proposal(seen)
-        settings = {} if config is None else self.setup(seen.attributes).settings(config)
+        known = self.known(seen)
+        config = known.following
+        settings = {} if config is None else known.setup.settings(config)
         return {name: value for name, value in settings.items() if name in search_space}
 
     def sample_independent(
@@ -132,37 +65,29 @@ class PredictiveSampler(BaseSampler):
         """Return a random value of a knob, where no configuration could win."""
         return RandomSampler().sample_independent(study, trial, param_name, param_distribution)
 
-    def proposal(self, seen: Seen) -> Config | None:
-        """Return the next configuration to measure, or ``None`` when none is left that could win.
+    def known(self, seen: Seen) -> Known:
+        """Return all that a study holds; the same object as before where nothing was added.
 
-        Where nothing beside the baseline has given a number, the most promising one even though it may not win.
+        Raises ``ValueError`` where a record is damaged.
         """
-        observations = self.observations(seen)
-        if not observations.trials:
-            return self.setup(seen.attributes).space.base
-        forecast = self.forecast(seen)
-        proposal = forecast.proposal()
-        return proposal if proposal or rivals(observations, forecast) else forecast.most_promising()
-
-    def forecast(self, seen: Seen) -> Forecast:
-        """Return the whole space as it looks now. Raises ``ValueError`` where the baseline was not measured."""
-        found = self.observations(seen)
-        if self._forecast is None or self._forecast[0] != found:
-            self._forecast = found, forecast_of(found, self.setup(seen.attributes).space)
-        return self._forecast[1]
-
-    def observations(self, seen: Seen) -> Observations:
-        """Return all measurements in a study. Raises ``ValueError`` where a record is damaged."""
         setup = self.setup(seen.attributes)
-        records = (self._record(each) for each in seen.trials if is_record(each))
-        return Observations(
-            facts=setup.facts,
-            host=setup.host.for_rank(setup.space.base.ranks),
-            memory_limit=setup.memory_limit,
-            trials=tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial)),
-            probes=looks_of(seen.attributes, self._looks),
-            claimed=tuple(config for _, config in running(setup, seen.trials, seen.besides)),
+        records = [self._record(each) for each in seen.trials if is_record(each)]
+        others = running(setup, seen.trials, seen.besides)
+        known = Known(
+            setup=setup,
+            observations=Observations(
+                facts=setup.facts,
+                host=setup.host.for_rank(setup.space.base.ranks),
+                memory_limit=setup.memory_limit,
+                trials=tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial)),
+                probes=looks_of(seen.attributes, self._looks),
+                claimed=tuple(config for _, config in others),
+            ),
+            history=ordered(records),
+            others=tuple(others),
         )
+        self._known = self._known if known == self._known else known
+        return self._known
 
     def _record(self, frozen: FrozenTrial) -> Trial:
         """Return the record of a trial that has ended, read once."""
@@ -208,10 +133,3 @@ def running(setup: Setup, trials: Iterable[FrozenTrial], besides: int | None = N
     """Return who measures which configuration now, but for the running trial of number ``besides``."""
     found = (each for each in trials if each.state is TrialState.RUNNING and each.number != besides)
     return [(each.user_attrs[BY], setup.config(each.params)) for each in found if BY in each.user_attrs]
-
-
-def rivals(observations: Observations, forecast: Forecast) -> list[Trial]:
-    """Return the allowed trials with numbers beside the baseline: a study that goes on may hold others."""
-    trials = [trial for trial in feasible(observations) if trial.kind != "baseline"]
-    inside = [trial for trial in trials if trial.config in forecast.position]
-    return [trial for trial in inside if observations.distrust(trial.config.amp) is None]

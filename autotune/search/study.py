@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -24,20 +23,15 @@ from autotune.probes import reason_against
 from autotune.proof import Place
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.report.result import Result
-from autotune.search.answer import End, Known
-from autotune.search.forecast import Forecast, cost
-from autotune.search.observations import GAIN, Observations
-from autotune.search.sampler import PredictiveSampler, Seen, Setup, rivals, running
+from autotune.search.known import End, Known
+from autotune.search.sampler import PredictiveSampler, Seen, running
+from autotune.search.setup import Setup
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
-from autotune.storage.trials import BY, FEASIBLE, frozen_trial, history_of, write_end, write_look, write_trial
+from autotune.storage.trials import BY, FEASIBLE, frozen_trial, write_end, write_look, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
 """Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
-CLEARLY_SLOWER = 0.9
-"""Share of the baseline's rate below which a trial is no finalist while something untried could win."""
-PLAUSIBLE = 1.5
-"""Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
 MOST_REPEATS = 200
 """Proposals in a row that were measured before, or would not fit, after which another sampler has nothing new."""
 UNCLEAR_SECONDS, AGAIN = 5.0, 0.05
@@ -59,71 +53,10 @@ class TuningStudy:
         storage.do(setup.write)
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The trials of the search that ran, in order."""
-        return self.observations.trials
-
-    @property
-    def probes(self) -> tuple[Probe, ...]:
-        """The probes of steps and of the loader, in order."""
-        return self.observations.probes
-
-    @property
-    def history(self) -> tuple[Trial, ...]:
-        """Every trial, confirmations last."""
-        return history_of(self._storage.trials)
-
-    @property
-    def observations(self) -> Observations:
-        """All measurements so far."""
-        return self._predictive.observations(self._seen)
-
-    @property
-    def _seen(self) -> Seen:
-        return Seen(self._storage.trials, self._storage.attributes, self._asked[1].number if self._asked else None)
-
-    @property
-    def others(self) -> list[tuple[str, Config]]:
-        """Others who share the study, and the configuration that each is measuring now."""
-        return running(self.setup, self._seen.trials, self._seen.besides)
-
-    @property
-    def forecast(self) -> Forecast:
-        """The whole space as it looks now; only after the baseline was measured."""
-        return self._predictive.forecast(self._seen)
-
-    @property
-    def best(self) -> Trial | None:
-        """The measured configuration that is expected to be the fastest, given all measurements."""
-        return self.forecast.best if self.trials else None
-
-    def finalists(self, most: int, is_sound: Callable[[Trial], bool] = lambda trial: True) -> tuple[Trial, ...]:
-        """Return the sound trials that may be the answer, ``most`` at most, without the baseline.
-
-        First the cheapest trial as fast as the best, within ``GAIN``; then trials whose rate may well be as high, the
-        fastest first.
-        """
-        forecast = self.forecast
-        rated = [(math.log(forecast.rate_of(trial.config)), trial) for trial in self._rivals if is_sound(trial)]
-        if not rated:
-            return ()
-        best = max(rate for rate, _ in rated)
-        first = min((trial for rate, trial in rated if rate >= best - math.log(1 + GAIN)), key=self.cost)
-        near = [
-            (best - rate, trial.number, trial)
-            for rate, trial in rated
-            if best - rate <= max(math.log(1 + GAIN), PLAUSIBLE * forecast.error_of(trial.config)) and trial != first
-        ]
-        return (first, *(trial for *_, trial in sorted(near, key=lambda each: each[:2])[: most - 1]))
-
-    @property
-    def _rivals(self) -> list[Trial]:
-        return rivals(self.observations, self.forecast)
-
-    def cost(self, trial: Trial) -> tuple[Any, ...]:
-        """Order trials of equal speed: by the cost of the configuration, then by memory."""
-        peak = trial.measurement.peak_memory_bytes if trial.measurement else 0
-        return (*cost(trial.config, self.setup.space.base), peak)
+    def known(self) -> Known:
+        """All that is known now."""
+        mine = self._asked[1].number if self._asked else None
+        return self._predictive.known(Seen(self._storage.trials, self._storage.attributes, mine))
 
     def refresh(self) -> None:
         """Take in the trials of other tuners of a shared study."""
@@ -135,8 +68,8 @@ class TuningStudy:
         ``None`` where another tuner of a shared study has just taken it, or the last of ``most`` trials: ``refresh``
         tells what is next then. Raises ``ValueError`` when none is left that could win, or the sampler has none.
         """
-        kind: Kind = "search" if self.trials else "baseline"
-        if kind == "search" and self.following is None:
+        kind: Kind = "search" if self.known.trials else "baseline"
+        if kind == "search" and self.known.following is None:
             raise ValueError("no configuration is left that could win")
         for _ in range(MOST_REPEATS):
             config, number = self._storage.do(self._begin)
@@ -150,7 +83,7 @@ class TuningStudy:
 
     def _begin(self, study: Study) -> tuple[Config, int]:
         """Ask the sampler for a configuration, and show the others that it is being measured."""
-        if not self.trials and self._sampler is not self._predictive:
+        if not self.known.trials and self._sampler is not self._predictive:
             study.enqueue_trial(self.setup.settings(self.setup.space.base))
         trial, settings = study.ask(), dict[str, Any]()
         self._asked = study, trial
@@ -173,7 +106,8 @@ class TuningStudy:
             time.sleep(AGAIN)  # one of them does not say yet what it measures
             self.refresh()
         taken = {other for _, other in running(self.setup, earlier)}
-        return config in taken or (most is not None and len(taken.union(trial.config for trial in self.trials)) >= most)
+        begun = taken.union(trial.config for trial in self.known.trials)
+        return config in taken or (most is not None and len(begun) >= most)
 
     def _is_refused(self, config: Config) -> bool:
         """Return whether a proposed configuration is not to be measured, and end its trial then.
@@ -181,12 +115,13 @@ class TuningStudy:
         The sampler hears the rate of a configuration that was measured before.
         """
         assert self._asked is not None
-        known = next((trial for trial in self.trials if trial.config == config), None)
-        is_allowed = config in self.forecast.position and self.forecast.refusal(config) is None
-        if known is None and is_allowed:
+        known = self.known
+        same = next((trial for trial in known.trials if trial.config == config), None)
+        is_allowed = config in known.forecast.position and known.forecast.refusal(config) is None
+        if same is None and is_allowed:
             return False
-        rate = known.rate if known else None
-        if known is None:
+        rate = same.rate if same else None
+        if same is None:
             self._asked[1].set_constraint(FEASIBLE, 1.0)
         state = TrialState.PRUNED if rate is None else TrialState.COMPLETE
         self._end(lambda study, trial: study.tell(trial, rate, state=state))
@@ -224,7 +159,8 @@ class TuningStudy:
         assert self._asked is not None
         record = Trial(number=self._asked[1].number, kind=kind, config=config, attempt=_bounded(attempt))
         if kind == "search":
-            record = replace(record, predicted=self.forecast.rate_of(config), bound=self.forecast.bound(config))
+            forecast = self.known.forecast
+            record = replace(record, predicted=forecast.rate_of(config), bound=forecast.bound(config))
         self._end(
             lambda study, trial: write_trial(study, trial, record, self._violation(record)),
             lambda study: study.add_trial(self._frozen(record)),
@@ -249,7 +185,7 @@ class TuningStudy:
         further = ", ".join(option for option in self.setup.space.options if option in config.options)
         message = _reason_against(attempt, config.amp, further) if part == "numerics" else attempt.message
         probe = Probe(
-            part=part, config=config, attempt=_bounded(replace(attempt, message=message)), after=len(self.trials)
+            part=part, config=config, attempt=_bounded(replace(attempt, message=message)), after=len(self.known.trials)
         )
         self._storage.do(lambda study: write_look(study, probe))
         return probe
@@ -258,39 +194,11 @@ class TuningStudy:
         """Record a measurement of a round of confirmation as a trial that has ended."""
         record = Trial(number=0, kind="confirm", config=config, attempt=_bounded(attempt), **place._asdict())
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
-        return next(each for each in reversed(self.history) if (each.round, each.config) == (place.round, config))
-
-    def known(self, end: End) -> Known:
-        """Return all that is known now, at the end of a run."""
-        return Known(
-            setup=self.setup, observations=replace(self.observations, claimed=()), history=self.history, end=end
-        )
+        return next(each for each in reversed(self.known.history) if (each.round, each.config) == (place.round, config))
 
     def write_end(self, end: End, result: Result) -> None:
         """Write the end of the run to the study, and its result for people."""
         self._storage.do(lambda study: write_end(study, to_json(end), result))
-
-    @property
-    def following(self) -> Config | None:
-        """The next point to measure: the baseline, then the point that is likely to win most."""
-        return self._predictive.proposal(self._seen)
-
-    def may_answer(self, config: Config) -> bool:
-        """Return whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""
-        position = self.forecast.position
-        alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
-        return any(each in position for each in alike) and self.observations.distrust(config.amp) is None
-
-    @property
-    def candidate(self) -> Config | None:
-        """The next configuration, where no trial came near the baseline; ``None`` otherwise, or where none is left."""
-        near = CLEARLY_SLOWER * (self.trials[0].rate or 0.0)
-        return None if any((trial.rate or 0.0) >= near for trial in self._rivals) else self.following
-
-    @property
-    def has_alternative(self) -> bool:
-        """Whether a configuration beside the baseline gave a number for a comparison."""
-        return bool(self._rivals)
 
 
 def open_study(
@@ -310,7 +218,7 @@ def open_study(
             sampler = setup.fixed(sampler)
     storage.open(identify(setup.facts, setup.host, setup.space.fingerprint), sampler, messages)
     study = TuningStudy(storage, setup, sampler)
-    if study.trials and study.trials[0].config != setup.space.base:
+    if (trials := study.known.trials) and trials[0].config != setup.space.base:
         storage.close()
         raise StorageError(f"{storage.location}: is damaged: its first trial is not the baseline; name another file")
     return study

@@ -1,40 +1,41 @@
-"""One run: search, confirm, conclude."""
+"""One run: it takes the steps of the agenda until that is at its end, and answers."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from optuna.samplers import BaseSampler
 
 from autotune.config import Config
-from autotune.errors import InterruptedRunError
-from autotune.limits import GRACE, Budget, Pace, format_duration, longer_budget
+from autotune.errors import InterruptedRunError, UsageError
+from autotune.limits import GRACE, Budget, MemoryLimit, Pace, format_size
 from autotune.messages import Messages, Progress
-from autotune.proof import Confirmation, Place, Rounds, finalists_for, has_failed
-from autotune.records import Attempt, Measurement, Request, Runner, Trial
+from autotune.outcome import Outcome
+from autotune.proof import Confirmation, Place, Rounds
+from autotune.records import Attempt, Request, Runner, Trial
 from autotune.report.result import Result
-from autotune.search.answer import End, answer
-from autotune.search.feasibility import exceeds
-from autotune.search.loop import Search
-from autotune.search.sampler import Setup
-from autotune.search.stopping import Ending, Stop
-from autotune.search.study import open_study
-from autotune.stats import MAX_ROUNDS
+from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
+from autotune.search.agenda import LOST_POLL, PAIR, POLL, Agenda, Look, Measure, Prove, Run, Wait, next_step
+from autotune.search.answer import answer
+from autotune.search.known import End
+from autotune.search.setup import Setup
+from autotune.search.stopping import Stop
+from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 
-INTERRUPTED = "interrupted by the user"
 ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
 CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
 INTERRUPTED_SECONDS = 15.0
-"""Seconds for confirmation after the user has stopped the search."""
-LITTLE = 0.1
-"""Share of the budget that is as good as nothing."""
-PAIR = 2
-"""Measurements of a round at least: the baseline and one finalist."""
+"""Seconds for the proof after the user has stopped the search."""
 LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
+REPEATED = 4.0
+"""A disturbed trial is measured once more where so many times its seconds are left."""
 
 
 @dataclass(slots=True)
@@ -53,176 +54,213 @@ class Tuner:
     """Seconds that it took to load the workload; ``None`` for the time until the search begins."""
     seed: int = 0
     """Decides where in an epoch measurements begin."""
-    confirmations: list[Trial] = field(default_factory=list, init=False)
-    """The confirming measurements of this run."""
-    _search: Search = field(init=False)
-    _is_interrupted: bool = field(default=False, init=False)
+    sleep: Callable[[float], object] = time.sleep
+    """Waits so many seconds for others."""
+    _run: Run | None = field(default=None, init=False)
+    """The run so far, at its last change."""
 
     def result(self, storage: StudyStorage | None = None) -> Result:
-        """Search, confirm and conclude; ``storage`` holds the study.
+        """Search, confirm and answer; ``storage`` holds the study.
 
         Raises ``UserCodeError``, ``NothingFeasibleError``, ``UsageError``, ``StorageError``, and
         ``InterruptedRunError`` where the user stops it before the baseline was measured.
         """
-        storage, setup = storage or StudyStorage(), self.setup
-        study = open_study(setup, storage=storage, sampler=self.sampler, messages=self.messages)
-        self._search = Search(
-            runner=self.runner,
-            study=study,
-            budget=self.budget,
-            messages=self.messages,
-            max_trials=self.max_trials,
-            opening=self.opening,
-            seed=self.seed,
-        )
-        stop, confirmation = self._find()
+        storage = storage or StudyStorage()
+        study = open_study(self.setup, storage=storage, sampler=self.sampler, messages=self.messages)
+        confirmation: Confirmation | None = None
+        while not isinstance(step := self._until_proof(study), Stop):
+            confirmation = self._prove(study)
+        known, agenda = study.known, self.agenda(study)
         end = End(
-            ending=stop.ending,
-            stop_reason=self._in_words(stop),
+            ending=step.ending,
+            stop_reason=agenda.in_words(step),
             seconds=self.budget.spent,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            wanted=self._wanted(stop, confirmation),
+            wanted=agenda.wanted(step, confirmation),
             notes=tuple(self.messages.notes),
-            trials=tuple(trial.number for trial in study.history),
-            looks=len(study.probes),
-            confirmed=tuple(trial.number for trial in self.confirmations),
+            trials=tuple(trial.number for trial in known.history),
+            looks=len(known.probes),
+            confirmed=agenda.run.confirmed,
             rounds=tuple(one.name for one in confirmation.complete) if confirmation else (),
             entries=confirmation.finalists if confirmation else (),
         )
-        result = answer(study.known(end))
+        result = answer(replace(known, observations=replace(known.observations, claimed=()), end=end))
         with suppress(KeyboardInterrupt):  # the answer is there
             study.write_end(end, result)
         return replace(result, notes=(*result.notes, *filter(None, [storage.failure])))
 
-    def _find(self) -> tuple[Stop, Confirmation | None]:
-        """Search and confirm; search on in the time that confirmation has left."""
-        search, confirmation = self._search, None
-        while True:
-            known = len(search.study.trials)
-            stop = self._stop()
-            if search.is_confirmed and len(search.study.trials) == known:
-                return stop, confirmation
-            confirmation = self._confirm_what_runs()
-            search.is_confirmed = True
-            if self._is_interrupted:
-                return Stop(Ending.INTERRUPTED, INTERRUPTED), confirmation
-            if stop.ending is not Ending.BUDGET or not search.has_time:
-                return stop, confirmation
-
-    def _stop(self) -> Stop:
-        """Run the search; the user may interrupt it once the baseline was measured."""
-        study = self._search.study
+    def _until_proof(self, study: TuningStudy) -> Prove | Stop:
+        """Search; the user may interrupt it once the baseline was measured."""
         try:
-            return self._search.run()
+            return self.search(study)
         except KeyboardInterrupt:
             study.abandon()
-            if not study.trials:
+            if not study.known.trials:
                 raise InterruptedRunError("interrupted before the baseline was measured") from None
             self.messages.say(ENDING)
-            self._interrupt()
-            return Stop(Ending.INTERRUPTED, INTERRUPTED)
+            self._interrupt(study)
+            return self.search(study)
 
-    def _interrupt(self) -> None:
-        """Note that the user has interrupted, and end the running measurement."""
-        self._is_interrupted = True
-        self.runner.close()
+    def search(self, study: TuningStudy) -> Prove | Stop:
+        """Take all steps up to the next proof, or the end."""
+        said: str | None = None
+        self.messages.phase = "search" if study.known.trials else "baseline"
+        while True:
+            study.refresh()
+            self._take_in_baseline(study)
+            step = next_step(study.known, self.agenda(study).run)
+            if isinstance(step, Prove | Stop):
+                return step
+            if isinstance(step, Measure):
+                self._measure(study)
+                continue
+            if step.why and step.why != said:
+                self.messages.say(step.why)
+            said = step.why
+            if isinstance(step, Wait):
+                self.sleep(POLL)
+            else:
+                self._look(study, step)
 
-    def _confirm_what_runs(self) -> Confirmation | None:
+    def agenda(self, study: TuningStudy) -> Agenda:
+        """Return what is known and the time, now."""
+        if self._run is None:
+            opening = self.budget.spent if self.opening is None else self.opening  # loading the workload is most of it
+            self._run = Run(
+                budget=self.budget.seconds,
+                spent=self.budget.spent,
+                opening=opening,
+                most_trials=self.max_trials,
+                seed=self.seed,
+                looks=len(study.known.probes),
+            )
+        now = replace(self._run, budget=self.budget.seconds, spent=self.budget.spent, is_exhausted=study.is_exhausted)
+        return Agenda(known=study.known, run=now)
+
+    def _change(self, study: TuningStudy, **changes: Any) -> None:
+        """Note a change of the run."""
+        self._run = replace(self.agenda(study).run, **changes)
+
+    def _take_in_baseline(self, study: TuningStudy) -> None:
+        """Once the baseline is known, choose the budget where the user gave none, or say what a short one allows."""
+        agenda, budget = self.agenda(study), self.budget
+        for baseline in agenda.known.trials[:1]:
+            _require_baseline(baseline, self.setup.memory_limit)
+            if agenda.run.looking is not None:
+                return
+            if not budget.is_given:
+                budget.choose(agenda.plan.budget(budget.spent))
+                self.messages.say(agenda.plan.chosen(budget.seconds))
+            elif shortage := agenda.plan.shortage(budget.seconds, budget.left, budget.spent):
+                self.messages.say(shortage)
+            self._change(study, looking=budget.spent)
+
+    def _look(self, study: TuningStudy, look: Look) -> None:
+        """Take a look; one that others made fail after a pause, and what follows has its share of the time again."""
+        if look.why:
+            self.sleep(LOST_POLL)
+        self._report(study, Progress(phase="probe", running=look.config))
+        request = self.agenda(study).look_request(look)
+        decides = look.config.options != self.setup.space.base.options  # by it alone whether options are used
+        attempt = measure_once_more(
+            self.runner,
+            look.config,
+            request,
+            lambda seen: decides and self.agenda(study).has_time,
+            if_disturbed=True,
+        )
+        self._report(study, Progress(phase="probe", looked=study.looked(look.part, look.config, attempt)))
+        if look.why:
+            self._change(study, looking=self.budget.spent)
+
+    def _measure(self, study: TuningStudy) -> None:
+        """Measure the configuration that the sampler proposes."""
+        first = not study.known.trials
+        asked = study.ask(self.max_trials)
+        if asked is None:  # another tuner was faster
+            if not study.is_exhausted:
+                self.sleep(POLL)
+            return
+        config, kind = asked
+        self._report(study, Progress(phase="baseline" if first else "search", running=config))
+        request, stuck = self.agenda(study).trial_request(config)
+        waiting = self.messages.waiting("measuring the baseline") if first else nullcontext()
+        with waiting, study.beating():
+            may_repeat: Callable[[Attempt], bool] = lambda seen: self.budget.left > REPEATED * seen.seconds  # noqa: E731
+            attempt = measure_once_more(self.runner, config, request, may_repeat)
+        if attempt.outcome is Outcome.TIMEOUT and not first and request.time_limit < stuck:
+            study.abandon()  # the end of the budget cut it off: that says nothing about it
+            return
+        trial = study.tell(attempt, config, kind)
+        if first:
+            _require_baseline(trial, self.setup.memory_limit)
+        self._report(study, Progress(phase="search", finished=trial))
+
+    def _prove(self, study: TuningStudy) -> Confirmation | None:
         """Confirm, once more where all finalists have failed: others may be left."""
         while True:
-            known = self._failed
-            confirmation = self._confirm()
+            failed = self.agenda(study).failed
+            confirmation = self._confirm(study)
+            agenda = self.agenda(study)
             has_answer = confirmation is not None and confirmation.answer is not None
-            if has_answer or self._is_interrupted or self._failed == known:
+            if has_answer or agenda.run.is_interrupted or agenda.failed == failed:
+                self._change(study, proven=len(agenda.known.trials))
                 return confirmation
 
-    def _confirm(self) -> Confirmation | None:
+    def _confirm(self, study: TuningStudy) -> Confirmation | None:
         """Return the confirmation; ``None`` without complete rounds."""
-        search, study = self._search, self._search.study
-        end = self.budget.spent + INTERRUPTED_SECONDS if self._is_interrupted else self.budget.seconds
-        measurement = search.round_seconds(search.study.trials[0]) / PAIR
-        pace = Pace(self.budget, end, measurement, may_halve=not self._is_interrupted)
-        most, baselines = finalists_for(pace.left / measurement)
-        finalists, entering = self._finalists(most)
+        agenda = self.agenda(study)
+        known, is_interrupted = agenda.known, agenda.run.is_interrupted
+        end = self.budget.spent + INTERRUPTED_SECONDS if is_interrupted else self.budget.seconds
+        pace = Pace(self.budget, end, agenda.measurement_seconds, may_halve=not is_interrupted)
+        finalists, entering, baselines = agenda.finalists(pace.left)
         if not finalists:
             return None
 
         def next_request() -> Request:
             limit = max(LEAST_LIMIT, pace.left + GRACE)
-            return Request(seconds=search.longest_window, time_limit=limit, fresh=True)
+            return Request(seconds=agenda.longest_window, time_limit=limit, fresh=True)
 
         def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
             pace.measured += 1
-            self.confirmations.append(study.confirmed(attempt, config, place))
-            search.report(Progress(phase="confirm", finished=self.confirmations[-1]))
+            trial = study.confirmed(attempt, config, place)
+            self._change(study, confirmed=(*self.agenda(study).run.confirmed, trial.number))
+            self._report(study, Progress(phase="confirm", finished=trial))
 
-        search.report(Progress(phase="confirm", running=finalists[0]))
-        if self._is_interrupted and pace.allows(PAIR, 0):
+        self._report(study, Progress(phase="confirm", running=finalists[0]))
+        if is_interrupted and pace.allows(PAIR, 0):
             self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
         return Rounds(
             self.runner,
-            study.trials[0].config,
+            known.trials[0].config,
             finalists,
             next_request,
             has_time=pace.allows,
             baselines=baselines,
-            seed=self.seed + len({trial.round for trial in self.confirmations}),
-            history=study.history,
+            seed=self.seed + agenda.rounds,
+            history=known.history,
             entering=entering,
-            fits=self._fits,
-            may_answer=study.may_answer,
+            fits=known.fits,
+            may_answer=known.may_answer,
             on_attempt=on_attempt,
-        ).run(None if self._is_interrupted else self._interrupt)  # twice means: now
+        ).run(None if is_interrupted else lambda: self._interrupt(study))  # twice means: now
 
-    def _finalists(self, most: int) -> tuple[list[Config], list[Config]]:
-        """Return the finalists, cheapest first; the same in order of entry."""
-        study, failed, space = self._search.study, self._failed, self.setup.space
-        likely = study.finalists(most, lambda trial: not {trial.config, space.with_persistence(trial)} & failed)
-        finalists, entering = (
-            list(dict.fromkeys(config for trial in trials if (config := space.with_persistence(trial)) != space.base))
-            for trials in (sorted(likely, key=study.cost), likely)
+    def _interrupt(self, study: TuningStudy) -> None:
+        """Note that the user has interrupted, and end the running measurement."""
+        self._change(study, is_interrupted=True)
+        self.runner.close()
+
+    def _report(self, study: TuningStudy, moment: Progress) -> None:
+        """Show the running or finished measurement, with the standing of the run."""
+        known = study.known
+        best_rate, baseline_rate = (known.best.rate, known.trials[0].rate) if known.best else (None, None)
+        self.messages.show(replace(moment, best_rate=best_rate, baseline_rate=baseline_rate))
+
+
+def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
+    """Raise when the baseline gave no number, so that nothing could be compared with it, or takes too much memory."""
+    peak = require_numbers(trial.attempt).peak_memory_bytes
+    if memory_limit.most is not None and peak > memory_limit.most:
+        raise UsageError(
+            f"--max-memory {format_size(memory_limit.most)}: the baseline takes {format_size(peak)}; {SMALLER}"
         )
-        untried = study.candidate
-        if untried is None or self._is_interrupted or self.max_trials is not None:
-            return finalists, entering
-        if space.decides_persistence and untried.num_workers:  # whether its workers should live on is not known
-            untried = replace(untried, persistent_workers=space.base.persistent_workers)
-        return [untried], entering
-
-    @property
-    def _failed(self) -> set[Config]:
-        """The configurations that failed in a confirmation, of earlier runs too."""
-        return {trial.config for trial in self._search.study.history if has_failed(trial, self._fits)}
-
-    def _fits(self, measured: Measurement) -> bool:
-        return not exceeds(measured, self._search.study.observations)
-
-    def _in_words(self, stop: Stop) -> str:
-        """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
-        left = self.budget.left
-        if stop.ending is not Ending.BUDGET or left < min(self._search.trial_cost, LITTLE * self.budget.seconds):
-            return stop.text
-        rest, longer = format_duration(left), self._longer_budget
-        return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
-
-    def _wanted(self, stop: Stop, confirmation: Confirmation | None) -> str:
-        """Return the remedy for an undecided run."""
-        search, longer = self._search, self._longer_budget
-        if amp := search.untried_precision:
-            needs_memory = search.study.observations.halvings(amp)
-            return f"memory to compare {amp} with fp32" if needs_memory else f"time to try {amp} (--budget {longer})"
-        rounds = {trial.round for trial in self.confirmations}
-        if stop.ending is Ending.COMPLETE and not search.study.has_alternative and not rounds:
-            return "another configuration (no other is allowed, or none could run)"
-        if stop.ending is Ending.TRIALS:
-            return f"more than {search.max_trials} trials (--trials)"
-        if len(rounds) >= MAX_ROUNDS:
-            return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
-        if confirmation is not None and confirmation.is_hopeless:
-            return "rounds that differ less: the gain is smaller than their differences"
-        return f"more time (--budget {longer})"
-
-    @property
-    def _longer_budget(self) -> str:
-        """A budget that is half as long again at least, and enough for a usual search and its proof."""
-        return longer_budget(self.budget.seconds, self._search.plan.budget(self._search.opening or 0.0))

@@ -6,7 +6,7 @@ those tools do not show: from them a study goes on and a report is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -154,11 +154,15 @@ def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
 
 
 def history_of(frozen: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
-    """Return all trials that have ended, confirmations last; failed baselines only where no baseline worked.
+    """Return all trials that have ended, in the order of ``ordered``. Raises ``ValueError`` where one is damaged."""
+    return ordered([trial_of(each) for each in frozen if is_record(each)])
 
-    Raises ``ValueError`` where one is damaged, or the baseline is missing.
+
+def ordered(ended: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials of a study, confirmations last; failed baselines only where no baseline worked.
+
+    Raises ``ValueError`` where the baseline is missing.
     """
-    ended = [trial_of(each) for each in frozen if is_record(each)]
     worked = [trial for trial in ended if not is_failed_baseline(trial)]
     searched = [trial for trial in worked if trial.kind != "confirm"]
     if worked and (not searched or searched[0].kind != "baseline"):

@@ -30,7 +30,7 @@ from autotune.messages import Messages
 from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
 from autotune.records import Attempt, Conditions, Measurement, Request, StepTime, WorkloadFacts
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.space import build_space
 from autotune.search.tuner import Tuner
 

@@ -45,10 +45,10 @@ FAULTS = (
         ("tests/search/test_loader_model.py",),
     ),
     Fault(
-        "autotune/search/loop.py",
-        "return self.max_trials is not None and len(begun) >= self.max_trials",
-        "return self.max_trials is not None and len(begun) > self.max_trials",
-        ("tests/search/test_loop.py",),
+        "autotune/search/agenda.py",
+        "if most is not None and len(begun) >= most:",
+        "if most is not None and len(begun) > most:",
+        ("tests/search/test_agenda.py",),
     ),
     Fault(
         "autotune/proof.py",
@@ -63,16 +63,16 @@ FAULTS = (
         ("tests/search/test_step_model.py",),
     ),
     Fault(
-        "autotune/search/study.py",
+        "autotune/search/known.py",
         "if best - rate <= max(math.log(1 + GAIN), PLAUSIBLE",
         "if best - rate <= min(math.log(1 + GAIN), PLAUSIBLE",
         ("tests/search/test_study.py",),
     ),
     Fault(
-        "autotune/search/loop.py",
-        "return self.budget.left - self.confirmation_seconds",
-        "return self.budget.left + self.confirmation_seconds",
-        ("tests/search/test_loop.py",),
+        "autotune/search/agenda.py",
+        "return self.run.left - self.confirmation_seconds",
+        "return self.run.left + self.confirmation_seconds",
+        ("tests/search/test_agenda.py",),
     ),
     Fault(
         "autotune/search/feasibility.py",

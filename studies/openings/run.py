@@ -19,7 +19,7 @@ from statistics import median
 
 from autotune.limits import Budget
 from autotune.messages import Messages
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import Machine, draw_world
 from tests.accelerator import GIB, Card, Job, full_speed
@@ -113,8 +113,8 @@ def on_accelerator(name: str, seed: int) -> dict[str, object]:
     place = PLACES[name]
     card, job = place.card(seed), place.job
     with runner_on(card, job, place.opening) as runner:
-        result, tuner = tuned(runner, budget=BUDGET, seed=seed)
-    fits = [c for c in tuner.setup.space.configs if job.peak(c.batch_size, c.amp) <= 0.9 * (card.total - card.context)]
+        result, known = tuned(runner, budget=BUDGET, seed=seed)
+    fits = [c for c in known.setup.space.configs if job.peak(c.batch_size, c.amp) <= 0.9 * (card.total - card.context)]
     best = max(job.rate(card, config) for config in fits)
     spent, first = 0.0, ""
     for config, request, attempt in runner.asked:

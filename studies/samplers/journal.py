@@ -16,7 +16,7 @@ from statistics import median
 
 from autotune.config import Config
 from autotune.records import Request
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import open_study
 from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, space_of
@@ -44,8 +44,8 @@ def main() -> None:
         forecasts, costs = list[float](), list[float]()
         for _ in range(TRIALS):
             begin = time.perf_counter()
-            if study.trials:
-                study.forecast.proposal()
+            if study.known.trials:
+                study.known.forecast.proposal()
                 forecasts.append(milliseconds(begin))
             begin = time.perf_counter()
             asked = study.ask()

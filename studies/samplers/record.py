@@ -20,9 +20,10 @@ import optuna
 from autotune.flags import SAMPLERS
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages
-from autotune.search.loop import Search
-from autotune.search.sampler import Setup, make_sampler
+from autotune.search.sampler import make_sampler
+from autotune.search.setup import Setup
 from autotune.search.study import open_study
+from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import FAMILIES, Machine, draw_world
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -43,17 +44,17 @@ def searched() -> Iterator[dict[str, object]]:
             sampler=make_sampler(name, seed),
         )
         time = Budget(budget, machine.now)
-        Search(runner=machine, study=study, budget=time, messages=Messages(time)).run()
-        assert study.best is not None
+        Tuner(machine, study.setup, time, Messages(time)).search(study)
+        assert study.known.best is not None
         yield {
             "family": family,
             "seed": seed,
             "budget": budget,
             "sampler": name,
-            "looks": len(study.probes),
-            "trials": len(study.trials),
+            "looks": len(study.known.probes),
+            "trials": len(study.known.trials),
             "seconds": round(machine.time, 1),
-            "regret": round(1 - machine.rate(study.best.config) / machine.optimum, 4),
+            "regret": round(1 - machine.rate(study.known.best.config) / machine.optimum, 4),
         }
 
 

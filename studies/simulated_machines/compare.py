@@ -29,9 +29,10 @@ from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.records import Request
-from autotune.search.loop import Search
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import open_study
+from autotune.search.tuner import Tuner
+from tests.simulated import search_only
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 COUNTS = (5, 10, 20, 30)
@@ -67,20 +68,13 @@ def ours(machine: Machine) -> Iterator[dict[str, object]]:
     def tell(progress: Progress) -> None:
         if progress.finished is None:
             return
-        best, finalist = study.best, next(iter(study.finalists(1)), study.trials[0])
+        best, finalist = study.known.best, next(iter(study.known.finalists(1)), study.known.trials[0])
         assert best is not None
         assert finalist is not None
-        rows.append(row(machine, best.config, finalist.config, len(study.probes)))
+        rows.append(row(machine, best.config, finalist.config, len(study.known.probes)))
 
     time = Budget(3600.0, machine.now)
-    search = Search(
-        runner=machine,
-        study=study,
-        budget=time,
-        messages=Messages(time, tell),
-        max_trials=TRIALS,
-    )
-    reason = search.run().text
+    reason = search_only(machine, study, time, Messages(time, tell), max_trials=TRIALS).text
     yield from rows
     for _ in range(TRIALS - len(rows)):
         yield {**rows[-1], "reason": reason.partition(":")[0]}
@@ -157,9 +151,8 @@ def predicted_start(machine: Machine) -> list[Config]:
         Setup(space=machine.space, facts=machine.facts, host=machine.host, memory_limit=MemoryLimit(headroom=HEADROOM))
     )
     time = Budget(3600.0, machine.now)
-    search = Search(runner=machine, study=study, budget=time, messages=Messages(time), max_trials=1)
-    search.run()
-    forecast = study.forecast
+    Tuner(machine, study.setup, time, Messages(time), 1).search(study)
+    forecast = study.known.forecast
     order = sorted(forecast.configs, key=lambda config: -forecast.prediction.rates[forecast.position[config]])
     fitting = [config for config in order if forecast.prediction.refusals[forecast.position[config]] is None]
     chosen: dict[tuple[int, str, int], Config] = {}

@@ -30,7 +30,7 @@ from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.records import Measurement, Request
 from autotune.report.result import Result
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import HEADROOM
 from studies.stopping.machines import FAMILIES, Jagged, at_optimum, below, usual
@@ -159,7 +159,7 @@ def rival(job: Job) -> Row:
             best, best_rate = config, rate
     return {
         "regret": regret(machine, best),
-        "trials": len(study.trials),
+        "trials": len(study.known.trials),
         "seconds": machine.time,
         **failures(machine),
         "is_safe": machine.is_safe(best),

@@ -15,15 +15,14 @@ from typing import Any
 from autotune.config import Config
 from autotune.knobs import as_baseline
 from autotune.limits import Budget, MemoryLimit
-from autotune.messages import Messages, Progress
 from autotune.records import WorkloadFacts
 from autotune.report.text import config_text
 from autotune.search.landscape import landscape_of
-from autotune.search.loop import Search
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.space import build_space
 from autotune.search.study import TuningStudy, open_study
 from studies.simulated_machines.machines import FAMILIES, GIB, Machine, draw_world
+from tests import simulated
 
 RECORDED = Path(__file__).with_name("recorded_searches.json")
 BOUNDS = {"batch_size": "16,32,64,256,1024", "num_workers": "0,1,2,4,8", "prefetch_factor": "2,8"}
@@ -65,9 +64,8 @@ def searched(
     known: WorkloadFacts = replace(machine.facts, **facts)
     space = build_space(known, world.cpus, baseline or Config(batch_size=32), BOUNDS, whole)
     study = open_study(Setup(space=space, facts=known, host=machine.host, memory_limit=memory_limit or MemoryLimit()))
-    told: list[Progress] = []
     time = Budget(budget, machine.now)
-    stop = Search(runner=machine, study=study, budget=time, messages=Messages(time, told.append)).run()
+    stop = simulated.search_only(machine, study, time)
     return {
         "asked": [
             f"{request.part}: {config_text(config)}: {outcome}" for config, request, outcome, _ in machine.attempts
@@ -80,14 +78,14 @@ def searched(
 
 def _expected(study: TuningStudy) -> dict[str, Any]:
     """Return what a study expects now."""
-    forecast = study.forecast
+    forecast = study.known.forecast
     step = max(1, len(forecast.configs) // SHOWN)
-    measured = study.trials[0].measurement
+    measured = study.known.trials[0].measurement
     assert measured is not None
     landscape = landscape_of(study.setup, forecast, measured, forecast.best.config)
     return {
         "best": config_text(forecast.best.config),
-        "finalists": [config_text(trial.config) for trial in study.finalists(3)],
+        "finalists": [config_text(trial.config) for trial in study.known.finalists(3)],
         "remaining": _figure(forecast.remaining),
         "limit": _figure(forecast.highest_limit),
         "importances": {each.knob: _figure(each.share) for each in landscape.importances},

@@ -19,13 +19,12 @@ from autotune.measure.step_probe import RESIDENT, ceiling
 from autotune.messages import Messages
 from autotune.records import Attempt, Measurement, Request
 from autotune.search.forecast import forecast_of
-from autotune.search.loop import Search
 from autotune.search.observations import GAIN, Observations
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
-from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, space_of
+from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, search_only, space_of
 
 WINDOW = 500
 """Batches in a measurement of training."""
@@ -89,13 +88,13 @@ def searched(seed: int, batches: str, workers: str, **options: int) -> tuple[Pad
     study = open_study(Setup(space=space, facts=FACTS, host=host()))
     time = Budget(120.0, machine.now)
     messages = Messages(time, lambda progress: None)
-    return machine, study, Search(runner=machine, study=study, budget=time, messages=messages).run()
+    return machine, study, search_only(machine, study, time, messages)
 
 
 def broken_claims(machine: PaddedText, study: TuningStudy, stop: Stop) -> Iterator[str]:
     """Yield what is said of the most that can be had, and is not so; what no measurement tells apart is no breach."""
-    forecast = study.forecast
-    for trial in study.trials:
+    forecast = study.known.forecast
+    for trial in study.known.trials:
         if forecast.prediction.ceilings[forecast.position[trial.config]] < (1 - 1e-9) * trial.rate:
             yield f"the ceiling of {trial.config} is below what was measured"
     best = math.exp(forecast.best_log)
@@ -107,8 +106,8 @@ def broken_claims(machine: PaddedText, study: TuningStudy, stop: Stop) -> Iterat
     for name, most in claims:
         if highest > (1 + GAIN) * most:
             yield f"{name}: {highest:.0f} is more than {most:.0f}"
-    looked_at = {study.observations.step_key(config) for config, _ in study.observations.looks}
-    for config in (each for each in forecast.configs if study.observations.step_key(each) in looked_at):
+    looked_at = {study.known.observations.step_key(config) for config, _ in study.known.observations.looks}
+    for config in (each for each in forecast.configs if study.known.observations.step_key(each) in looked_at):
         if best > forecast.bound(config) and machine.rate(config) > (1 + GAIN) * forecast.bound(config):
             yield f"the bound of {config}: {machine.rate(config):.0f} is more than {forecast.bound(config):.0f}"
 

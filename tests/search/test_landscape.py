@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.result import Landscape
 from autotune.search import landscape
 from autotune.search.forecast import forecast_of
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
 from tests.search.test_study import run
@@ -36,8 +36,8 @@ def explored(cost: Callable[[Config], StepCost], trials: int = 12, **bounds: Any
 
 
 def landscape_of(study: TuningStudy) -> Landscape:
-    baseline = there(study.trials[0].measurement)
-    return landscape.landscape_of(study.setup, study.forecast, baseline, there(study.best).config)
+    baseline = there(study.known.trials[0].measurement)
+    return landscape.landscape_of(study.setup, study.known.forecast, baseline, there(study.known.best).config)
 
 
 @pytest.mark.parametrize("cost", [larger_batches_pay, loader_bound, equal_everywhere])
@@ -61,12 +61,12 @@ def test_every_batch_size_and_precision_is_there_with_the_best_of_its_configurat
     assert {(step.amp, step.batch_size) for step in steps} == expected
     for step in steps:
         alike = [c for c in space.configs if (c.amp, c.batch_size) == (step.amp, step.batch_size)]
-        assert step.rate == min(step.ceiling, max(study.forecast.rate_of(config) for config in alike))
+        assert step.rate == min(step.ceiling, max(study.known.forecast.rate_of(config) for config in alike))
 
 
 def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
     study = explored(loader_bound)
-    found, answer = landscape_of(study).loaders, there(study.best).config
+    found, answer = landscape_of(study).loaders, there(study.known.best).config
     settings = [(each.num_workers, each.prefetch_factor or 0) for each in found]
     assert settings == sorted(settings)
     assert all(each.low <= each.rate <= each.high for each in found)
@@ -76,11 +76,11 @@ def test_the_loaders_settings_are_those_of_the_answers_step() -> None:
 def test_a_refusal_says_what_became_of_the_one_that_is_like_it() -> None:
     study = explored(loader_bound, 3)
     small = Config(batch_size=32, num_workers=1, prefetch_factor=2)
-    larger = next(c for c in study.forecast.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
-    assert study.forecast.refusal(larger) is None
+    larger = next(c for c in study.known.forecast.configs if (c.amp, c.batch_size, c.num_workers) == ("off", 64, 4))
+    assert study.known.forecast.refusal(larger) is None
     most = study.setup.memory_limit.of(examples.measurement().memory_limit_bytes)
     measured = examples.measurement(peak_memory_bytes=int(most) + 1)
     ran = examples.trial(number=9, kind="search", config=small, measurement=measured)
-    observations = replace(study.observations, trials=(*study.observations.trials, ran))
+    observations = replace(study.known.observations, trials=(*study.known.observations.trials, ran))
     refusal = forecast_of(observations, space_of(gpu_facts())).refusal(larger)
     assert refusal == "batch 32 in fp32 with 1 worker takes more memory than allowed"

@@ -23,7 +23,7 @@ from autotune.search.forecast import forecast_of
 from autotune.search.observations import Observations
 from autotune.search.option_looks import tried_options, usable_step
 from autotune.search.probe_plan import next_probe
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.space import Space
 from autotune.search.study import open_study
 from autotune.step_options import OPTIONS
@@ -256,11 +256,11 @@ def planned(machine: Optioned, space: Space) -> tuple[list[tuple[Part, Config]],
     config, kind = there(study.ask())
     study.tell(machine.measure(config, Request(seconds=1.0, time_limit=60.0)), config, kind)
     looks: list[tuple[Part, Config]] = []
-    while look := next_probe(study.observations, space):
+    while look := next_probe(study.known.observations, space):
         assert len(looks) < 60
         looks.append(look)
         study.looked(*look, machine.measure(look[1], Request(seconds=1.0, time_limit=60.0, part=look[0])))
-    return looks, study.observations
+    return looks, study.known.observations
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.limits import USUAL_BUDGETS, Budget
 from autotune.search.plan import MOST, SHORTEST, Plan
 from tests import examples
-from tests.search.test_loop import Run
+from tests.search.test_agenda import Run
 from tests.simulated import SimulatedMachine, loader_bound
 
 PLAN = Plan(opening=3.0, window=1.5, epoch_samples=6000, base=Config(batch_size=32), base_rate=800.0, base_seconds=2.0)

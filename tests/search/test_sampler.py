@@ -14,15 +14,14 @@ from optuna.trial import TrialState
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.limits import Budget
-from autotune.messages import Messages
 from autotune.records import Probe, Request
-from autotune.search.loop import Search
-from autotune.search.sampler import PredictiveSampler, Seen, Setup, distribution, make_sampler
+from autotune.search.sampler import PredictiveSampler, Seen, make_sampler
+from autotune.search.setup import Setup, distribution
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 from autotune.storage.trials import write_look
 from tests import examples
-from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, larger_batches_pay, loader_bound
+from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, larger_batches_pay, loader_bound, search_only
 
 FACTS = gpu_facts()
 SPACE = few_of(FACTS, amp="off", batch_size="16..256", num_workers="0..8")
@@ -31,7 +30,7 @@ SPACE = few_of(FACTS, amp="off", batch_size="16..256", num_workers="0..8")
 def searched(sampler: BaseSampler, machine: SimulatedMachine, storage: StudyStorage | None = None) -> TuningStudy:
     study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), storage=storage, sampler=sampler)
     time = Budget(120.0, machine.now)
-    Search(runner=machine, study=study, budget=time, messages=Messages(time), max_trials=12).run()
+    search_only(machine, study, time, max_trials=12)
     return study
 
 
@@ -42,8 +41,8 @@ def test_any_sampler_searches_with_the_same_looks_and_measures_nothing_twice(nam
     study = searched(make_sampler(name, 0), machine, storage)
     measured = [config for config, _ in machine.calls]
     assert measured[0] == SPACE.base
-    assert len(measured) == len(set(measured)) == len(study.trials) >= 2
-    assert study.probes
+    assert len(measured) == len(set(measured)) == len(study.known.trials) >= 2
+    assert study.known.probes
     assert set(measured) <= {*SPACE.configs, SPACE.base}
     storage.close()
     found = optuna.load_study(study_name=None, storage=optuna_storage(path)).get_trials()
@@ -79,9 +78,9 @@ def test_a_sampler_with_nothing_new_ends_the_search_and_says_so() -> None:
     machine = SimulatedMachine(cost=loader_bound)
     study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), sampler=Stubborn())
     time = Budget(600.0, machine.now)
-    stop = Search(runner=machine, study=study, budget=time, messages=Messages(time)).run()
+    stop = search_only(machine, study, time)
     assert stop.text == "the sampler has nothing new to propose"
-    assert 1 <= len(study.trials) <= 2
+    assert 1 <= len(study.known.trials) <= 2
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_one_sampler_serves_two_studies_one_after_the_other() -> None:
     sampler = PredictiveSampler()
     searched(sampler, SimulatedMachine(cost=larger_batches_pay))
     mixed, alone = (searched(each, SimulatedMachine(cost=loader_bound)) for each in (sampler, PredictiveSampler()))
-    assert [trial.config for trial in mixed.trials] == [trial.config for trial in alone.trials]
+    assert [trial.config for trial in mixed.known.trials] == [trial.config for trial in alone.known.trials]
 
 
 def test_a_study_that_autotune_did_not_make_is_refused() -> None:
@@ -146,7 +145,7 @@ def test_looks_tell_it_more_and_it_proposes_what_the_search_proposes(tmp_path: P
     asked, _ = study.ask() or (None, None)
     setup = Setup(facts=FACTS, host=host(), memory_limit=study.setup.memory_limit, space=SPACE)
     assert setup.config(copy.ask(dict(setup.distributions)).params) == asked
-    assert len(copy.sampler.observations(Seen(copy.get_trials(), study._storage.attributes)).probes) == 2  # type: ignore[attr-defined]
+    assert len(copy.sampler.known(Seen(copy.get_trials(), study._storage.attributes)).probes) == 2  # type: ignore[attr-defined]
 
 
 def test_the_setup_comes_back_from_a_study_as_it_was() -> None:

@@ -11,7 +11,7 @@ from autotune.messages import Messages
 from autotune.records import Attempt, Request
 from autotune.report.result import Result
 from autotune.result import Verdict
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import GIB, Machine, World, draw_world
 

@@ -7,16 +7,15 @@ import pytest
 
 from autotune.config import Config
 from autotune.limits import Budget
-from autotune.messages import Messages
 from autotune.search.forecast import SURE, Forecast
 from autotune.search.gp import OWN
-from autotune.search.loop import Search
 from autotune.search.observations import GAIN
 from autotune.search.predict import BOUND_ERRORS
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.stopping import CEILING_SHARE, Ending, reason_to_stop
 from autotune.search.study import TuningStudy, open_study
 from studies.stopping.machines import FAMILIES, usual
+from tests import simulated
 from tests.search.test_forecast import forecast_with
 
 NEAR = ("batch_size", "num_workers", "amp", "threads")
@@ -51,7 +50,7 @@ def searched(family: str, seed: int) -> TuningStudy:
     machine = usual(family, seed, 0.03)
     study = open_study(Setup(space=machine.space, facts=machine.facts, host=machine.host))
     time = Budget(3600.0, machine.now)
-    stop = Search(runner=machine, study=study, budget=time, messages=Messages(time, lambda told: None)).run()
+    stop = simulated.search_only(machine, study, time)
     assert stop.ending is Ending.COMPLETE
     return study
 
@@ -60,7 +59,7 @@ def searched(family: str, seed: int) -> TuningStudy:
 def test_no_neighbour_of_the_best_and_nothing_that_may_win_is_left_untried(family: str) -> None:
     study = searched(family, 1)
     space = study.setup.space
-    forecast, best = study.forecast, study.forecast.best.config
+    forecast, best = study.known.forecast, study.known.forecast.best.config
     ceilings = np.log(forecast.prediction.ceilings)
     for config, index in forecast.position.items():
         if not forecast.is_untried[index] or forecast.refusals[index] is not None:

@@ -15,7 +15,7 @@ from autotune.encoding import to_json
 from autotune.outcome import Outcome
 from autotune.proof import Place
 from autotune.records import Attempt, Part, Request, Trial
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 from tests import examples
@@ -49,7 +49,7 @@ def run(study: TuningStudy, machine: SimulatedMachine, trials: int) -> list[Tria
     """Ask, measure and tell so many times, or until nothing is left that could win."""
     done: list[Trial] = []
     for _ in range(trials):
-        if study.trials and study.forecast.proposal() is None:
+        if study.known.trials and study.known.forecast.proposal() is None:
             break
         config, kind = study.ask()
         done.append(study.tell(machine.measure(config, REQUEST), config, kind))
@@ -93,7 +93,7 @@ def test_every_trial_carries_its_full_record(journal: Path) -> None:
     )
     told = run(opened(journal), machine, 12)
     assert {trial.outcome for trial in told} == {Outcome.OK, Outcome.DEVICE_OOM}
-    assert opened(journal).trials == tuple(told)
+    assert opened(journal).known.trials == tuple(told)
     stored = optuna_trials(journal)
     assert [trial.user_attrs.get("message", "") for trial in stored] == [trial.attempt.message for trial in told]
     assert [trial.value for trial in stored] == [trial.rate for trial in told]
@@ -119,7 +119,7 @@ def test_a_trial_that_a_killed_run_was_at_is_not_counted(journal: Path) -> None:
     run(killed, machine, 3)
     lost, _ = killed.ask()
     reopened = opened(journal)
-    assert len(reopened.trials) == 3
+    assert len(reopened.known.trials) == 3
     assert [trial.state for trial in optuna_trials(journal)] == [*[TrialState.COMPLETE] * 3, TrialState.FAIL]
     assert run(reopened, machine, 1)[0].config == lost  # it was never measured
 
@@ -127,11 +127,11 @@ def test_a_trial_that_a_killed_run_was_at_is_not_counted(journal: Path) -> None:
 def test_a_baseline_that_failed_is_measured_again(journal: Path) -> None:
     run(opened(journal), SimulatedMachine(cost=loader_bound, fails=lambda c: Outcome.CRASHED), 1)
     reopened = opened(journal)
-    assert reopened.trials == ()
+    assert reopened.known.trials == ()
     baseline, following = run(reopened, SimulatedMachine(cost=loader_bound), 2)
     assert (baseline.kind, baseline.outcome) == ("baseline", Outcome.OK)
     assert following.kind == "search"
-    assert reopened.history == (baseline, following)
+    assert reopened.known.history == (baseline, following)
 
 
 def test_of_what_the_users_code_says_at_great_length_the_telling_part_is_kept() -> None:
@@ -155,7 +155,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
         study = opened(journal)
         run(study, machine, 3)
         study.confirmed(machine.measure(Config(), REQUEST), Config(), Place("a-0", None))
-    assert len({trial.number for trial in study.history}) == len(study.history) == 8
+    assert len({trial.number for trial in study.known.history}) == len(study.known.history) == 8
 
 
 KEPT = Config(num_workers=4, persistent_workers=True)
@@ -178,25 +178,25 @@ def study_with(rates: Mapping[Config, float]) -> TuningStudy:
 def test_finalists_are_the_cheapest_of_the_fastest_and_then_the_fastest_of_the_others() -> None:
     rates = {replace(KEPT, num_workers=count): rate for count, rate in ((8, 2000.0), (6, 1990.0), (4, 1980.0))}
     study = study_with({**rates, replace(KEPT, num_workers=2): 1500.0})
-    found = [[trial.config.num_workers for trial in study.finalists(most)] for most in (1, 2, 3, 4)]
+    found = [[trial.config.num_workers for trial in study.known.finalists(most)] for most in (1, 2, 3, 4)]
     assert found == [[4], [4, 8], [4, 8, 6], [4, 8, 6]]
-    left = study.finalists(2, lambda trial: trial.config.num_workers < 6)
+    left = study.known.finalists(2, lambda trial: trial.config.num_workers < 6)
     assert [trial.config.num_workers for trial in left] == [4]
-    assert [t.config.num_workers for t in study.finalists(2, lambda trial: trial.config.num_workers < 4)] == [2]
+    assert [t.config.num_workers for t in study.known.finalists(2, lambda trial: trial.config.num_workers < 4)] == [2]
 
 
 @pytest.mark.parametrize("rate", [1000.0, 995.0, 1030.0, 900.0])
 def test_the_best_alternative_is_a_finalist_however_slow_and_the_baseline_never_is(rate: float) -> None:
-    assert [trial.config for trial in study_with({KEPT: rate}).finalists(3)] == [KEPT]
-    assert study_with({}).finalists(3) == ()
+    assert [trial.config for trial in study_with({KEPT: rate}).known.finalists(3)] == [KEPT]
+    assert study_with({}).known.finalists(3) == ()
 
 
 @pytest.mark.parametrize(("rate", "is_tried_first"), [(600.0, True), (970.0, False)])
 def test_something_untried_comes_before_a_trial_that_was_clearly_slower(rate: float, is_tried_first: bool) -> None:
     slower = replace(KEPT, num_workers=2)
     study = study_with({Config(): 1000.0, slower: rate})
-    assert (study.candidate is not None) == is_tried_first
-    assert study.candidate not in (Config(), slower)
+    assert (study.known.candidate is not None) == is_tried_first
+    assert study.known.candidate not in (Config(), slower)
 
 
 def test_opening_a_study_leaves_optunas_verbosity_as_it_was() -> None:
@@ -225,7 +225,7 @@ def test_what_leaves_too_little_memory_free_is_infeasible_and_never_the_best(jou
     study = opened(journal)
     trials = run(study, machine, 40)
     limit = 0.9 * 8 * 2**30
-    assert there(there(study.best).measurement).peak_memory_bytes <= limit
+    assert there(there(study.known.best).measurement).peak_memory_bytes <= limit
     for trial, stored in zip(trials, optuna_trials(journal), strict=True):
         peak = there(trial.measurement).peak_memory_bytes
         assert stored.constraints["memory"] == pytest.approx(peak / limit - 1)

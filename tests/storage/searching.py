@@ -13,11 +13,10 @@ from pathlib import Path
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.records import Attempt, Request
-from autotune.search.loop import Search
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import open_study
 from autotune.storage.open import StudyStorage
-from tests.simulated import SimulatedMachine, few_of, gpu_facts, host
+from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, search_only
 from tests.storage.test_tuners import rough
 
 FACTS = gpu_facts()
@@ -44,7 +43,7 @@ def main(path: Path) -> None:
             sys.stdout.flush()
 
     messages = Messages(budget, tell)
-    Search(runner=machine, study=study, budget=budget, messages=messages).run()
+    search_only(machine, study, budget, messages)
     storage.close()
 
 

@@ -28,15 +28,23 @@ from autotune.errors import NothingFeasibleError, StorageError, UsageError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.records import Kind, Request
-from autotune.search.loop import Search
 from autotune.search.read import read_study
-from autotune.search.sampler import Setup
+from autotune.search.setup import Setup
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.identity import Identity
 from autotune.storage.open import StudyStorage
 from autotune.storage.server import Heartbeat
 from tests.server import PASSWORD, Server, free_port
-from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, larger_batches_pay, tuner_of
+from tests.simulated import (
+    SimulatedMachine,
+    StepCost,
+    few_of,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    search_only,
+    tuner_of,
+)
 from tests.storage.test_open import HERE, history_at
 
 pytestmark = pytest.mark.server
@@ -69,8 +77,7 @@ class Tuner:
         )
 
     def search(self, trials: int, **options: Any) -> str:
-        run: dict[str, Any] = {"runner": self.machine, "study": self.study, "budget": self.budget}
-        return Search(**run, messages=self.messages, max_trials=trials, **options).run().text
+        return search_only(self.machine, self.study, self.budget, self.messages, max_trials=trials, **options).text
 
     def ask(self) -> tuple[Config, Kind]:
         asked = self.study.ask()
@@ -130,7 +137,7 @@ def test_tuners_in_any_order_measure_nothing_twice_and_know_the_same(join: Join,
         tuner.study.refresh()
     assert len(done) > 9
     assert [config for config, count in Counter(done).items() if count > 1] == []
-    (history,) = {tuple(tuner.study.trials) for tuner in tuners}
+    (history,) = {tuple(tuner.study.known.trials) for tuner in tuners}
     assert sorted(trial.config.batch_size for trial in history) == sorted(config.batch_size for config in done)
     numbers = [trial.number for trial in history]
     assert numbers == sorted(set(numbers))
@@ -141,12 +148,12 @@ def test_what_another_measures_is_left_out_and_what_is_like_it_is_worth_less(joi
     one, other = join(), join()
     one.search(6)
     other.study.refresh()
-    before = other.study.forecast
+    before = other.study.known.forecast
     config, _ = one.ask()
     other.study.refresh()
-    forecast = other.study.forecast
+    forecast = other.study.known.forecast
     position = forecast.position[config]
-    assert [claimed for _, claimed in other.study.others] == [config]
+    assert [claimed for _, claimed in other.study.known.others] == [config]
     assert (before.is_open[position], forecast.is_open[position]) == (True, False)
     assert forecast.proposal() != config
     assert (forecast.posterior.means == before.posterior.means).all()  # nobody counts on it
@@ -155,8 +162,8 @@ def test_what_another_measures_is_left_out_and_what_is_like_it_is_worth_less(joi
     assert forecast.promised.errors[position] < forecast.posterior.errors[position]
     one.study.abandon()
     other.study.refresh()
-    assert other.study.others == []
-    assert other.study.forecast.promised is None
+    assert other.study.known.others == ()
+    assert other.study.known.forecast.promised is None
 
 
 def test_looks_at_the_same_by_two_tuners_count_once(join: Join) -> None:
@@ -166,7 +173,7 @@ def test_looks_at_the_same_by_two_tuners_count_once(join: Join) -> None:
     for tuner in (one, other):
         tuner.study.looked("loader", SPACE.base, tuner.machine.measure(SPACE.base, replace(REQUEST, part="loader")))
     one.study.refresh()
-    assert len(one.study.probes) == 1
+    assert len(one.study.known.probes) == 1
 
 
 def test_the_baseline_is_waited_for_and_that_is_said_once(join: Join) -> None:
@@ -211,7 +218,7 @@ def test_no_search_ends_while_others_may_still_find_something(join: Join) -> Non
 
     other.search(50, sleep=sleep)
     assert slept
-    assert asked[0] in [trial.config for trial in other.study.trials]
+    assert asked[0] in [trial.config for trial in other.study.known.trials]
 
 
 def test_a_server_that_goes_away_before_the_file_is_written_is_told(
@@ -289,7 +296,7 @@ def test_a_tuner_that_is_killed_at_any_moment_of_a_trial_keeps_nobody_waiting(da
         assert time.monotonic() < end
         time.sleep(0.2)
         other.study.refresh()
-    assert other.study.others == []
+    assert other.study.known.others == ()
     for tuner in (killed, silent, other):
         tuner.storage.close()
 
@@ -299,10 +306,10 @@ def test_what_was_measured_by_a_tuner_that_was_taken_for_gone_is_kept(database: 
     asked = late.ask()
     time.sleep(3.0)  # without a sign of life
     other.study.refresh()
-    assert other.study.others == []
+    assert other.study.known.others == ()
     late.tell(asked)
     other.study.refresh()
-    assert [trial.config for trial in other.study.trials] == [asked[0]]
+    assert [trial.config for trial in other.study.known.trials] == [asked[0]]
     late.storage.close()
     other.storage.close()
 
@@ -313,7 +320,7 @@ def test_a_measurement_longer_than_the_grace_is_not_taken_for_gone(database: str
     with busy.study.beating():
         time.sleep(4.0)
         other.study.refresh()
-        assert [config for _, config in other.study.others] == [asked[0]]
+        assert [config for _, config in other.study.known.others] == [asked[0]]
     busy.storage.close()
     other.storage.close()
 
@@ -349,9 +356,9 @@ def test_of_two_tuners_one_is_killed_and_the_server_restarted_and_nothing_is_stu
     assert PASSWORD not in said
     (path,) = tmp_path.iterdir()
     assert f"--storage {path} continues it" in str(tuner.storage.failure)
-    assert [trial.config for trial in read_study(path).history] == [trial.config for trial in tuner.study.trials]
-    assert len(tuner.study.trials) == len({trial.config for trial in tuner.study.trials}) == 6
-    assert tuner.study.probes
+    assert [trial.config for trial in read_study(path).history] == [trial.config for trial in tuner.study.known.trials]
+    assert len(tuner.study.known.trials) == len({trial.config for trial in tuner.study.known.trials}) == 6
+    assert tuner.study.known.probes
 
 
 @pytest.mark.parametrize("when", ["server", "file"])

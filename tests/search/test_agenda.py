@@ -5,28 +5,40 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request, WorkloadFacts
-from autotune.search.loop import CONFIRM_SHARE, PROBE_SHARE, PROOF_SHARE, Search
-from autotune.search.sampler import Setup
-from autotune.search.stopping import Ending
+from autotune.search import agenda, tuner
+from autotune.search.agenda import CONFIRM_SHARE, PROBE_SHARE, PROOF_SHARE, Prove, Step, next_step
+from autotune.search.known import Known
+from autotune.search.sampler import PredictiveSampler, Seen
+from autotune.search.setup import Setup
+from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
+from autotune.search.tuner import Tuner
 from autotune.storage.open import StudyStorage
+from autotune.storage.trials import LOOK
 from tests import examples
 from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     StepCost,
+    equal_everywhere,
     few_of,
+    four_shared_cores,
     gpu_facts,
     host,
+    larger_batches_pay,
     loader_bound,
+    tuner_of,
 )
 
 CPU, GPU = examples.facts(epoch_samples=None), gpu_facts(epoch_samples=None)
@@ -52,10 +64,10 @@ class Run:
         with closing(StudyStorage(storage)) as kept:
             self.study: TuningStudy = open_study(Setup(space=self.space, facts=facts, host=host()), storage=kept)
             messages = Messages(self.clock, self.told.append)
-            given = {"budget": self.clock, "messages": messages, "max_trials": max_trials}
-            self.search = Search(runner=machine, study=self.study, **given)
-            stop = self.search.run()
-        self.reason, self.ending = stop.text, stop.ending
+            tuner = Tuner(machine, self.study.setup, self.clock, messages, max_trials)
+            step = tuner.search(self.study)
+        assert isinstance(step, Prove)
+        self.reason, self.ending, self.agenda = step.stop.text, step.stop.ending, tuner.agenda(self.study)
 
 
 @DEVICES
@@ -66,7 +78,7 @@ def test_the_looks_come_after_the_baseline_and_before_any_other_trial(facts: Wor
     assert phases == ["baseline"] + looks * ["probe"] + ["search"]
     assert looks > 3
     assert run.machine.looks[0][1].part == "loader"
-    assert len(run.study.probes) == len([told for told in run.told if told.looked]) == looks
+    assert len(run.study.known.probes) == len([told for told in run.told if told.looked]) == looks
 
 
 @pytest.mark.parametrize("budget", [20.0, 40.0])
@@ -84,7 +96,7 @@ def test_no_look_begins_once_their_share_of_the_budget_is_spent(budget: float) -
     run = Run(machine, budget=budget)
     assert all(moment <= 8.0 + PROBE_SHARE * (budget - 8.0) for moment in began)
     assert (len(began) > 0) == (budget > 30)
-    assert run.study.trials
+    assert run.study.known.trials
 
 
 @pytest.mark.parametrize("budget", [20.0, 30.0])
@@ -94,16 +106,16 @@ def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
 
     run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
     assert run.reason == "the budget is spent"
-    three_rounds = min(PROOF_SHARE * budget, run.search.proof_seconds)
+    three_rounds = min(PROOF_SHARE * budget, run.agenda.proof_seconds)
     assert three_rounds > CONFIRM_SHARE * budget
-    assert run.clock.left >= three_rounds - run.search.trial_cost - 1e-9
-    assert run.clock.spent > (1 - PROOF_SHARE) * budget - run.search.trial_cost
+    assert run.clock.left >= three_rounds - run.agenda.trial_cost - 1e-9
+    assert run.clock.spent > (1 - PROOF_SHARE) * budget - run.agenda.trial_cost
 
 
 def test_one_round_is_set_aside_while_no_trial_beats_the_baseline() -> None:
     same = Run(SimulatedMachine(cost=lambda config: StepCost(compute=1e-3 * config.batch_size)), max_trials=4)
-    assert len(same.study.trials) > 1
-    assert same.search.confirmation_seconds == same.search.plan.base_round
+    assert len(same.study.known.trials) > 1
+    assert same.agenda.confirmation_seconds == same.agenda.plan.base_round
 
 
 class Slow(SimulatedMachine):
@@ -128,8 +140,8 @@ def only_the_baseline_is_fast(config: Config) -> StepCost:
 @DEVICES
 def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to_win(facts: WorkloadFacts) -> None:
     run = Run(SimulatedMachine(cost=only_the_baseline_is_fast), facts)
-    assert len(run.study.trials) >= 2
-    assert run.study.finalists(1)
+    assert len(run.study.known.trials) >= 2
+    assert run.study.known.finalists(1)
     assert run.ending is Ending.COMPLETE
 
 
@@ -164,8 +176,8 @@ def test_a_resumed_study_looks_no_further_and_measures_no_baseline_again(tmp_pat
     first, again, done = (Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=n) for n in (1, 3, 3))
     assert first.machine.looks
     assert (again.machine.looks, len(again.machine.calls)) == ([], 2)
-    assert again.study.trials[0].config == first.space.base == first.machine.calls[0][0]
-    assert len(again.study.trials) == 3
+    assert again.study.known.trials[0].config == first.space.base == first.machine.calls[0][0]
+    assert len(again.study.known.trials) == 3
     assert done.machine.looks == done.machine.calls == []
 
 
@@ -173,7 +185,7 @@ def test_a_trial_below_the_best_may_end_early_and_the_baseline_may_not() -> None
     run = Run(SimulatedMachine(cost=loader_bound), max_trials=3)
     baseline, second, _ = (request for _, request in run.machine.calls)
     assert baseline.least_rate is None
-    assert second.least_rate == there(there(run.study.trials[0].measurement).ci95)[0]
+    assert second.least_rate == there(there(run.study.known.trials[0].measurement).ci95)[0]
 
 
 def test_a_trial_that_hangs_does_not_take_all_the_time_there_is() -> None:
@@ -200,5 +212,41 @@ def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
     run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=45.0)
     assert len(run.machine.calls) == 2
     assert run.machine.calls[1][1].time_limit < 30.0
-    assert [trial.outcome for trial in run.study.trials] == [Outcome.OK]
+    assert [trial.outcome for trial in run.study.known.trials] == [Outcome.OK]
     assert run.reason == "the budget is spent"
+
+
+COSTS = [loader_bound, larger_batches_pay, four_shared_cores, equal_everywhere, only_the_baseline_is_fast]
+
+
+@settings(max_examples=12)
+@given(
+    cost=st.sampled_from(COSTS),
+    noise=st.sampled_from([0.0, 0.01, 0.05]),
+    seconds=st.floats(0.5, 12.0),
+    budget=st.floats(30.0, 240.0),
+    seed=st.integers(0, 99),
+    facts=st.sampled_from([CPU, GPU]),
+    interrupt_at=st.none() | st.integers(2, 12),
+)
+def test_a_run_ends_in_its_budget_and_its_records_alone_decide_each_step(
+    cost: Any, noise: float, seconds: float, budget: float, seed: int, facts: WorkloadFacts, interrupt_at: int | None
+) -> None:
+    machine = SimulatedMachine(cost=cost, noise=noise, seconds=seconds, seed=seed, interrupt_at=interrupt_at)
+    steps: list[tuple[Step, agenda.Run, set[int], int]] = []
+
+    def noting(known: Known, run: agenda.Run) -> Step:
+        step = next_step(known, run)
+        steps.append((step, run, {trial.number for trial in known.history}, len(known.probes)))
+        return step
+
+    with closing(StudyStorage()) as kept, patch.object(tuner, "next_step", noting):
+        tuner_of(machine, few_of(facts, batch_size="32,512"), facts, host(), budget, seed=seed).result(kept)
+        frozen, attributes = kept.trials, kept.attributes
+    assert isinstance(steps[-1][0], Stop)
+    assert all(run.spent <= budget for step, run, *_ in steps if not isinstance(step, Prove | Stop))
+    assert machine.time <= budget + 2 * seconds  # a measurement that had begun, and the baseline's of its round
+    for step, run, numbers, looks in steps:
+        then = [trial for trial in frozen if trial.number in numbers]
+        known = {key: each for key, each in attributes.items() if not key.startswith(LOOK) or each["number"] < looks}
+        assert next_step(PredictiveSampler().known(Seen(then, known)), run) == step

@@ -1,0 +1,371 @@
+"""The agenda of a run: the next step, by all that is known and the time.
+
+Pure: no clock, no torch, no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autotune.config import Config
+from autotune.errors import NothingFeasibleError
+from autotune.limits import SHARE_GRACE, format_duration, longer_budget
+from autotune.outcome import Outcome
+from autotune.proof import Confirmation, finalists_for, has_failed
+from autotune.records import Part, Request, Trial
+from autotune.search.known import Known
+from autotune.search.observations import GAIN
+from autotune.search.plan import LOOK_SECONDS, Plan
+from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
+from autotune.search.stopping import Ending, Stop, reason_to_stop
+from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
+
+CONFIRM_SHARE, CONFIRM_ROUNDS = 0.4, 12
+"""Share of the budget that is set aside for the proof where there is enough of it, and the most rounds."""
+PROOF_SHARE = 0.7
+"""Share of the budget that is set aside at most for three rounds, below which nothing is proven."""
+PROBE_SHARE = 0.3
+"""Share of the budget left after the baseline, after which no further probe is taken."""
+OPTIONS_SHARE = 0.15
+"""The addition to it where further options of the step may be used."""
+FIRST_TRIALS = 3
+"""Trials, the baseline included, before which the time of a proof is kept free only for a gain."""
+LEAST_CAP, LARGEST_CAP = 1.5, 5.0
+"""Bounds on a trial's longest window, in seconds."""
+LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
+"""Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
+baseline took as long."""
+HANG_FACTOR, LEAST_HANG, LEAST_BASELINE = 10.0, 30.0, 60.0
+"""A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least; the
+seconds that a baseline may take at least."""
+POLL, LOST_POLL = 1.0, 5.0
+"""Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
+MOST_RETAKEN = 12
+"""Most probes that are taken again for that."""
+LITTLE = 0.1
+"""Share of the budget that is as good as nothing."""
+PAIR = 2
+"""Measurements of a round at least: the baseline and one finalist."""
+INTERRUPTED = Stop(Ending.INTERRUPTED, "interrupted by the user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run so far: its time, and the things that the study does not hold of it."""
+
+    budget: float
+    """Seconds of the whole run."""
+    spent: float
+    """Seconds since its start."""
+    opening: float
+    """Seconds that it took to load the workload."""
+    most_trials: int | None = None
+    """Most trials, where the user gave a number."""
+    seed: int = 0
+    """Decides where in an epoch all its trials begin, so that like is compared with like."""
+    looks: int = 0
+    """Looks that were on record when it began."""
+    looking: float | None = None
+    """Seconds that were spent when its looks began to have their share of the rest; ``None`` before the baseline."""
+    confirmed: tuple[int, ...] = ()
+    """Numbers of its confirming trials."""
+    proven: int | None = None
+    """Trials of the search that were known when its last proof ended."""
+    is_exhausted: bool = False
+    """Whether the sampler had nothing new to propose."""
+    is_interrupted: bool = False
+    """Whether the user has interrupted it: what is known is proven, and that is all."""
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.budget - self.spent)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait a moment for the other tuners that share the study."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look at one part of training."""
+
+    part: Part
+    config: Config
+    why: str | None = None
+    """The reason why it is taken again, after a pause: others made the look before it fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure the configuration that the sampler proposes: the baseline first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Measure baseline and finalists side by side, since the search has come to an end for now."""
+
+    stop: Stop
+
+
+Step = Wait | Look | Measure | Prove | Stop
+
+
+def next_step(known: Known, run: Run) -> Step:
+    """Return the next step of a run.
+
+    The baseline, looks at the parts of training, then trials until a stopping rule holds; then the proof. In the time
+    that it has left the search goes on. Raises ``NothingFeasibleError`` where the budget ends before the baseline is
+    known.
+    """
+    return Agenda(known=known, run=run).step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agenda:
+    """The steps of a run by what is known, and the seconds that they may take."""
+
+    known: Known
+    run: Run
+
+    @property
+    def step(self) -> Step:
+        """The next step."""
+        if self.run.is_interrupted:
+            return self._proof(INTERRUPTED)
+        if not self.known.trials:
+            return self._wait(None) or Measure()
+        if look := self._look(None):
+            return look
+        stop = self._stop
+        return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
+
+    def _proof(self, stop: Stop) -> Prove | Stop:
+        """Return the proof of what the search has found; the end where that was proven."""
+        is_proven = self.run.proven is not None and self.run.proven == len(self.known.trials)
+        return stop if is_proven else Prove(stop)
+
+    def _wait(self, stop: Stop | None) -> Wait | None:
+        """Return a pause where all depends on what other tuners are measuring.
+
+        That is the baseline, and any trial that could still give a reason to go on.
+        """
+        others, done = self.known.others, self.known.trials
+        if not others or (done and (stop is None or not self.has_time)):
+            return None
+        who = "; ".join(sorted({by for by, _ in others}))
+        if not done and self.run.left <= 0:
+            raise NothingFeasibleError(
+                f"the budget is spent while {who} still measures the baseline; pass a larger --budget"
+            )
+        return Wait(f"waiting for {who} to measure {'a configuration that may be faster' if done else 'the baseline'}")
+
+    def _look(self, stop: Stop | None) -> Look | None:
+        """Return the next look; ``None`` where there is none, or no time.
+
+        Looks have a share of the budget, and the rest after the search for a half precision or options not yet tried,
+        and for what others' memory made fail.
+        """
+        run, space, known = self.run, self.known.setup.space, self.known.observations
+        lost = known.lost if stop and self._retaken < MOST_RETAKEN else None
+        if stop is None:
+            share = PROBE_SHARE + (OPTIONS_SHARE if space.options else 0.0)
+            since = run.spent if run.looking is None else run.looking
+            is_over = run.spent > since + share * (run.budget - since)
+        else:
+            wanted = lost or self.untried_precision or space.options
+            is_over = not (stop.ending is Ending.COMPLETE and wanted and self.has_time)
+        if is_over or run.left < LOOK_SECONDS + self.plan.base_round:
+            return None
+        if planned := next_probe(known, space):
+            return Look(*planned)
+        return Look(lost.part, lost.config, f"waiting, to try again: {lost.attempt.message}") if lost else None
+
+    @property
+    def _retaken(self) -> int:
+        """The looks of this run that others made fail and that were taken again."""
+        looks = [(each.part, each.config) for each in self.known.probes[self.run.looks :]]
+        return len(looks) - len(set(looks))
+
+    @property
+    def _stop(self) -> Stop | None:
+        known, most = self.known, self.run.most_trials
+        begun = {trial.config for trial in known.trials} | {config for _, config in known.others}
+        if most is not None and len(begun) >= most:
+            return Stop(Ending.TRIALS, f"all {most} trials that were asked for are done")
+        if self.run.is_exhausted:
+            return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
+        if reason := None if known.candidate else reason_to_stop(known.forecast):
+            return Stop(Ending.COMPLETE, reason)
+        return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for another trial, and for the stages after it."""
+        return self.left >= self.trial_cost
+
+    def look_request(self, look: Look) -> Request:
+        """Return how a look is to be taken."""
+        seconds = NUMERICS_SECONDS if look.part == "numerics" else LOOK_SECONDS
+        limit = min(self._patience, self._time_limit)
+        return Request(seconds=seconds, time_limit=limit, part=look.part, seed=self.run.seed)
+
+    def trial_request(self, config: Config) -> tuple[Request, float]:
+        """Return how a trial is to be measured, and the seconds after which it is stuck."""
+        request = Request(seconds=self.longest_window, seed=self.run.seed)
+        if not self.known.trials:
+            limit = max(LEAST_BASELINE, self.run.left)
+            return replace(request, time_limit=limit), limit
+        known, forecast, best = self.known.observations, self.known.forecast, self.known.best
+        low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
+        took = [trial.attempt.seconds for trial in known.trials if trial.measurement is not None]
+        looks = known.looks if config.options else ()  # options may take long to begin with
+        took += [look.first_step_seconds for own, look in looks if own.options == config.options]
+        is_doubtful = forecast.is_doubtful[forecast.position[config]]
+        stuck = self._patience if is_doubtful else max(LEAST_HANG, HANG_FACTOR * max(took))
+        # training without workers must not find what a trial before it has read
+        fresh = not config.num_workers and any(trace.keeps_samples for trace in known.traces)
+        return replace(request, time_limit=min(stuck, self._time_limit), least_rate=low, fresh=fresh), stuck
+
+    @property
+    def _patience(self) -> float:
+        """The seconds after which a probe is given up, and a trial with workers where these have failed."""
+        share = max(LEAST_LOOK, LOOK_SHARE * self.run.budget, 2 * self.known.trials[0].attempt.seconds)
+        return min(LOOK_LIMIT, share)
+
+    @property
+    def _time_limit(self) -> float:
+        return max(0.0, self.left) + SHARE_GRACE
+
+    @property
+    def untried_precision(self) -> str | None:
+        """An untried half precision that is allowed and may be faster."""
+        return untried_precision(self.known.observations, self.known.setup.space)
+
+    @property
+    def plan(self) -> Plan:
+        """The seconds that measurements take here, by the baseline's."""
+        base = self.known.trials[0]
+        assert base.measurement is not None
+        return Plan(
+            opening=self.run.opening,
+            window=self.longest_window,
+            epoch_samples=base.measurement.epoch_samples,
+            base=base.config,
+            base_rate=base.measurement.samples_per_second,
+            base_seconds=base.attempt.seconds,
+        )
+
+    @property
+    def longest_window(self) -> float:
+        """Seconds that a window may last, by the budget."""
+        return min(LARGEST_CAP, max(LEAST_CAP, self.run.budget / 60))
+
+    @property
+    def left(self) -> float:
+        """The seconds left before the stages after the search must begin."""
+        return self.run.left - self.confirmation_seconds
+
+    @property
+    def confirmation_seconds(self) -> float:
+        """Seconds set aside for the proof: one round at first, then its usual time, three rounds for a gain."""
+        is_gain = self._fastest is not self.known.trials[0]
+        if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
+            return self.plan.base_round
+        if self.run.proven is not None:
+            return self.proof_seconds
+        usual = min(CONFIRM_SHARE * self.run.budget, CONFIRM_ROUNDS * self.plan.base_round)
+        return max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
+
+    @property
+    def proof_seconds(self) -> float:
+        """Seconds of three rounds of the fastest trial so far."""
+        return LEAST_ROUNDS * self.round_seconds(self._fastest)
+
+    def round_seconds(self, trial: Trial) -> float:
+        """Return the seconds of a round of a trial: as measured, or as planned."""
+        took = [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
+        planned = self.plan.round(trial.config, trial.rate or self.plan.base_rate)
+        return planned if not took else max(2 * median(took), planned)
+
+    @property
+    def _fastest(self) -> Trial:
+        """The fastest trial where it gains more than measurements can tell apart, else the baseline."""
+        trials = self.known.trials
+        fastest = max(trials, key=lambda trial: trial.rate or 0.0)
+        return fastest if (fastest.rate or 0.0) >= (1 + GAIN) * (trials[0].rate or 0.0) else trials[0]
+
+    @property
+    def trial_cost(self) -> float:
+        """Seconds of the next trial: a usual one, and what whole bursts and epochs add; a hung one tells nothing."""
+        trials, following = self.known.trials, self.known.following
+        took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
+        usual = median(took or [trials[0].attempt.seconds])
+        return usual + (self.plan.excess(following, self.known.forecast.rate_of(following)) if following else 0.0)
+
+    @property
+    def measurement_seconds(self) -> float:
+        """Seconds of a confirming measurement, about."""
+        return self.round_seconds(self.known.trials[0]) / PAIR
+
+    def finalists(self, seconds: float) -> tuple[list[Config], list[Config], int]:
+        """Return the finalists for a proof of so many seconds, cheapest first; the same in order of entry.
+
+        The third are the measurements of the baseline in each round.
+        """
+        known, space, failed = self.known, self.known.setup.space, self.failed
+        most, baselines = finalists_for(seconds / self.measurement_seconds)
+        likely = known.finalists(most, lambda trial: not {trial.config, space.with_persistence(trial)} & failed)
+        finalists, entering = (
+            list(dict.fromkeys(config for trial in trials if (config := space.with_persistence(trial)) != space.base))
+            for trials in (sorted(likely, key=known.cost), likely)
+        )
+        untried = known.candidate
+        if untried is None or self.run.is_interrupted or self.run.most_trials is not None:
+            return finalists, entering, baselines
+        if space.decides_persistence and untried.num_workers:  # whether its workers should live on is not known
+            untried = replace(untried, persistent_workers=space.base.persistent_workers)
+        return [untried], entering, baselines
+
+    @property
+    def failed(self) -> set[Config]:
+        """The configurations that failed in a proof, of earlier runs too."""
+        return {trial.config for trial in self.known.history if has_failed(trial, self.known.fits)}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the proof that this run has begun."""
+        return len({trial.round for trial in self.known.history if trial.number in self.run.confirmed})
+
+    def in_words(self, stop: Stop) -> str:
+        """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
+        left = self.run.left
+        if stop.ending is not Ending.BUDGET or left < min(self.trial_cost, LITTLE * self.run.budget):
+            return stop.text
+        rest, longer = format_duration(left), self._longer_budget
+        return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
+
+    def wanted(self, stop: Stop, confirmation: Confirmation | None) -> str:
+        """Return the remedy for an undecided run."""
+        longer = self._longer_budget
+        if amp := self.untried_precision:
+            needs_memory = self.known.observations.halvings(amp)
+            return f"memory to compare {amp} with fp32" if needs_memory else f"time to try {amp} (--budget {longer})"
+        if stop.ending is Ending.COMPLETE and not self.known.rivals and not self.rounds:
+            return "another configuration (no other is allowed, or none could run)"
+        if stop.ending is Ending.TRIALS:
+            return f"more than {self.run.most_trials} trials (--trials)"
+        if self.rounds >= MAX_ROUNDS:
+            return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
+        if confirmation is not None and confirmation.is_hopeless:
+            return "rounds that differ less: the gain is smaller than their differences"
+        return f"more time (--budget {longer})"
+
+    @property
+    def _longer_budget(self) -> str:
+        """A budget that is half as long again at least, and enough for a usual search and its proof."""
+        return longer_budget(self.run.budget, self.plan.budget(self.run.opening))
