@@ -232,7 +232,8 @@ def tune(
             from autotune.search.tuner import Tuner
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
-            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed)
+            losses = runner.losses if isinstance(workload, Script) else None
+            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, losses)
             result = _result(tuner, storage)
     if shows:
         say("\n".join(filter(None, (result.sentence, change_of_training(result.baseline, result.config)))))

@@ -7,21 +7,15 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from autotune.config import WORKER_OPTIONS, Config, load_config, without_advice
+from autotune.config import Config, load_config
 from autotune.errors import ConfigFileError
+from autotune.records import ADDED
 from autotune.workload import Script
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
-    from autotune.sites import Maker, Site
 
 STRICT = "--strict"
 """Flag that ends a script to which the answer cannot be applied."""
-OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
-"""Arguments of a DataLoader that need workers."""
 
 
 def read_answer(path: str) -> tuple[Config, str, tuple[str, ...]]:
@@ -59,22 +53,10 @@ def main(argv: Sequence[str]) -> None:
     config.apply_threads()
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    from autotune.sites import keep_threads, stand_in_for_autocast, stand_in_for_loaders
+    from autotune.sites import settle
 
-    answered: list[Any] = []
-    """Datasets of loaders with the answer, which packages may put into loaders of their own."""
     missing = {first, *others}
     """Places of DataLoaders that were neither made yet, nor told to be absent."""
-
-    def made(make: Maker, site: Site, loader: DataLoader[Any], given: dict[str, Any]) -> None:
-        if site.key not in (first, *others):
-            is_copy = any(given["dataset"] is each for each in answered)
-            is_measured = is_copy and given.get("num_workers") == config.num_workers
-            make(without_advice(loader) if is_measured else loader, **given)
-            return
-        missing.discard(site.key)
-        answered.append(given["dataset"])
-        make(without_advice(loader), **changed(given, config, keeps_size=site.key != first))
 
     def tell(*_: Any) -> None:
         if missing:
@@ -88,24 +70,14 @@ def main(argv: Sequence[str]) -> None:
                 raise SystemExit(told)
             sys.stderr.write(told + "\n")
 
-    keep_threads(config)
-    stand_in_for_loaders(script.folder, made)
-    stand_in_for_autocast(lambda _: config.amp != "off")
+    is_cast = (config.made_on or {}).get("autocast") == ADDED
+    settle(config, (first, *others), script.folder, missing.discard, is_cast=is_cast)
     register_optimizer_step_pre_hook(tell)
     sys.path[0] = str(script.folder)
     try:
         script.run()
     finally:
         tell()
-
-
-def changed(given: dict[str, Any], config: Config, *, keeps_size: bool = False) -> dict[str, Any]:
-    """Return the arguments of a DataLoader with the settings of a configuration."""
-    settings = config.dataloader_kwargs()
-    if keeps_size or given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
-        del settings["batch_size"]  # the sampler makes the batches
-    kept = given if config.num_workers else {name: each for name, each in given.items() if name not in OF_WORKERS}
-    return kept | settings
 
 
 if __name__ == "__main__":

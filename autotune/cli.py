@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 import warnings
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from autotune.config import Config
+    from autotune.exports.patch import Patch
     from autotune.messages import Progress
     from autotune.report.result import Result
     from autotune.result import StudyRecord
@@ -166,6 +169,7 @@ def _apply(flags: argparse.Namespace) -> int:
 def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
     output = _writable_config_path(flags.output, flags.force)
     report = _writable_report_path("--report", flags.report)
+    patch = _writable_patch_path(flags)
     kept = _storage(flags.storage, output)
     try:
         with _quiet_warnings(flags.quiet):
@@ -178,10 +182,7 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
         _deliver(result, output, kept, flags)
         if flags.storage is None and not result.interrupted:
             kept.finish()
-        if report:
-            from autotune.result import StudyRecord
-
-            _write_report(StudyRecord.of(result, str(output)), report, flags.quiet)
+        _write_beside(result, output, report, patch, flags)
         kept.close()
         if kept.failure and kept.failure not in result.notes:  # the storage was lost after the result was there
             _say(kept.failure)
@@ -294,6 +295,8 @@ def _export(flags: argparse.Namespace) -> int:
 
     with _quiet_warnings(quiet=True):  # it may be meant for another machine
         config = load_config(flags.file)
+    if flags.to == "patch":
+        return _export_patch(config, flags)
     found = export(config, flags.to)
     if flags.output is None:
         _print(found.text)
@@ -306,6 +309,35 @@ def _export(flags: argparse.Namespace) -> int:
         for line in remarks_on(found.gaps, found.notes, flags.to):
             _say(line)
     return 0
+
+
+def _export_patch(config: Config, flags: argparse.Namespace) -> int:
+    from autotune.exports.patch import patch_of
+    from autotune.workload import Script
+
+    if flags.script is None:
+        raise UsageError("--to patch: name the script to patch, such as train.py")
+    patch = patch_of(config, Script.of((flags.script,)))
+    if flags.output is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(patch.text)
+    else:
+        _write_patch(patch, Path(flags.output))
+    return 0
+
+
+def _write_patch(patch: Patch, path: Path) -> None:
+    """Write a patch, and say what it leaves to its user."""
+    from autotune.configfile import write_file
+
+    if patch.files:
+        write_file(path.resolve(), patch.text)
+        name = shlex.quote(str(path))
+        _say(f"Written: {path}; git apply {name} changes the script, git apply -R {name} changes it back.")
+    for remark in patch.remarks:
+        _say(f"Not in the patch: {remark}")
+    if not patch.files and not patch.remarks:
+        _say("Nothing to patch: the script has these settings.")
 
 
 def _report(flags: argparse.Namespace) -> int:
@@ -377,6 +409,21 @@ def _write_report(study: StudyRecord, report: Path, quiet: bool) -> None:
     if not quiet:
         _say(f"Written: {report}")
         _say_what_is_missing()
+
+
+def _write_beside(
+    result: Result, output: Path, report: Path | None, patch: Path | None, flags: argparse.Namespace
+) -> None:
+    """Write the report and the patch that were asked for beside the config file."""
+    if report:
+        from autotune.result import StudyRecord
+
+        _write_report(StudyRecord.of(result, str(output)), report, flags.quiet)
+    if patch:
+        from autotune.exports.patch import patch_of
+        from autotune.workload import Script
+
+        _write_patch(patch_of(result.config, Script.of(flags.script)), patch)
 
 
 def _say_what_is_missing() -> None:
@@ -504,6 +551,15 @@ def _writable_report_path(flag: str, text: str | None) -> Path | None:
         also = f"; trials in {' or '.join(TABLES)}" if flag == "--output" else ""
         raise UsageError(f"{flag} {path}: a report ends in .html{also}")
     _require_writable(flag, path)
+    return path
+
+
+def _writable_patch_path(flags: argparse.Namespace) -> Path | None:
+    """Return the path of a patch, known to be writable; ``None`` where none is wanted."""
+    if getattr(flags, "patch", None) is None:
+        return None
+    path = Path(flags.patch)
+    _require_writable("--patch", path)
     return path
 
 

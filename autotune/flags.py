@@ -113,8 +113,8 @@ SWITCHES = {
 }
 """The flags that take none, and their help."""
 
-EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python")
-"""What ``export`` knows; a test holds it to ``autotune.exports.TARGETS``."""
+EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python", "patch")
+"""What ``export`` knows: a patch of a script, and the tools of ``autotune.exports.TARGETS``."""
 
 OF_FUNCTIONS = {
     "--dataset": "a script has its own data: leave it out",
@@ -133,7 +133,7 @@ commands:
   apply FILE SCRIPT ...      train a script as it is, with the answer
   check FILE SCRIPT ...      measure a config file's gain again; of a function with --model MODEL
   diagnose SCRIPT ...        find out why training is slow, without a search; of a function with --model MODEL
-  export FILE --to TOOL      convert a config file for Lightning, Transformers, Accelerate, DeepSpeed or a shell
+  export FILE --to TOOL      convert a config file for another tool, or into a patch of the script
   report STUDY               draw a study as an HTML report, or write its trials as CSV or Parquet
   help COMMAND               show the flags of a command
 """
@@ -182,7 +182,7 @@ class _Parser(argparse.ArgumentParser):
         for name in (text.partition("=")[0] for text in args if text.startswith("--")):
             if name != "--" and name not in self._option_string_actions:
                 self.error(f"unknown flag {name}{self._hint(name)}")
-        parsed: argparse.Namespace = super().parse_args(args, namespace)
+        parsed: argparse.Namespace = self.parse_intermixed_args(args, namespace)
         return parsed
 
     def _hint(self, name: str) -> str:
@@ -268,7 +268,14 @@ def build_run_parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("settings that may vary; the batch size only where it is given")
     _add(group, *KNOB_FLAGS)
-    _add_output(parser)
+    output = _add_output(parser)
+    output.add_argument(
+        "--patch",
+        nargs="?",
+        const="autotune.patch",
+        metavar="=FILE",
+        help="also write the answer as a patch of the script, for git apply (default: autotune.patch)",
+    )
     return parser
 
 
@@ -308,12 +315,14 @@ def build_export_parser() -> argparse.ArgumentParser:
     """Return the parser of ``export``."""
     parser = _Parser(
         prog="autotune export",
-        usage="python -m autotune export FILE --to TOOL [--output FILE]",
+        usage="python -m autotune export FILE --to TOOL [--output FILE]\n"
+        "       python -m autotune export FILE --to patch [--output FILE] SCRIPT",
         description="Convert a config file for another tool, and name the settings that the tool cannot take.",
         epilog="exit codes: 0 done; others as for tuning",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to patch, such as train.py")
     parser.add_argument("--to", metavar="TOOL", required=True, choices=EXPORTS, help=f"one of {', '.join(EXPORTS)}")
     parser.add_argument("--output", metavar="FILE", help="write this file instead of standard output")
     return parser
@@ -369,7 +378,7 @@ def _add_workload_flags(parser: argparse.ArgumentParser, *, is_required: bool = 
     _add(group, "--dataset")
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
+def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output",
@@ -379,6 +388,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     _add(output, "--report", "--force", "--exit-verdict", "--quiet")
     _add(output.add_mutually_exclusive_group(), "--json", "--snippet")
+    return output
 
 
 def _add(group: argparse._ActionsContainer, *names: str) -> None:

@@ -104,7 +104,8 @@ def _refuse_impossible(knob: Knob, values: list[Any], facts: WorkloadFacts) -> N
     slow = [mode for mode in values if knob.name == "amp" and mode not in facts.amp_modes]
     if slow:
         has_none = f"{facts.device_name} ({facts.device}) has no fast {slow[0]} arithmetic"
-        why = "the script enters no autocast of it" if facts.loader_site else has_none
+        of_script = "the script enters no autocast of it" if facts.autocast_call else "a script needs a scaler for it"
+        why = of_script if facts.loader_site and (facts.autocast_call or slow[0] == "fp16") else has_none
         raise UsageError(f"{knob.flag} {slow[0]}: {why}; allowed here: {', '.join(facts.amp_modes)}")
     if knob.name == "pin_memory" and True in values and facts.device == "cpu":
         raise UsageError(f"{knob.flag} true: pinning needs an accelerator; training runs on the CPU here")

@@ -272,6 +272,12 @@ class Measurement:
         return 1 - min(own) / max(own) if own and max(own) > 0 else None
 
 
+ADDED = "added"
+"""The autocast of an answer for a script that has none itself, as a config file keeps it."""
+ON_COMMAND_LINE = "its command line"
+"""The call of a script that decides its loader's settings, where its trainer reads them from its own arguments."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFacts:
     """Facts about the workload, found before the first measurement."""

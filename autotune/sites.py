@@ -7,23 +7,30 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from autotune.config import Config
+from autotune.config import WORKER_OPTIONS, Config, without_advice
+from autotune.records import ON_COMMAND_LINE
 
 FOREIGN = tuple(
     {str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
 )
 """Where code lies that is not the user's."""
+
+
+OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
+"""Arguments of a DataLoader that need workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +55,14 @@ class Site:
         return f"{self.file}:{self.line}"
 
     def call_to_change(self, folder: Path) -> str:
-        """Return file, line and name of the call that decides the settings: a DataLoader, or a trainer's arguments."""
-        is_of_trainer = "get_train_dataloader" in self.inside
-        if is_of_trainer and (line := _line_of_call(folder / self.file, "TrainingArguments")):
-            return f"{self.file}:{line}: TrainingArguments"
-        return f"{self.text}: DataLoader"
+        """Return file, line and name of the call that decides the settings.
+
+        That is a DataLoader, a helper that makes it, or a trainer's arguments, which may be on the command line.
+        """
+        if "get_train_dataloader" in self.inside:
+            line = _line_of_call(folder / self.file, "TrainingArguments")
+            return f"{self.file}:{line}: TrainingArguments" if line else f"{self.text}: {ON_COMMAND_LINE}"
+        return f"{self.text}: {self.inside[0] if self.inside else 'DataLoader'}"
 
     @property
     def key(self) -> str:
@@ -129,6 +139,8 @@ def stand_in_for_autocast(is_wanted: Callable[[torch.autocast], bool]) -> None:
     enter = torch.autocast.__enter__
 
     def enter_where_wanted(context: torch.autocast) -> Any:
+        if isinstance(context, _Added):
+            return enter(context)  # type: ignore[no-untyped-call]
         own = context._enabled
         context._enabled = own and is_wanted(context)
         try:
@@ -137,6 +149,76 @@ def stand_in_for_autocast(is_wanted: Callable[[torch.autocast], bool]) -> None:
             context._enabled = own
 
     torch.autocast.__enter__ = enter_where_wanted  # type: ignore[method-assign]
+
+
+class _Added(torch.autocast):
+    """Autocast that the script does not have itself."""
+
+
+def cast_forwards(dtype: Callable[[], torch.dtype | None]) -> None:
+    """Have the modules that are trained compute in half precision wherever there is a ``dtype``, and return fp32.
+
+    These are the outermost modules, called while gradients are wanted, with a parameter that an optimizer has.
+    """
+    call, add = nn.Module.__call__, torch.optim.Optimizer.add_param_group
+    trained, depth = set[int](), [0]
+
+    def note(optimizer: torch.optim.Optimizer, param_group: dict[str, Any]) -> None:
+        add(optimizer, param_group)
+        trained.update(id(each) for each in optimizer.param_groups[-1]["params"])
+
+    def call_in_half(module: nn.Module, *given: Any, **options: Any) -> Any:
+        half = dtype() if not depth[0] and torch.is_grad_enabled() else None
+        own = next((each for each in module.parameters() if id(each) in trained), None) if half else None
+        if half is None or own is None:
+            return call(module, *given, **options)
+        depth[0] += 1
+        try:
+            with _Added(own.device.type, dtype=half):
+                found = call(module, *given, **options)
+        finally:
+            depth[0] -= 1
+        return tree_map_only(torch.Tensor, lambda each: each.float() if each.dtype is half else each, found)
+
+    torch.optim.Optimizer.add_param_group = note  # type: ignore[method-assign, assignment]
+    nn.Module.__call__ = call_in_half  # type: ignore[method-assign]
+
+
+def settle(
+    config: Config, sites: Sequence[str], folder: Path, found: Callable[[str], object], *, is_cast: bool = False
+) -> None:
+    """Have the loaders of these places made with a configuration's settings, the first with its batch size.
+
+    Threads and autocast are those of the configuration; where the script has no autocast, it ``is_cast`` all the same.
+    ``found`` hears of each place that makes a loader.
+    """
+    answered: list[Any] = []
+    """Datasets of loaders with the settings, which packages may put into loaders of their own."""
+
+    def made(make: Maker, site: Site, loader: DataLoader[Any], given: dict[str, Any]) -> None:
+        if site.key not in sites:
+            is_copy = any(given["dataset"] is each for each in answered)
+            is_measured = is_copy and given.get("num_workers") == config.num_workers
+            make(without_advice(loader) if is_measured else loader, **given)
+            return
+        found(site.key)
+        answered.append(given["dataset"])
+        make(without_advice(loader), **changed(given, config, keeps_size=site.key != sites[0]))
+
+    keep_threads(config)
+    stand_in_for_loaders(folder, made)
+    stand_in_for_autocast(lambda _: config.amp != "off")
+    if is_cast and config.amp == "bf16":
+        cast_forwards(lambda: torch.bfloat16)
+
+
+def changed(given: dict[str, Any], config: Config, *, keeps_size: bool = False) -> dict[str, Any]:
+    """Return the arguments of a DataLoader with the settings of a configuration."""
+    settings = config.dataloader_kwargs()
+    if keeps_size or given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
+        del settings["batch_size"]  # the sampler makes the batches
+    kept = given if config.num_workers else {name: each for name, each in given.items() if name not in OF_WORKERS}
+    return kept | settings
 
 
 def keep_threads(config: Config) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from autotune.apply import changed, read_answer
+from autotune.apply import read_answer
 from autotune.config import Config
 from autotune.errors import ConfigFileError
-from autotune.sites import Site
+from autotune.sites import Site, changed
 
 JOBS = Path(__file__).resolve().parents[1] / "studies" / "scripts" / "jobs"
 ANSWER = Config(batch_size=24, num_workers=2, prefetch_factor=4, persistent_workers=True, intra_op_threads=1)

@@ -146,3 +146,21 @@ def on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterat
     if ranks >= 2:
         advice = f"take it out, pass --ranks {ranks}, and train with torchrun"
     yield f"the model is in nn.DataParallel, one process for all devices: {advice}"
+
+
+def on_losses(own: Sequence[float], answered: Sequence[float], again: Sequence[float] | None = None) -> str:
+    """Return how the first losses with an answer compare with those of the script's own settings.
+
+    ``again`` are those of one more start with its own settings, where the first two differ.
+    """
+    if own == answered:
+        return f"The first {len(own)} losses are those of your settings, in every digit."
+    if again not in (None, own):
+        return "The first losses differ from start to start, with your settings too: seed the script to compare them."
+    pairs = list(zip(own, answered, strict=False))
+    step = max(range(len(pairs)), key=lambda number: abs(pairs[number][0] - pairs[number][1]), default=0)
+    mine, other = pairs[step] if pairs else (math.nan, math.nan)
+    return (
+        f"Of the first {len(pairs)} losses, the largest difference is at step {step + 1}: {other:.4g}, with your "
+        f"settings {mine:.4g}. Loader workers draw random numbers of their own."
+    )

@@ -8,6 +8,8 @@ from typing import Any
 from autotune.config import Config
 from autotune.exports.target import LOADER, Target, Written, call, headline, on_cpu, preamble
 
+OF_TRAINER = {"batch_size": "per_device_train_batch_size", **{name: f"dataloader_{name}" for name in LOADER[1:]}}
+"""Names of a DataLoader's settings as arguments of ``transformers.TrainingArguments``."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "tf32": {"tf32": True},
     "checkpointing": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
@@ -61,8 +63,7 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
 
 
 KNOWS = {
-    **{knob: f"`dataloader_{knob}`" for knob in LOADER},
-    "batch_size": "`per_device_train_batch_size`",
+    **{knob: f"`{name}`" for knob, name in OF_TRAINER.items()},
     "amp": "`bf16`, `fp16`",
     "accumulation_steps": "`gradient_accumulation_steps`",
     "tf32": "`tf32`",

@@ -35,7 +35,7 @@ from autotune.measure.device import Mark
 from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
 from autotune.measure.writes import Hold
-from autotune.sites import Maker, Site, place_of, stand_in_for_autocast, stand_in_for_loaders
+from autotune.sites import Maker, Site, cast_forwards, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Beside, Script, Workload
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class ScriptLoop:
         """File and line that enter it."""
         self.uses_autocast = True
         """Whether it takes effect."""
+        self.is_cast = False
+        """Whether the modules that train compute in bf16, though the script has no autocast."""
         self.steps = 0
         """Steps of optimizers so far."""
         self._born = 0
@@ -484,6 +486,7 @@ class ScriptLoop:
         self._open_door()
         torch.autograd.backward = go_back
         stand_in_for_autocast(is_wanted)
+        cast_forwards(lambda: torch.bfloat16 if self.is_cast else None)
         register_optimizer_step_post_hook(stepped)
         are_held = self.hold is None or self.hold.way != "python"
         refuse_training_children(str(self._file), self._source.module, self._refuse_children, are_held=are_held)

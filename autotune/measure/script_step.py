@@ -27,11 +27,11 @@ class ScriptStep:
     """Not known, as the loss is not."""
 
     def __init__(self, loop: ScriptLoop, device: Device, amp: str) -> None:
-        """Take the script, its device and the precision: that of its own autocast, or ``"off"`` without it."""
+        """Take the script, its device and the precision: of its own autocast, or of one that it does not have."""
         self._loop, self._mark = loop, device.mark
         self._handed = self._missed = 0
         """Batches handed out, and those after which no optimizer stepped."""
-        loop.uses_autocast = amp != "off"
+        loop.uses_autocast, loop.is_cast = amp != "off", amp != "off" and loop.amp is None
         loop.mark, loop.pass_over = device.mark, device.pass_over
         self._device = device
         self._copied = set[int]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class Session:
             facts = replace(
                 facts,
                 fingerprint=self._script.fingerprint(facts.fingerprint),
-                amp_modes=tuple(dict.fromkeys(("off", self._script.precision))),
+                amp_modes=_modes(self._script.precision, facts.amp_modes),
                 loader_call=origin.call_to_change(self._script.folder),
                 loader_site=origin.key,
                 other_loader_calls=tuple(each.call_to_change(self._script.folder) for each in beside),
@@ -222,6 +223,11 @@ class Session:
         """Refuse to measure with options of another configuration: they cannot be taken off a model."""
         if self._options not in allowed:
             raise UsageError(f"this session's model has {', '.join(self._options)}: open another session")
+
+
+def _modes(own: str, fast: Sequence[str]) -> tuple[str, ...]:
+    """Return the precisions of a script: its own and fp32, or fp32 and bf16, which needs no scaler of its own."""
+    return ("off", own) if own != "off" else tuple(mode for mode in fast if mode != "fp16")
 
 
 def _way_out(error: Exception) -> str:

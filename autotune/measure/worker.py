@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
 from autotune.encoding import to_json
@@ -30,7 +30,10 @@ from autotune.measure.rank_launch import RankFailedError, import_parallel, raise
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.records import Request
-from autotune.workload import ImportedWorkload, PickledWorkload, load
+from autotune.workload import ImportedWorkload, PickledWorkload, Script, load
+
+if TYPE_CHECKING:
+    from autotune.measure.writes import Hold
 
 HIGH = (500, 200, 100)
 """First numbers for inherited descriptors, as high as the system allows: code that closes or writes to foreign
@@ -98,13 +101,8 @@ def _serve(channel: Channel, number: int, group: RankGroup, pickled: list[int]) 
             if message["op"] == "load":
                 session = _load(message, group, pickled)
                 reply: dict[str, Any] = {"loaded": all(group.gather(True))}
-            elif session is None:
-                raise UsageError("load a workload first")
-            elif message["op"] == "inspect":
-                reply = {"facts": session.facts(), "script": session.script()}
             else:
-                config = Config.from_document(message["config"])
-                reply = to_json(session.measure(config, Request(**message["request"]), message["room"]))
+                reply = _reply(message, session)
         except RankFailedError:
             raise
         except Exception as error:
@@ -113,6 +111,19 @@ def _serve(channel: Channel, number: int, group: RankGroup, pickled: list[int]) 
                 raise_failure(reply, error)
         if group.leads:
             channel.send(number, reply)
+
+
+def _reply(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
+    """Return the reply to a request other than to load a workload."""
+    if message["op"] == "losses":
+        return {"losses": _losses(message)}
+    if session is None:
+        raise UsageError("load a workload first")
+    if message["op"] == "inspect":
+        return {"facts": session.facts(), "script": session.script()}
+    config = Config.from_document(message["config"])
+    reply: dict[str, Any] = to_json(session.measure(config, Request(**message["request"]), message["room"]))
+    return reply
 
 
 def _messages(channel: Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -164,17 +175,9 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Sess
 def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     """Run a script up to its training loop, and take its own loader's data as the workload's."""
     from autotune.measure.script import ScriptLoop
-    from autotune.measure.trackers import switch_off
-    from autotune.measure.writes import hold_writes
     from autotune.sites import keep_threads
 
-    given, hold = message["script"], None
-    if not given["allow_writes"]:
-        scratch = os.environ[MARK]
-        switch_off(scratch)
-        own = Path(scratch, FIRST if given["is_first"] else LATER)
-        beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
-        hold = hold_writes(given["path"], given["arguments"], own, beneath)
+    given, hold = message["script"], _held(message["script"])
     seen = {name: given[name] for name in ("batches", "missing", "beside") if given[name] is not None}
     loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
     config = Config.from_document(message["config"])
@@ -184,6 +187,31 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     workload = loop.workload()
     device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
     return Session(workload, device, group, loop)
+
+
+def _losses(message: dict[str, Any]) -> list[float]:
+    """Run a script up to its twentieth loss."""
+    from autotune.measure.script_losses import first_losses
+
+    given, config = message["script"], Config.from_document(message["config"])
+    _held(given)
+    config.apply_threads()
+    script = Script(path=given["path"], arguments=tuple(given["arguments"]), module=given["module"])
+    return first_losses(script, config, given["sites"], is_cast=message["is_cast"], seed=message["seed"])
+
+
+def _held(given: dict[str, Any]) -> Hold | None:
+    """Hold all writes of a script, unless its user lets them through."""
+    from autotune.measure.trackers import switch_off
+    from autotune.measure.writes import hold_writes
+
+    if given["allow_writes"]:
+        return None
+    scratch = os.environ[MARK]
+    switch_off(scratch)
+    own = Path(scratch, FIRST if given["is_first"] else LATER)
+    beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
+    return hold_writes(given["path"], given["arguments"], own, beneath)
 
 
 def _move(descriptor: int) -> int:

@@ -23,8 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.config import change_of_training
+from autotune.exports.transformers import OF_TRAINER
 from autotune.limits import format_duration
 from autotune.outcome import Outcome
+from autotune.records import ON_COMMAND_LINE
 from autotune.report.text import (
     RATE,
     TIMES,
@@ -197,27 +199,34 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     return Group(*lines)
 
 
-OF_TRAINER = {
-    "batch_size": "per_device_train_batch_size",
-    **{name: f"dataloader_{name}" for name in ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")},
-}
-"""Names of a loader's settings as arguments of ``transformers.TrainingArguments``."""
-
-
 def changes(result: Answer) -> list[str]:
-    """Return the lines of a script to change, with their new settings."""
+    """Return the lines of a script to change, with their new settings, and the threads."""
     before, after = result.baseline.dataloader_kwargs(), result.config.dataloader_kwargs()
     changed = {name: value for name, value in after.items() if before.get(name, False) != value}
     facts, found = result.facts, list[str]()
     for line in (facts.loader_call, *facts.other_loader_calls):
         if not changed or line is None:
             continue
-        names = OF_TRAINER if line.endswith("TrainingArguments") else {}
-        found.append(
-            f"{line}(..., {', '.join(f'{names.get(name, name)}={value!r}' for name, value in changed.items())})"
-        )
-    if result.facts.autocast_call and result.config.amp != result.baseline.amp:
-        found.append(f"{result.facts.autocast_call}: train without autocast")
+        place, _, call = line.rpartition(": ")
+        is_trainer = call in ("TrainingArguments", ON_COMMAND_LINE)
+        settings = {OF_TRAINER[name] if is_trainer else name: value for name, value in changed.items()}
+        words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        if call == ON_COMMAND_LINE:
+            words = " ".join(f"--{name} {value}" for name, value in settings.items())
+            found.append(f"{place}: {words} on the command line")
+        elif call in ("TrainingArguments", "DataLoader"):
+            found.append(f"{line}(..., {words})")
+        else:
+            found.append(f"{line}(...) makes the DataLoader: it gets {words} by its own names")
+    threads = result.config.intra_op_threads
+    if facts.loader_call and threads != result.baseline.intra_op_threads:
+        found.append(f"OMP_NUM_THREADS={threads} in the environment, without which the rate does not hold")
+    if facts.autocast_call and result.config.amp != result.baseline.amp:
+        found.append(f"{facts.autocast_call}: train without autocast")
+    elif facts.loader_call and result.config.amp == "bf16":
+        kind = facts.device.partition(":")[0]
+        flags = 'Lightning precision="bf16-mixed", Transformers bf16=True, Accelerate mixed_precision="bf16"'
+        found.append(f'torch.autocast("{kind}", dtype=torch.bfloat16) around the forward, its output .float(); {flags}')
     return found
 
 

@@ -22,7 +22,7 @@ from autotune.errors import NothingFeasibleError, ScriptEndsError, UsageError, U
 from autotune.machine.host import Host, inspect_host
 from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
-from autotune.probes import Trace
+from autotune.probes import NumericsCheck, Trace
 from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
@@ -103,6 +103,8 @@ class ProcessRunner:
         """The most device memory that a session could have so far, in bytes."""
         self.script: dict[str, Any] | None = None
         """The training loader of a script, once it was inspected: its place and its settings."""
+        self._sites: tuple[str | None, ...] = ()
+        """The places that make its loaders."""
         self._keeper: MeasuringProcess | None = None
         """The process whose first session's files lie beneath those of later sessions."""
 
@@ -121,6 +123,7 @@ class ProcessRunner:
             raise UserCodeError(message, lost.tail) from None
         facts, self.script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
         self._on_cpu = facts.device == "cpu"
+        self._sites = (facts.loader_site, *facts.other_loader_sites)
         self._common, self._step = self._session_key(baseline)[0], None
         if self.script is not None:
             first = self._session
@@ -200,7 +203,27 @@ class ProcessRunner:
                 self._pickled = None
             self._cards = Cards()
 
+    def _compare(self, config: Config, seconds: float) -> Attempt:
+        """Compare the losses of a script in a precision with those in fp32, and with those of other random numbers."""
+        begin = time.monotonic()
+        full = replace(config, amp="off")
+        reference, other, found = (
+            self.losses(each, seconds - (time.monotonic() - begin), seed)
+            for each, seed in ((full, 0), (full, 1), (config, 0))
+        )
+        check = NumericsCheck(
+            reference_losses=reference,
+            other_losses=other,
+            losses=found,
+            overflows=(),
+            settles=True,
+            seconds=time.monotonic() - begin,
+        )
+        return Attempt(outcome=Outcome.OK, payload=check)
+
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
+        if request.part == "numerics" and isinstance(self._source, Script):
+            return self._compare(config, request.time_limit)
         config = self._as_asked(config, request)
         common, step = self._session_key(config, request)
         if request.fresh or not self._is_open(common, step):
@@ -252,8 +275,24 @@ class ProcessRunner:
         is_free = None in (step, self._step) or step == self._step
         return self._session is not None and common == self._common and is_free
 
-    def _open(self, config: Config) -> MeasuringProcess:
-        """Open a session with the configuration's threads, and load the workload in it."""
+    def losses(self, config: Config, seconds: float, seed: int = 0) -> tuple[float, ...]:
+        """Return the first losses of a script that is started anew with a configuration and a seed.
+
+        Raises ``UserCodeError``, ``UsageError`` and ``ProcessLostError``, this also after so many seconds.
+        """
+        process, message, _ = self._begin(config)
+        try:
+            is_cast = (self.script or {}).get("present", {}).get("amp") == "off"
+            message |= {"op": "losses", "is_cast": is_cast, "seed": seed}
+            return tuple(_unwrap(process.ask(message, seconds))["losses"])
+        finally:
+            self._end_session()
+
+    def _begin(self, config: Config) -> tuple[MeasuringProcess, dict[str, Any], MeasuringProcess | None]:
+        """Open a session with the configuration's threads; return the request to load the workload in it.
+
+        The third is the process whose first session's files lie beneath.
+        """
         self._end_session()
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
@@ -272,6 +311,12 @@ class ProcessRunner:
             known = self.script or {}
             message["script"] |= {name: known.get(name) for name in ("site", "device", "batches", "missing", "beside")}
             message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
+            message["script"]["sites"] = self._sites
+        return process, message, keeper
+
+    def _open(self, config: Config) -> MeasuringProcess:
+        """Open a session, and load the workload in it."""
+        process, message, keeper = self._begin(config)
         begin, limit = time.monotonic(), self._load_limit
         if self._longest_load:
             limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))

@@ -39,6 +39,8 @@ baseline took as long."""
 HANG_FACTOR, LEAST_HANG, LEAST_BASELINE = 10.0, 30.0, 60.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least; the
 seconds that a baseline may take at least."""
+STARTS = 3
+"""Starts of a script in which a precision is compared with fp32."""
 POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
 MOST_RETAKEN = 12
@@ -211,7 +213,8 @@ class Agenda:
     def look_request(self, look: Look) -> Request:
         """Return how a look is to be taken."""
         seconds = NUMERICS_SECONDS if look.part == "numerics" else LOOK_SECONDS
-        limit = min(self._patience, self._time_limit)
+        is_started = look.part == "numerics" and self.known.setup.facts.loader_site is not None  # anew for each run
+        limit = min(self._patience + is_started * STARTS * self.run.opening, self._time_limit)
         return Request(seconds=seconds, time_limit=limit, part=look.part, seed=self.run.seed)
 
     def trial_request(self, config: Config) -> tuple[Request, float]:

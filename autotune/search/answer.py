@@ -22,7 +22,7 @@ from autotune.diagnosis.notes import (
 )
 from autotune.probes import LoaderTrace
 from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
-from autotune.records import Probe, Trial, WorkloadFacts
+from autotune.records import ADDED, Probe, Trial, WorkloadFacts
 from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
 from autotune.search.feasibility import Fitting
@@ -229,15 +229,22 @@ def _with_evidence(result: Result, given: Config, date: str) -> Config:
     made_on = {
         "device": result.facts.device_name,
         "cpus": host.cpus,
+        "threads": result.facts.intra_op_threads,
         "torch": versions["torch"],
         "driver": versions.get("driver"),
         "workload": result.facts.fingerprint,
         "date": date,
         "autotune": host.versions.get("autotune", "unknown"),
+        **({"autocast": ADDED} if _adds_autocast(result) else {}),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
     }
     return replace(result.config, measured=measured, made_on=made_on)
+
+
+def _adds_autocast(result: Result) -> bool:
+    """Return whether an answer has a precision that its script has no autocast for."""
+    return bool(result.facts.loader_site and not result.facts.autocast_call and result.config.amp != "off")
 
 
 def _rounded(value: float) -> float:

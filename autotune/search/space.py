@@ -158,6 +158,8 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
     threads = {2**k for k in range(8) if 2**k <= cpus} | {cpus} if on_cpu else set[int]()  # an accelerator has its own
     # a backward in fp16 is not fast on a CPU, and bf16, which needs no scaling of the loss, is as fast elsewhere
     without = {"fp16"} - {baseline.amp} if on_cpu or "bf16" in facts.amp_modes else set[str]()
+    if facts.loader_site and not facts.autocast_call:
+        without |= {"bf16"}  # a script in fp32 stays there unless it is asked for
     return {
         "batch_size": tuple(sorted({b for b in batches if 1 <= b <= most} | {baseline.batch_size})),
         "num_workers": workers,

@@ -12,7 +12,8 @@ from typing import Any
 from optuna.samplers import BaseSampler
 
 from autotune.config import Config
-from autotune.errors import InterruptedRunError, UsageError
+from autotune.diagnosis.notes import on_losses
+from autotune.errors import InterruptedRunError, UsageError, UserCodeError
 from autotune.limits import GRACE, Budget, MemoryLimit, Pace, format_size
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
@@ -20,6 +21,7 @@ from autotune.proof import Confirmation, Place, Rounds
 from autotune.records import Attempt, Request, Runner, Trial
 from autotune.report.result import Result
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
+from autotune.runner.process import ProcessLostError
 from autotune.search.agenda import LOST_POLL, PAIR, POLL, Agenda, Look, Measure, Prove, Run, Wait, next_step
 from autotune.search.answer import answer
 from autotune.search.known import End
@@ -34,6 +36,8 @@ INTERRUPTED_SECONDS = 15.0
 """Seconds for the proof after the user has stopped the search."""
 LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
+LOSSES, STARTS = 20, 2.5
+"""Losses of a script that are compared, and the starts for which there must be time."""
 REPEATED = 4.0
 """A disturbed trial is measured once more where so many times its seconds are left."""
 
@@ -54,6 +58,8 @@ class Tuner:
     """Seconds that it took to load the workload; ``None`` for the time until the search begins."""
     seed: int = 0
     """Decides where in an epoch measurements begin."""
+    losses: Callable[[Config, float], tuple[float, ...]] | None = None
+    """Returns the first losses of a script that is started anew with a configuration, within so many seconds."""
     sleep: Callable[[float], object] = time.sleep
     """Waits so many seconds for others."""
     _run: Run | None = field(default=None, init=False)
@@ -84,10 +90,34 @@ class Tuner:
             rounds=tuple(one.name for one in confirmation.complete) if confirmation else (),
             entries=confirmation.finalists if confirmation else (),
         )
-        result = answer(replace(known, observations=replace(known.observations, claimed=()), end=end))
+        known = replace(known, observations=replace(known.observations, claimed=()), end=end)
+        result = answer(known)
+        if told := self._compare_losses(result):
+            end = replace(end, notes=(*end.notes, told), seconds=self.budget.spent)
+            result = answer(replace(known, end=end))
         with suppress(KeyboardInterrupt):  # the answer is there
             study.write_end(end, result)
         return replace(result, notes=(*result.notes, *filter(None, [storage.failure])))
+
+    def _compare_losses(self, result: Result) -> str | None:
+        """Return how a script's first losses change with the answer; ``None`` where they have to, or nothing is known.
+
+        Both starts have the answer's threads, which decide in what order sums are made.
+        """
+        own, new = result.baseline, result.config
+        if self.losses is None or result.interrupted or own.dataloader_kwargs() == new.dataloader_kwargs():
+            return None
+        if (own.batch_size, own.amp) != (new.batch_size, new.amp):
+            return None
+        steps = LOSSES * own.samples_per_step / result.baseline_samples_per_second
+        if self.budget.left < STARTS * ((self.opening or 0.0) + steps):
+            return "There was no time to compare the first losses with those of your settings."
+        own = replace(own, intra_op_threads=new.intra_op_threads, inter_op_threads=new.inter_op_threads)
+        with suppress(UserCodeError, UsageError, ProcessLostError):
+            first, second = (self.losses(config, self.budget.left + GRACE) for config in (own, new))
+            again = None if first == second else self.losses(own, self.budget.left + GRACE)
+            return on_losses(first, second, again)
+        return None
 
     def _until_proof(self, study: TuningStudy) -> Prove | Stop:
         """Search; the user may interrupt it once the baseline was measured."""

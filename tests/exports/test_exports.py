@@ -208,7 +208,7 @@ def coverage() -> str:
 
 
 def test_the_command_line_and_the_documentation_know_the_same_tools() -> None:
-    assert tuple(TARGETS) == EXPORTS
+    assert (*TARGETS, "patch") == EXPORTS
     assert coverage() in PAGE.read_text(encoding="utf-8")
 
 

@@ -119,7 +119,9 @@ RUNS: dict[str, Callable[[Path], Result]] = {
     "options": lambda path: run(
         path, Optioned(factors={"channels_last": 1.2, "tf32": 1.3}, noise=0.02, seed=1), budget=400.0, options=PAIR
     ),
-    "a script": lambda path: run(path, noisy(loader_bound), replace(CPU, loader_site=SITE)),
+    "a script": lambda path: run(
+        path, noisy(loader_bound), replace(CPU, loader_site=SITE, autocast_call="train.py:40")
+    ),
     "Optuna's sampler": lambda path: run(
         path, noisy(loader_bound), budget=60.0, sampler=optuna.samplers.TPESampler(seed=1)
     ),

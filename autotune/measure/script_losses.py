@@ -1,0 +1,52 @@
+"""The first losses of a script that is started anew, with the settings of a configuration."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from autotune.config import Config
+from autotune.sites import settle
+from autotune.workload import Script
+
+STEPS = 20
+"""Backward passes whose losses are read."""
+
+
+class _EnoughError(BaseException):
+    """Ends the script; no ``except Exception`` of its own catches it."""
+
+
+def first_losses(
+    script: Script, config: Config, sites: Sequence[str], *, is_cast: bool = False, seed: int = 0
+) -> list[float]:
+    """Run a script up to its last loss that is read, and return them; fewer where it ends before.
+
+    Random numbers begin with the ``seed``, unless the script seeds them otherwise. Where it has no autocast, it
+    ``is_cast`` in the configuration's precision. Raises whatever the script raises.
+    """
+    found, backward = list[float](), torch.autograd.backward
+
+    def go_back(tensors: Any, *given: Any, **options: Any) -> None:
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        found.append(sum(float(root.detach().sum()) for root in roots))
+        if len(found) >= STEPS:
+            raise _EnoughError
+        backward(tensors, *given, **options)
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.autograd.backward = go_back
+    settle(config, sites, script.folder, lambda site: None, is_cast=is_cast)
+    sys.path.insert(0, str(script.folder))
+    try:
+        script.run()
+    except (_EnoughError, SystemExit):
+        return found
+    return found

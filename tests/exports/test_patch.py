@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from autotune.cli import main
+from autotune.config import Config
+from autotune.errors import ConfigFileError
+from autotune.exports.patch import patch_of
+from autotune.sites import Site, stand_in_for_loaders
+from autotune.workload import Script
+
+BEFORE: dict[str, Any] = {"batch_size": 16, "num_workers": 0, "pin_memory": False, "intra_op_threads": None}
+ANSWER = Config(
+    batch_size=16,
+    num_workers=3,
+    prefetch_factor=4,
+    persistent_workers=True,
+    intra_op_threads=2,
+    measured={"baseline": BEFORE, "samples_per_second": 1326.0, "verdict": "faster", "speedup": 3.41},
+)
+HEAD = (
+    "import argparse\nimport functools\nfrom functools import partial\nimport torch\nimport torch.utils.data as data\n"
+)
+HEAD += (
+    "from torch.utils.data import DataLoader\nfrom torch.utils.data import DataLoader as Loader\nds = list(range(96))\n"
+)
+ARGS = "p = argparse.ArgumentParser()\np.add_argument('-j', '--workers', type=int, default=0)\n"
+ARGS += "p.add_argument('--bs', dest='size', type=int, default=16)\nargs = p.parse_args([])\n"
+
+CHANGED = {
+    "on one line": "loader = DataLoader(ds, batch_size=16, shuffle=True)\n",
+    "by its module": "loader = torch.utils.data.DataLoader(ds, batch_size=16)\n",
+    "by another name": "loader = Loader(ds, 16)\n",
+    "by a module's name": "loader = data.DataLoader(dataset=ds, batch_size=16)\n",
+    "by position": "loader = DataLoader(ds, 16, True, None, None, 1)\n",
+    "on several lines": "loader = DataLoader(\n    ds,\n    batch_size=16,\n    shuffle=True,\n)\n",
+    "without a comma at the end": "loader = DataLoader(\n    ds,\n    batch_size=16\n)\n",
+    "with comments": "loader = DataLoader(  # trains\n    ds,  # all\n    batch_size=16,  # small\n    # the end\n)\n",
+    "with a comment at the end": "loader = DataLoader(\n    ds,\n    batch_size=16  # small\n)\n",
+    "below its parenthesis": "loader = DataLoader(ds,\n                    batch_size=16)\n",
+    "with tabs": "def make():\n\treturn DataLoader(\n\t\tds,\n\t\tbatch_size=16,\n\t)\nloader = make()\n",
+    "with carriage returns": "loader = DataLoader(\r\n    ds,\r\n    batch_size=16,\r\n)\r\n",
+    "without a line end": "loader = DataLoader(ds, batch_size=16)",
+    "beside an f-string": "loader = DataLoader(ds, batch_size=int(f'{16:d}')); text = f\"{len('DataLoader(')}\"\n",
+    "with other workers": "loader = DataLoader(ds, 16, num_workers=1, prefetch_factor=2, persistent_workers=False)\n",
+    "a long line": "loader = DataLoader(ds, batch_size=16, shuffle=False, drop_last=True, timeout=0, generator=None)\n",
+    "an expression": "loader = DataLoader(ds, batch_size=8 * 2, num_workers=False) if ds else None\n",
+    "a partial": "make = partial(DataLoader, batch_size=16)\nloader = make(ds, shuffle=True)\n",
+    "a partial at once": "loader = functools.partial(DataLoader, batch_size=16)(ds)\n",
+    "a subclass": "class Mine(DataLoader):\n    pass\nloader = Mine(ds, batch_size=16)\n",
+    "a subclass that passes all on": "class Mine(DataLoader):\n    def __init__(self, *args, **kwargs):\n"
+    "        super().__init__(*args, **kwargs)\nloader = Mine(ds, batch_size=16)\n",
+    "nested in a list": "loaders = [\n    DataLoader(ds, batch_size=16),\n    None,\n]\nloader = loaders[0]\n",
+    "with a batch sampler": "sampler = torch.utils.data.BatchSampler(range(96), 8, False)\n"
+    "loader = DataLoader(ds, batch_sampler=sampler)\n",
+}
+"""Sources that make a ``loader``, which a patch gives its settings."""
+
+REFUSED = {
+    "two on one line": ("loader, other = DataLoader(ds, 16), DataLoader(ds, 16)\n", "several DataLoaders on one line"),
+    "options": (
+        "options = {'batch_size': 16}\nloader = DataLoader(ds, **options)\n",
+        "takes **options: put num_workers=3",
+    ),
+    "a sequence": ("given = [ds, 16]\nloader = DataLoader(*given)\n", "takes *given: put num_workers=3"),
+    "a subclass with parameters of its own": (
+        (
+            "class Mine(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=16)\n"
+            "loader = Mine(ds)\n"
+        ),
+        "Mine has parameters of its own: have it pass on num_workers=3",
+    ),
+    "a class by a variable": (
+        "kind = [DataLoader][0]\nloader = kind(ds, batch_size=16)\n",
+        "kind(...) is not known to be a DataLoader: pass num_workers=3",
+    ),
+    "a flag": (
+        ARGS + "loader = DataLoader(ds, batch_size=args.size, num_workers=args.workers)\n",
+        "num_workers=args.workers comes from the command line: python train.py ... --workers 3",
+    ),
+    "a variable": (
+        "WORKERS = 0\nloader = DataLoader(ds, batch_size=16, num_workers=WORKERS)\n",
+        "num_workers=WORKERS is set in line 9: make it 3",
+    ),
+    "a function": (
+        "loader = DataLoader(ds, batch_size=16, num_workers=max(0, len(ds) - 96))\n",
+        "num_workers=max(0, len(ds) - 96) is not a plain value: have it give 3",
+    ),
+}
+"""Sources, and what is said of them: a patch does not change where the values come from."""
+
+
+def made(source: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Site]:
+    """Run a source, and return its loader and the place that made it."""
+    found: list[Site] = []
+    make = DataLoader.__init__
+
+    def note(init: Any, site: Site, loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
+        init(loader, **arguments)
+        found.append(site)
+
+    path = folder / "train.py"
+    path.write_bytes(source)
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    with monkeypatch.context() as patched:
+        patched.setattr(DataLoader, "__init__", make)
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            patched.setenv(name, "1")
+        stand_in_for_loaders(folder, note)
+        exec(compile(path.read_bytes(), str(path), "exec"), scope)
+    return scope["loader"], found[0] if len(found) == 1 or "kind" in scope else found[-1]
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "apply", *words, "autotune.patch"], cwd=folder, check=True, capture_output=True)
+
+
+def answer_at(site: Site, config: Config = ANSWER) -> Config:
+    return replace(config, made_on={"loader": site.key, "threads": 2, "cpus": 2})
+
+
+def settings(loader: DataLoader[Any]) -> tuple[Any, ...]:
+    return loader.batch_size, loader.num_workers, loader.prefetch_factor, loader.persistent_workers
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_patch_gives_a_call_its_settings_and_taken_back_leaves_no_trace(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = (HEAD + CHANGED[name]).encode()
+    before, site = made(source, tmp_path, monkeypatch)
+    patch = patch_of(answer_at(site), Script.of(["train.py"]))
+    assert patch.remarks == ()
+    (tmp_path / "autotune.patch").write_bytes(patch.text)
+    git(tmp_path)
+    changed = (tmp_path / "train.py").read_bytes()
+    loader, _ = made(changed, tmp_path, monkeypatch)
+    assert settings(loader) == (before.batch_size, 3, 4, True)
+    assert all(comment in changed for comment in (b"# small",) if comment in source)
+    git(tmp_path, "-R")
+    assert (tmp_path / "train.py").read_bytes() == source
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, said = REFUSED[name]
+    _, site = made((HEAD + source).encode(), tmp_path, monkeypatch)
+    patch = patch_of(answer_at(site), Script.of(["train.py"]))
+    (remark,) = patch.remarks
+    assert remark.startswith(f"train.py:{site.line}: ")
+    assert said in remark
+    for _, after in patch.files.values():  # options of workers beside a number that comes from elsewhere
+        loader, _ = made(after, tmp_path, monkeypatch)
+        assert settings(loader) == (16, 0, None, False)
+
+
+def test_arguments_are_laid_out_as_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = HEAD + CHANGED["with comments"]
+    _, site = made(source.encode(), tmp_path, monkeypatch)
+    (_, after), *_ = patch_of(answer_at(site), Script.of(["train.py"])).files.values()
+    assert after.decode().removeprefix(HEAD) == (
+        "loader = DataLoader(  # trains\n    ds,  # all\n    batch_size=16,  # small\n    num_workers=3,\n"
+        "    prefetch_factor=4,\n    persistent_workers=True,\n    # the end\n)\n"
+    )
+
+
+def test_arguments_of_workers_go_where_the_answer_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = HEAD + "loader = DataLoader(ds, batch_size=16, num_workers=2, prefetch_factor=4, timeout=3)\n"
+    _, site = made(source.encode(), tmp_path, monkeypatch)
+    none = answer_at(site, Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num_workers": 2}}))
+    (_, after), *_ = patch_of(none, Script.of(["train.py"])).files.values()
+    assert after.decode().removeprefix(HEAD) == "loader = DataLoader(ds, batch_size=16, num_workers=0)\n"
+
+
+def test_threads_are_set_before_torch_is_imported_unless_the_script_does(tmp_path: Path) -> None:
+    path, config = tmp_path / "train.py", replace(ANSWER, intra_op_threads=1)
+    config = replace(config, made_on={"loader": "train.py:4 list[96]", "threads": 2})
+    body = "from torch.utils.data import DataLoader\nloader = DataLoader([], batch_size=16)\n"
+    path.write_text(f'"""Trains."""\nfrom __future__ import annotations\n{body}')
+    patch = patch_of(config, Script.of([str(path)]))
+    (_, after), *_ = patch.files.values()
+    assert after.decode().startswith(
+        '"""Trains."""\nfrom __future__ import annotations\n\nimport os\n'
+        'os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # before torch is imported, as measured\n'
+        "from torch.utils.data import DataLoader\n"
+    )
+    path.write_text(f"import torch\ntorch.set_num_threads(4)\n{body}")
+    patch = patch_of(config, Script.of([str(path)]))
+    assert patch.remarks == ("train.py:2: sets the number of threads itself: make it 1, as measured",)
+    assert b"environ" not in patch.text
+
+
+TRAINER = """\
+from transformers import Trainer, TrainingArguments
+
+arguments = TrainingArguments("out", per_device_train_batch_size=16, dataloader_pin_memory=False)
+Trainer(model, arguments, train_dataset=data).train()
+"""
+
+
+def test_a_trainer_gets_its_own_names(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    made_on = {"loader": "train.py:4 train _inner_training_loop get_train_dataloader list[96]", "threads": 2}
+    patch = patch_of(replace(ANSWER, made_on=made_on), Script.of([str(tmp_path / "train.py")]))
+    assert (
+        b'+arguments = TrainingArguments("out", per_device_train_batch_size=16, dataloader_pin_memory=False,\n'
+        b"+                              dataloader_num_workers=3, dataloader_prefetch_factor=4, "
+        b"dataloader_persistent_workers=True)\n" in patch.text
+    )
+    (tmp_path / "train.py").write_text(TRAINER.replace("arguments = TrainingArguments(", "arguments = parsed("))
+    patch = patch_of(replace(ANSWER, made_on=made_on), Script.of([str(tmp_path / "train.py")]))
+    assert patch.remarks == (
+        (
+            "train.py:4: the trainer's arguments come from elsewhere: pass it --dataloader_num_workers 3 "
+            "--dataloader_prefetch_factor 4 --dataloader_persistent_workers True"
+        ),
+    )
+
+
+def test_a_helper_that_makes_the_loader_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("loader = create_loader(data)\n")
+    made_on = {"loader": "train.py:1 create_loader ImageFolder[96]", "threads": 2}
+    patch = patch_of(replace(ANSWER, made_on=made_on), Script.of([str(tmp_path / "train.py")]))
+    assert patch.remarks == (
+        (
+            "train.py:1: create_loader(...) makes the loader: pass it num_workers=3, prefetch_factor=4, "
+            "persistent_workers=True by its own names"
+        ),
+    )
+    assert not patch.files
+
+
+def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, site = made((HEAD + REFUSED["a flag"][0]).encode(), tmp_path, monkeypatch)
+    answer_at(site).save("autotune.yaml")
+    assert main(["export", "autotune.yaml", "--to", "patch", "train.py"]) == 0
+    shown = capfdbinary.readouterr().out
+    assert shown.startswith(b"# Exported by autotune: 1,326 samples/s, 3.41 times the baseline.\n# train.py:")
+    assert main(["export", "autotune.yaml", "--to", "patch", "--output", "autotune.patch", "train.py"]) == 0
+    told = capfdbinary.readouterr().err.decode()
+    assert "Written: autotune.patch; git apply autotune.patch changes the script, git apply -R" in told
+    assert "Not in the patch: train.py:13: num_workers=args.workers comes from the command line" in told
+    assert (tmp_path / "autotune.patch").read_bytes() == shown
+    git(tmp_path)
+    assert main(["export", "autotune.yaml", "--to", "patch"]) == 2
+    assert b"name the script to patch" in capfdbinary.readouterr().err
+
+
+def test_only_an_answer_for_a_script_is_made_a_patch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HEAD)
+    with pytest.raises(ConfigFileError, match="names no DataLoader of a script"):
+        patch_of(ANSWER, Script.of([str(tmp_path / "train.py")]))
+    gone = replace(ANSWER, made_on={"loader": "train.py:3 list[96]", "threads": 2})
+    assert patch_of(gone, Script.of([str(tmp_path / "train.py")])).remarks == (
+        (
+            "train.py:3: no call is on this line any more: pass num_workers=3, prefetch_factor=4, "
+            "persistent_workers=True where it is made"
+        ),
+    )
+
+
+TRAINERS = {
+    "lightning": (
+        "import lightning as L\n",
+        "L.Trainer(max_epochs=3)",
+        'L.Trainer(max_epochs=3, precision="bf16-mixed")',
+    ),
+    "accelerate": (
+        "from accelerate import Accelerator\n",
+        'Accelerator(mixed_precision="no", cpu=True)',
+        'Accelerator(mixed_precision="bf16", cpu=True)',
+    ),
+    "calls in calls": (
+        "import lightning as L\nfrom accelerate import Accelerator\n",
+        "L.Trainer(callbacks=[Accelerator()], max_epochs=3)",
+        'L.Trainer(callbacks=[Accelerator(mixed_precision="bf16")], max_epochs=3, precision="bf16-mixed")',
+    ),
+    "transformers": (
+        "from transformers import Trainer, TrainingArguments\n",
+        'Trainer(model, TrainingArguments("out"))',
+        'Trainer(model, TrainingArguments("out", bf16=True))',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_is_told_the_precision(name: str, tmp_path: Path) -> None:
+    imports, before, after = TRAINERS[name]
+    body = "from torch.utils.data import DataLoader\nloader = DataLoader([], batch_size=16)\ntrainer = "
+    (tmp_path / "train.py").write_text(f"{imports}{body}{before}\n")
+    line = imports.count("\n") + 2
+    half = replace(
+        ANSWER, amp="bf16", made_on={"loader": f"train.py:{line} list[96]", "threads": 2, "autocast": "added"}
+    )
+    patch = patch_of(half, Script.of([str(tmp_path / "train.py")]))
+    ((_, changed),) = patch.files.values()
+    assert changed.decode().splitlines()[-1] == f"trainer = {after}"
+    assert patch.remarks == ()
+    (tmp_path / "train.py").write_text(f"{body}None\n")
+    half = replace(half, made_on={**(half.made_on or {}), "loader": "train.py:2 list[96]"})
+    (remark,) = patch_of(half, Script.of([str(tmp_path / "train.py")])).remarks
+    assert remark == "bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32"

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.config import Config
+from autotune.diagnosis.notes import on_losses
+from autotune.errors import UserCodeError
+from autotune.runner.local import ProcessRunner
+from autotune.workload import Script, describe
+from tests import examples
+from tests.simulated import SimulatedMachine, few_of, host, larger_batches_pay, loader_bound, tuner_of
+
+OWN, FED = Config(batch_size=16, intra_op_threads=1), Config(batch_size=16, num_workers=2, intra_op_threads=1)
+LOOP = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 960
+
+    def __getitem__(self, index):
+        return torch.full((8,), index / 960) + {noise}, torch.tensor(float(index % 2))
+
+def main():
+    {seed}
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Numbers(), batch_size=16, shuffle=True)
+    for epoch in range(100):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(images)[:, 0], labels).backward()
+            optimizer.step()
+        open("epochs.log", "a").write("one more\\n")
+
+if __name__ == "__main__":
+    main()
+"""
+SAME, NOISY, OTHER = "those of your settings", "Loader workers draw random numbers", "differ from start to start"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("noise", "seed", "said"),
+    [
+        ("0", "torch.manual_seed(3)", SAME),
+        ("0", "pass", SAME),
+        ("torch.rand(8)", "torch.manual_seed(3)", NOISY),
+        ("0", "torch.seed()", OTHER),
+    ],
+)
+def test_the_first_losses_of_a_script_are_read_in_two_starts_of_it(
+    noise: str, seed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(LOOP.format(noise=noise, seed=seed))
+    with ProcessRunner(describe(Script(path="train.py"))) as runner:
+        runner.inspect(OWN)
+        own, answered, again = (runner.losses(config, 60.0) for config in (OWN, FED, OWN))
+    assert len(own) == len(answered) == 20
+    assert (own == answered, own == again) == (said is SAME, said is not OTHER)
+    assert said in on_losses(own, answered, again)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_the_largest_difference_is_told_with_its_step() -> None:
+    told = on_losses((2.0, 1.5, 1.25), (2.0, 1.75, 1.0625), (2.0, 1.5, 1.25))
+    assert told.startswith("Of the first 3 losses, the largest difference is at step 2: 1.75, with your settings 1.5.")
+    assert "nan" in on_losses((), (1.0,))
+
+
+class Losses:
+    """Stands for starts of a script whose losses are in their settings."""
+
+    def __init__(self, machine: SimulatedMachine, changes: bool) -> None:
+        self._machine, self._changes, self.asked = machine, changes, list[Config]()
+
+    def __call__(self, config: Config, seconds: float) -> tuple[float, ...]:
+        self._machine.time += 1.0
+        self.asked.append(config)
+        return (1.0, 0.5 - 0.125 * self._changes * (config.num_workers > 0))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_the_answer_tells_how_the_losses_change(changes: bool) -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    facts, losses = examples.facts(loader_site="train.py:3 list[96]"), Losses(machine, changes)
+    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
+    result = tuner_of(machine, space, facts, host(), losses=losses, opening=2.0).result()
+    threads = result.config.intra_op_threads
+    assert [(each.num_workers > 0, each.intra_op_threads) for each in losses.asked[:2]] == [
+        (False, threads),
+        (True, threads),
+    ]
+    assert len(losses.asked) == 2 + changes
+    assert (NOISY if changes else SAME) in result.notes[-1]
+    assert result.seconds == pytest.approx(machine.time)
+
+
+def test_losses_are_not_compared_where_they_have_to_differ_or_there_is_no_time() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay)
+    facts, losses = examples.facts(), Losses(machine, changes=False)
+    result = tuner_of(machine, few_of(facts), facts, host(), losses=losses).result()
+    assert result.config.batch_size != result.baseline.batch_size
+    assert losses.asked == []
+    machine = SimulatedMachine(cost=loader_bound)
+    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
+    result = tuner_of(machine, space, facts, host(), losses=Losses(machine, changes=False), opening=100.0).result()
+    assert result.notes[-1] == "There was no time to compare the first losses with those of your settings."
+
+
+def test_a_script_that_fails_meanwhile_keeps_its_answer() -> None:
+    def failing(config: Config, seconds: float) -> tuple[float, ...]:
+        raise UserCodeError("it ends")
+
+    machine, facts = SimulatedMachine(cost=loader_bound), examples.facts()
+    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
+    result = tuner_of(machine, space, facts, host(), losses=failing, opening=2.0).result()
+    assert result.config.num_workers
+    assert not [note for note in result.notes if "losses" in note]
