@@ -118,6 +118,8 @@ class ScriptLoop:
         """File and line that enter it."""
         self.uses_autocast = True
         """Whether it takes effect."""
+        self.may_cast = False
+        """Whether it is known to have no autocast."""
         self.is_cast = False
         """Whether the modules that train compute in bf16, though the script has no autocast."""
         self.steps = 0

@@ -31,7 +31,7 @@ class ScriptStep:
         self._loop, self._mark = loop, device.mark
         self._handed = self._missed = 0
         """Batches handed out, and those after which no optimizer stepped."""
-        loop.uses_autocast, loop.is_cast = amp != "off", amp != "off" and loop.amp is None
+        loop.uses_autocast, loop.is_cast = amp != "off", amp != "off" and loop.may_cast
         loop.mark, loop.pass_over = device.mark, device.pass_over
         self._device = device
         self._copied = set[int]()

@@ -180,6 +180,7 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     given, hold = message["script"], _held(message["script"])
     seen = {name: given[name] for name in ("batches", "missing", "beside") if given[name] is not None}
     loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
+    loop.may_cast = given["may_cast"]
     config = Config.from_document(message["config"])
     config.apply_threads()
     keep_threads(config)

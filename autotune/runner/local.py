@@ -311,7 +311,7 @@ class ProcessRunner:
             known = self.script or {}
             message["script"] |= {name: known.get(name) for name in ("site", "device", "batches", "missing", "beside")}
             message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
-            message["script"]["sites"] = self._sites
+            message["script"] |= {"sites": self._sites, "may_cast": known.get("present", {}).get("amp") == "off"}
         return process, message, keeper
 
     def _open(self, config: Config) -> MeasuringProcess:
