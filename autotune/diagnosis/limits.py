@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, before_all, limit, ms, percent
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
+from autotune.outcome import Outcome
 from autotune.records import Measurement, to_divide
 
 LAUNCHING = 0.85
@@ -122,10 +123,11 @@ def _launch_limit(evidence: Evidence) -> Finding | None:
 
 
 def _compute_limit(evidence: Evidence) -> Finding:
-    measured, config, modes = evidence.measurement, evidence.config, evidence.facts.amp_modes
+    measured, config = evidence.measurement, evidence.config
     share = min(1.0, measured.samples_per_second / measured.ceiling_samples_per_second)
     step = f"batches of {config.batch_size} in {config.precision}"
-    may_amp = config.amp == "off" and len(modes) > 1 and _may_pay(evidence, lambda other: other.amp != "off")
+    modes = {*evidence.facts.amp_modes} - {"off"} - _refused_modes(evidence)
+    may_amp = config.amp == "off" and bool(modes) and _may_pay(evidence, lambda other: other.amp in modes)
     may_grow = _may_pay(evidence, lambda other: other.amp == config.amp and other.batch_size > config.batch_size)
     first = " and ".join([*(["amp"] if may_amp else []), *(["larger batches"] if may_grow else [])])
     reach = f": no data loader could make training with {step} much faster"
@@ -137,6 +139,13 @@ def _compute_limit(evidence: Evidence) -> Finding:
     phases = ", ".join(f"{name} {percent(seconds / split.total)}" for name, seconds in parts.items())
     words = {"reach": reach, "first": f"{first} first, then " if first else ""}
     return replace(limit(Cause.COMPUTE, figure, phases, **words), share=share)
+
+
+def _refused_modes(evidence: Evidence) -> set[str]:
+    """Return the precisions that were compared with fp32 and train otherwise, or fail in the user's own code."""
+    compared = [look for look in evidence.looks if look.part == "numerics" and not look.config.options]
+    decided = [look for look in compared if look.attempt.outcome in (Outcome.OK, Outcome.USER_ERROR)]
+    return {look.config.amp for look in decided if look.attempt.message}
 
 
 def _may_pay(evidence: Evidence, is_meant: Callable[[Config], bool]) -> bool:

@@ -253,6 +253,15 @@ def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_h
     slow, fast = (replace(plain, looks=(Probe(part="compute", config=config, attempt=each),)) for each in attempts)
     assert advice_of(slow).advice.startswith("larger batches first")
     assert advice_of(fast).advice.startswith("amp and larger batches first")
+    message, check = "in bf16 the loss becomes inf", examples.numerics_check()
+    for attempt, is_advised in (
+        (Attempt(outcome=Outcome.OK, payload=check), True),
+        (Attempt(outcome=Outcome.OK, payload=check, message=message), False),
+        (Attempt(outcome=Outcome.USER_ERROR, message=message), False),
+        (Attempt(outcome=Outcome.TIMEOUT, message="took too long"), True),
+    ):
+        compared = replace(plain, looks=(Probe(part="numerics", config=config, attempt=attempt),))
+        assert advice_of(compared).advice.startswith("amp") == is_advised
     many_small = advice_of(evidence(split(data_wait=3.0, other=3.0, host_to_device=3.0)))
     assert many_small.cause is Cause.COMPUTE
     assert "no data loader" not in many_small.what
