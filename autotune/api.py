@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autotune.config import Config, change_of_training
+from autotune.diagnosis.notes import on_half_precision
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
 from autotune.knobs import as_baseline, fitted, parse_knob, require_free
@@ -222,6 +223,8 @@ def tune(
                 given = Config(**runner.script["present"])
                 require_free(knobs, runner.script["fixed"])
                 knobs |= {"batch_size": batch_size or given.batch_size} | runner.script["fixed"]
+                for note in on_half_precision(facts) if amp is None else ():
+                    messages.note(note)
             base = fitted(given, facts, global_batch_size)
             if base != given:
                 messages.note(

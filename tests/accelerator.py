@@ -518,6 +518,16 @@ def trace_of(card: Card, job: Job, config: Config, seconds: float) -> LoaderTrac
     )
 
 
+def counters_of(card: Card) -> Callable[..., Snapshot]:
+    """Return the function that reads the counters of a machine where nobody else computes, by the card's clock."""
+
+    def counters(root: Any = None, job: Any = None, gpu: Any = None) -> Snapshot:
+        lost, foreign = ({"heat": gpu.heat_seconds()}, gpu.foreign_use(())) if gpu else ({}, None)
+        return replace(QUIET, clock=card.now, own=card.cpu, busy=card.cpu, lost=lost, foreign=foreign)
+
+    return counters
+
+
 @contextmanager
 def on_card(card: Card, job: Job) -> Iterator[None]:
     """Let the code that measures read the card's clock, and the job's loader in place of processes."""
@@ -526,11 +536,7 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
     def inline(workload: Workload, config: Config, place: float | None = 0.0) -> Any:
         return read(workload, Config(batch_size=config.batch_size), place)
 
-    def counters(root: Any = None, job: Any = None, gpu: Any = None) -> Snapshot:
-        lost, foreign = ({"heat": gpu.heat_seconds()}, gpu.foreign_use(())) if gpu else ({}, None)
-        return replace(QUIET, clock=card.now, own=card.cpu, busy=card.cpu, lost=lost, foreign=foreign)
-
-    threads = torch.get_num_threads()
+    threads, counters = torch.get_num_threads(), counters_of(card)
     with (
         patch.object(step_probe, "open_reader", inline),
         patch.object(numerics_probe, "open_reader", inline),

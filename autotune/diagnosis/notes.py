@@ -148,6 +148,12 @@ def on_data_parallel(config: Config, facts: WorkloadFacts, host: Host) -> Iterat
     yield f"the model is in nn.DataParallel, one process for all devices: {advice}"
 
 
+def on_half_precision(facts: WorkloadFacts) -> Iterator[str]:
+    """Yield the way to bf16 for a script that enters no autocast, where the device has fast arithmetic for it."""
+    if facts.loader_site and not facts.autocast_call and "bf16" in facts.amp_modes:
+        yield "the script trains in fp32, without autocast: --amp off,bf16 compares losses and rate with those in bf16"
+
+
 def on_losses(own: Sequence[float], answered: Sequence[float], again: Sequence[float] | None = None) -> str:
     """Return how the first losses with an answer compare with those of the script's own settings.
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from autotune.config import Config
+from autotune.diagnosis.notes import on_half_precision
 from autotune.outcome import Outcome
 from autotune.probes import reason_against
 from autotune.records import ADDED, Attempt, Request
@@ -23,6 +24,7 @@ from autotune.workload import Script, describe
 from tests import examples
 from tests.search.there import there
 
+ROOT = Path(__file__).parents[2]
 LOOP = Path(__file__).with_name("loops") / "half.py"
 FULL = Config(batch_size=32, intra_op_threads=1)
 HALF = replace(FULL, amp="bf16")
@@ -36,22 +38,27 @@ def compared(*words: str) -> Attempt:
 
 
 @pytest.mark.machine
-def test_a_script_without_autocast_trains_in_bf16_at_the_rate_that_apply_has(tmp_path: Path) -> None:
-    with ProcessRunner(describe(Script(path=str(LOOP), arguments=("50",)))) as runner:
+@pytest.mark.parametrize("name", ["half.py", "on_card.py"])
+def test_a_script_without_autocast_trains_in_bf16_at_the_rate_that_apply_has(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    script = str(LOOP.with_name(name))
+    with ProcessRunner(describe(Script(path=script, arguments=("50",)))) as runner:
         facts = runner.inspect(FULL)
         check = there(runner.measure(HALF, COMPARE).numerics)
         slow, fast, again = (
             there(runner.measure(config, Request(seconds=1.5, time_limit=60.0)).measurement).samples_per_second
             for config in (FULL, HALF, FULL)
         )
+    assert (facts.device_name == "Fake Accelerator") is (name == "on_card.py")
     assert reason_against(check, "bf16") is None
     assert check.losses != check.reference_losses
     assert slow == pytest.approx(again, rel=0.2)
     assert 2.5 < fast / slow < 4.5
-    site = there(facts.loader_site)
-    made_on = {"loader": site, "autocast": ADDED}
+    made_on = {"loader": there(facts.loader_site), "autocast": ADDED}
     replace(HALF, made_on=made_on).save(tmp_path / "autotune.yaml")
-    command = [sys.executable, "-m", "autotune", "apply", "autotune.yaml", str(LOOP), "4"]
+    command = [sys.executable, "-m", "autotune", "apply", "autotune.yaml", script, "4"]
     shown = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     rates = [float(rate) for rate in re.findall(r"(\S+) samples/s", shown)]
     assert 0.85 < statistics.median(rates[1:]) / fast < 1.15
@@ -70,8 +77,11 @@ def test_a_script_in_fp32_stays_there_unless_bf16_is_asked_for() -> None:
     facts = examples.facts(amp_modes=("off", "bf16"), loader_site="train.py:3 list[96]")
     assert build_space(facts, 4, FULL, {}).allowed["amp"] == ("off",)
     assert build_space(facts, 4, FULL, {"amp": "off,bf16"}).allowed["amp"] == ("off", "bf16")
+    assert "--amp off,bf16" in next(on_half_precision(facts))
     own = replace(facts, autocast_call="train.py:5")
     assert build_space(own, 4, FULL, {}).allowed["amp"] == ("off", "bf16")
+    for other in (own, replace(facts, amp_modes=("off",)), replace(facts, loader_site=None)):
+        assert list(on_half_precision(other)) == []
 
 
 def test_the_answer_says_what_to_add() -> None:
