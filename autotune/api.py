@@ -199,6 +199,7 @@ def tune(
 
     proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say
+    from autotune.report.text import same_loss_text
 
     shows = on_progress is None and not quiet
     with progress_display() if shows else nullcontext(on_progress) as show:
@@ -239,7 +240,8 @@ def tune(
             tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, losses)
             result = _result(tuner, storage)
     if shows:
-        say("\n".join(filter(None, (result.sentence, change_of_training(result.baseline, result.config)))))
+        change = change_of_training(result.baseline, result.config)
+        say("\n".join(filter(None, (result.sentence, change, same_loss_text(result)))))
     return result
 
 

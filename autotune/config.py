@@ -5,6 +5,7 @@ The trial that was timed and the training script use the very same methods: ther
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
@@ -56,6 +57,8 @@ FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
 """All arguments that it accepts with workers only."""
 
 
+LEARNING_RATE_RULES = {"SGD": "linear", "Adam": "square root", "AdamW": "square root"}
+"""How the learning rate goes with the batch: Goyal 1706.02677 for SGD, Malladi 2205.10287 for the others."""
 MANY_SAMPLES = 100.0
 """Samples per second from which a rate is shown without decimals."""
 
@@ -184,6 +187,26 @@ class Config:
     def samples_per_step(self) -> int:
         """The samples of one batch of every rank."""
         return self.batch_size * self.ranks
+
+    @property
+    def samples_per_update(self) -> int:
+        """The samples of a step of the optimizer."""
+        return self.samples_per_step * self.accumulation_steps
+
+    def scaled_lr(self, lr: float) -> float:
+        """Return a learning rate of the baseline for the batch of this answer.
+
+        By the rule of the optimizer that was tuned: with the batch for SGD, with its square root for Adam and AdamW.
+        Raises ``UsageError`` where no rule is known, or the batch is no longer the one that was tuned.
+        """
+        found = (self.measured or {}).get("learning_rate") or {}
+        optimizer, samples = found.get("optimizer"), found.get("samples", self.samples_per_update)
+        why = f"no rule is known for {optimizer}" if optimizer else "the configuration does not say how"
+        if samples != self.samples_per_update:
+            why = f"an optimizer step has {self.samples_per_update} samples now, not the {samples} that were tuned"
+        if found.get("factor") is None or samples != self.samples_per_update:
+            raise UsageError(f"scaled_lr: {why}; set the learning rate yourself")
+        return lr * float(found["factor"])
 
     @property
     def without_loader(self) -> Config:
@@ -364,14 +387,38 @@ class Config:
 
 def change_of_training(before: Config, after: Config) -> str:
     """Return what changes in the mathematics of training, as a sentence; empty where nothing does."""
-    sizes = [config.samples_per_step * config.accumulation_steps for config in (before, after)]
+    sizes = [config.samples_per_update for config in (before, after)]
     arithmetic = [
         ("tf32" if "tf32" in each.options and each.amp == "off" else each.precision) for each in (before, after)
     ]
     changes = [f"batch size {sizes[0]} → {sizes[1]}"] if sizes[0] != sizes[1] else []
     changes += [arithmetic[1]] if arithmetic[0] != arithmetic[1] else []
-    advice = ": adapt the learning rate" if sizes[0] != sizes[1] else ""
-    return f"This changes training: {', '.join(changes)}{advice}." if changes else ""
+    advice = learning_rate_advice(after) or "adapt the learning rate"
+    return (
+        f"This changes training: {', '.join(changes)}{f': {advice}' if sizes[0] != sizes[1] else ''}."
+        if changes
+        else ""
+    )
+
+
+def learning_rate_of(optimizer: str | None, before: int, after: int) -> dict[str, Any]:
+    """Return how the learning rate goes with ``after`` samples of an optimizer step, as a config file has it."""
+    optimizer = optimizer if optimizer and optimizer.isidentifier() else None
+    rule = LEARNING_RATE_RULES.get(optimizer or "") if before != after else None
+    ratio = after / before
+    factor = {"linear": ratio, "square root": math.sqrt(ratio), None: 1.0 if before == after else None}[rule]
+    return {"optimizer": optimizer, "rule": rule, "factor": factor and float(f"{factor:.6g}"), "samples": after}
+
+
+def learning_rate_advice(config: Config) -> str:
+    """Return how the learning rate goes with an answer's batch; empty where it stays, or nothing is known."""
+    found = (config.measured or {}).get("learning_rate") or {}
+    optimizer, factor = found.get("optimizer"), found.get("factor")
+    if factor is None:
+        return f"adapt the learning rate (no rule is known for {optimizer})" if optimizer else ""
+    return (
+        "" if factor == 1 else f"multiply the learning rate by {factor:.3g} ({found.get('rule')} rule of {optimizer})"
+    )
 
 
 def load_config(path: str | Path) -> Config:

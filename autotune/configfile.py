@@ -218,6 +218,12 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+_LEARNING_RATE: Mapping[str, Callable[[Any], bool]] = {
+    "optimizer": lambda value: value is None or (isinstance(value, str) and value.isidentifier()),
+    "rule": lambda value: value in (None, "linear", "square root"),
+    "factor": lambda value: value is None or _is_amount(value),
+    "samples": lambda value: isinstance(value, int) and _is_amount(value),
+}
 _AMOUNT = (_is_amount, "a number from 0")
 _INTERVAL = (_is_interval, "a list of two numbers, lower end first, or null")
 EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
@@ -226,6 +232,10 @@ EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "measured.ci95": _INTERVAL,
     "measured.next_run_95": _INTERVAL,
     "measured.speedup_ci95": _INTERVAL,
+    "measured.learning_rate": (
+        lambda value: isinstance(value, dict) and all(_LEARNING_RATE.get(key, _is_plain)(value[key]) for key in value),
+        "a section with optimizer, rule, factor and samples",
+    ),
     "made_on.other_loaders": (_is_texts, "a list of texts"),
     "measured.baseline": (lambda value: isinstance(value, dict), "a section of keys and plain values"),
 }

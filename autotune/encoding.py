@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
+from autotune.probes import Anatomy, ComputeProbe, GradientNoise, LoaderTrace, NumericsCheck, Trace
 from autotune.records import Measurement
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ PAYLOADS: Mapping[str, type[Any]] = {
     "compute": ComputeProbe,
     "loader": LoaderTrace,
     "numerics": NumericsCheck,
+    "noise": GradientNoise,
     "anatomy": Anatomy,
     "trace": Trace,
 }

@@ -143,6 +143,21 @@ def reason_against(check: NumericsCheck, amp: str, option: str | None = None) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientNoise:
+    """The gradients of small batches and of the large ones that they make, in a short training after a warm-up."""
+
+    batch_size: int
+    """Samples of a small batch."""
+    parts: int
+    """Small batches of a large one, with which the optimizer steps."""
+    points: tuple[tuple[tuple[float, float], ...], ...]
+    """At each of three points of the training: for each step the mean of the squared norms of its small batches'
+    gradients, and the squared norm of the large one's."""
+    trained_samples: int
+    """Samples trained on by the end, the warm-up included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeShare:
     """A function, and how much of the time of building batches is spent in it alone."""
 

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.outcome import Outcome
-from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, NumericsCheck, Trace
+from autotune.probes import Anatomy, ComputeProbe, GradientNoise, LoaderTrace, NumericsCheck, Trace
 
 SCHEMA = 12
 """Version of these records: a study stored with another version is not continued."""
@@ -22,9 +22,10 @@ FOREIGN_COMPUTE = 0.1
 ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
 """Advice where loader workers compute in several threads."""
 Kind = Literal["baseline", "search", "confirm"]
-Part = Literal["training", "compute", "loader", "numerics", "anatomy", "trace"]
+Part = Literal["training", "compute", "loader", "numerics", "noise", "anatomy", "trace"]
 """The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
-``numerics`` the losses in a precision and with options, ``anatomy`` the inside of the user's code."""
+``numerics`` the losses in a precision and with options, ``noise`` the gradients of small and large batches,
+``anatomy`` the inside of the user's code."""
 
 Interval = tuple[float, float]
 
@@ -333,6 +334,10 @@ class WorkloadFacts:
     """The calls of further loaders whose batches each step takes too."""
     other_loader_sites: tuple[str, ...] = ()
     """Their places."""
+    optimizer: str | None = None
+    """The class of the optimizer; ``None`` where it is not known, as of a script."""
+    learning_rate: float | None = None
+    """Its learning rate, where all parameters have the same."""
     autocast_call: str | None = None
     """File and line that enter a script's autocast; ``None`` where it trains in fp32."""
     obtainable_host_bytes: int | None = None
@@ -369,7 +374,7 @@ class Request:
     """File for the trace; only with ``part="trace"``."""
 
 
-Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | Anatomy | Trace
+Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | GradientNoise | Anatomy | Trace
 """The numbers of a measurement, by its part."""
 
 
@@ -412,6 +417,11 @@ class Attempt:
     def numerics(self) -> NumericsCheck | None:
         """The losses in the configuration's precision beside those in fp32."""
         return self.payload if isinstance(self.payload, NumericsCheck) else None
+
+    @property
+    def noise(self) -> GradientNoise | None:
+        """The gradients of small and large batches."""
+        return self.payload if isinstance(self.payload, GradientNoise) else None
 
     @property
     def anatomy(self) -> Anatomy | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from autotune.batch_cost import NoiseScale
 from autotune.config import Config
 from autotune.diagnosis.findings import Finding
 from autotune.machine.host import Host
@@ -191,11 +192,27 @@ class Answer:
     """Things that would decide an undecided verdict."""
     interrupted: bool = False
     """Whether the user stopped the run before its end."""
+    noise: NoiseScale | None = None
+    """Noise scale of the gradients, where the answer's batch is another."""
+    no_noise: str = ""
+    """Why it is not known; empty where it is, or the batch stays."""
 
     @property
     def bottleneck(self) -> str | None:
         """Main limit of the answer's rate, by its name in ``Cause``; ``None`` where none was found."""
         return str(self.findings[0].cause) if self.findings else None
+
+    @property
+    def same_loss_speedup(self) -> Interval | None:
+        """Interval of how many times as fast the same loss is reached; ``None`` where it is not known.
+
+        Samples per second over the samples that the other batch needs more, each with its interval.
+        """
+        if self.noise is None:
+            return None
+        low, high = self.speedup_ci95 or (self.speedup, self.speedup)
+        least, most = self.noise.overheads(self.baseline.samples_per_update, self.config.samples_per_update)
+        return low / most, high / least
 
     @property
     def pareto(self) -> tuple[Trial, ...]:

@@ -13,6 +13,7 @@ from autotune.probes import (
     Anatomy,
     CodeShare,
     ComputeProbe,
+    GradientNoise,
     LoaderTrace,
     NumericsCheck,
     Synchronisation,
@@ -153,6 +154,12 @@ def numerics_check(**changes: Any) -> NumericsCheck:
         seconds=1.0,
     )
     return replace(example, **changes)
+
+
+def gradient_noise(**changes: Any) -> GradientNoise:
+    """Gradients of small batches of 2 samples and of large ones of 32, as noisy as 32 samples make them."""
+    points = (((15.0, 1.8), (17.0, 2.0), (19.0, 2.2)),) * 3
+    return replace(GradientNoise(batch_size=2, parts=16, points=points, trained_samples=1_000), **changes)
 
 
 def anatomy(**changes: Any) -> Anatomy:

@@ -136,6 +136,8 @@ class SimulatedMachine:
             return Attempt(outcome=outcome, message=f"{outcome} here", seconds=self.seconds / 4)
         if request.part == "numerics":
             return Attempt(outcome=Outcome.OK, payload=self.numerics(config.amp), seconds=self.seconds / 4)
+        if request.part == "noise":
+            return Attempt(outcome=Outcome.OK, payload=examples.gradient_noise(), seconds=self.seconds / 4)
         if request.part == "compute":
             compute = examples.compute_probe(
                 samples_per_second=config.samples_per_step / self.cost(config).compute,

@@ -83,16 +83,11 @@ def _repeats(rounds: Sequence[Sequence[Measurement]], limit: float) -> bool:
 
 def on_other_batch(config: Config, old: Config, facts: WorkloadFacts) -> Iterator[str]:
     """Yield what a batch of another size changes for training."""
-    whole, old_whole = (each.samples_per_step * each.accumulation_steps for each in (config, old))
-    if whole != old_whole:
+    keeps_step = config.samples_per_update == old.samples_per_update
+    if keeps_step and config.batch_size != old.batch_size and facts.has_batch_norm:
         yield (
-            f"the batch size changes from {old_whole} to {whole}: adapt the learning rate (linear or square-root "
-            "rule), or keep the batch size with --batch-size or --global-batch-size"
-        )
-    elif config.batch_size != old.batch_size and facts.has_batch_norm:
-        yield (
-            f"an optimizer step keeps its {whole} samples, but batch normalisation now sees {config.batch_size} at a "
-            f"time, not {old.batch_size}"
+            f"an optimizer step keeps its {old.samples_per_update} samples, but batch normalisation now sees "
+            f"{config.batch_size} at a time, not {old.batch_size}"
         )
 
 

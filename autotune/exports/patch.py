@@ -17,7 +17,7 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
 
-from autotune.config import THREAD_VARIABLES, Config
+from autotune.config import THREAD_VARIABLES, Config, learning_rate_advice
 from autotune.errors import ConfigFileError
 from autotune.exports.target import headline
 from autotune.exports.transformers import OF_TRAINER
@@ -133,6 +133,8 @@ def patch_of(config: Config, script: Script) -> Patch:
     is_added = made_on.get("autocast") == ADDED
     if is_added and not [name for file in files.values() for name in file.set_precision()]:
         remarks.append("bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32")
+    if advice := learning_rate_advice(config):
+        remarks.append(advice)
     changed = {path: (file.before, file.after) for path, file in files.items() if file.after != file.before}
     base = Path.cwd() if folder.is_relative_to(Path.cwd()) else folder
     return Patch(files=changed, remarks=tuple(remarks), title=headline(config), folder=base)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.config import Config
+from autotune.config import Config, learning_rate_advice
 from autotune.step_options import OPTIONS
 
 LOADER = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -96,7 +96,8 @@ class Target:
             for knob, value in settings(config).items()
             if knob not in self.knows
         )
-        notes = tuple(self.notes(config))
+        advice = learning_rate_advice(config)
+        notes = (*self.notes(config), *([f"The batch is another: {advice}."] if advice else ()))
         is_done = PROCESS if self.sets_process else {}
         remarks = remarks_on([gap for gap in gaps if gap.knob not in is_done], notes, self.title)
         values, text = self.write(config, [f"# {remark}" for remark in remarks])

@@ -7,7 +7,6 @@ of its own) goes on from run to run.
 from __future__ import annotations
 
 import copy
-import gc
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from autotune.measure.batch import tensor_bytes
 from autotune.measure.device import Device
 from autotune.measure.loader import open_reader, take_batch
 from autotune.measure.step import TrainingStep
+from autotune.measure.training_state import TrainingState
 from autotune.probes import NumericsCheck
 from autotune.workload import Workload
 
@@ -45,7 +45,7 @@ def check_numerics(workload: Workload, config: Config, device: Device, seconds: 
     """
     batches = _take_batches(workload, config, device, seconds / 4)
     workload.model.to(device.torch_device)  # before its tensors are noted: moving it replaces buffers
-    trials = _Trials(workload, device, _State(workload))
+    trials = _Trials(workload, device, TrainingState(workload))
     full = replace(config, amp="off", accumulation_steps=1, options=())
     configured = replace(full, amp=config.amp, options=config.options)
     try:
@@ -83,39 +83,13 @@ class _Run:
     """Whether it went on to its end: one with a scaler begins again where a step is skipped."""
 
 
-class _State:
-    """Parameters, buffers and the state of an optimizer that is there already, kept on the host."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._model = workload.model
-        self._values = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._tensors()}
-        given = workload.optimizer
-        self._optimizer = given if isinstance(given, torch.optim.Optimizer) else None
-        self._state = copy.deepcopy(given.state_dict()) if isinstance(given, torch.optim.Optimizer) else None
-
-    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the present tensors: another memory format replaces buffers."""
-        return [*self._model.named_parameters(), *self._model.named_buffers()]
-
-    def restore(self) -> None:
-        """Bring it all back."""
-        gc.collect()  # a step holds itself through its optimizer
-        with torch.no_grad():
-            for name, tensor in self._tensors():
-                if name in self._values:
-                    tensor.copy_(self._values[name])
-                tensor.grad = None
-        if self._optimizer is not None and self._state is not None:
-            self._optimizer.load_state_dict(copy.deepcopy(self._state))
-
-
 @dataclass(slots=True)
 class _Trials:
     """Runs that all begin with the same state."""
 
     workload: Workload
     device: Device
-    state: _State
+    state: TrainingState
 
     def run(
         self,

@@ -320,6 +320,11 @@ class ScriptLoop:
         return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(self.amp, "off") if self.amp else "off"
 
     @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that have made a step."""
+        return list(self._optimizers.values())
+
+    @property
     def own_site(self) -> Site:
         """The place that made the training loader."""
         assert self.loader is not None

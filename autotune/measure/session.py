@@ -57,12 +57,13 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         """Describe the workload and the devices of all ranks."""
-        from autotune.measure.workload_facts import inspect
+        from autotune.measure.workload_facts import inspect, named
 
         facts = inspect(self._whole, self._device, self._group.size)
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
             origin, beside = self._script.origin, self._script.origins_beside
+            optimizer, learning_rate = named(self._script.optimizers)
             facts = replace(
                 facts,
                 fingerprint=self._script.fingerprint(facts.fingerprint),
@@ -72,6 +73,8 @@ class Session:
                 other_loader_calls=tuple(each.call_to_change(self._script.folder) for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
                 autocast_call=self._script.autocast_call,
+                optimizer=optimizer,
+                learning_rate=learning_rate,
             )
         return asdict(replace(facts, other_devices=others or facts.other_devices))
 
@@ -132,6 +135,7 @@ class Session:
             "loader": self._look_at_loader,
             "compute": self._look_at_step,
             "numerics": self._look_at_losses,
+            "noise": self._look_at_gradients,
             "anatomy": self._look_inside,
             "trace": self._trace,
         }
@@ -159,6 +163,14 @@ class Session:
         self._options = config.options
         check = check_numerics(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, payload=check)
+
+    def _look_at_gradients(self, config: Config, request: Request) -> Attempt:
+        from autotune.measure.gradient_noise import measure_noise
+
+        self._take_options(config)
+        self._drop_step()
+        noise = measure_noise(self._workload, config, self._device, request.seconds)
+        return Attempt(outcome=Outcome.OK, payload=noise)
 
     def _look_inside(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.code_probe import look_inside

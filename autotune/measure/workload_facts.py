@@ -22,7 +22,7 @@ from autotune.machine.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
 from autotune.measure.loader import length_of
 from autotune.measure.process_memory import held_bytes
-from autotune.measure.step import loss_reduction
+from autotune.measure.step import loss_reduction, make_optimizer
 from autotune.records import WorkloadFacts
 from autotune.workload import Workload, differing_settings
 
@@ -50,6 +50,10 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
     devices: list[int] | None = None
     if isinstance(workload.model, torch.nn.DataParallel):
         devices = list(workload.model.device_ids)
+    optimizers: list[torch.optim.Optimizer] = []
+    with suppress(Exception):  # training will say why it cannot be made
+        optimizers.append(make_optimizer(workload, workload.model))
+    name, rate = named(optimizers)
     return WorkloadFacts(
         dataset_length=length,
         epoch_samples=_epoch_samples(workload),
@@ -72,8 +76,17 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         loader_arguments=tuple(_loader_arguments(workload)),
         loader_timeout=(workload.loader_options or {}).get("timeout") or None,
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
+        optimizer=name,
+        learning_rate=rate,
         obtainable_host_bytes=MemoryMeter().available() // ranks + held_bytes(),
     )
+
+
+def named(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[str | None, float | None]:
+    """Return the class of optimizers, and their learning rate where all parameters have the same."""
+    names = {type(each).__name__ for each in optimizers}
+    rates = {float(group["lr"]) for each in optimizers for group in each.param_groups if "lr" in group}
+    return (names.pop() if len(names) == 1 else None), (rates.pop() if len(rates) == 1 else None)
 
 
 def has_batch_norm(model: nn.Module) -> bool:

@@ -33,6 +33,7 @@ from autotune.report.text import (
     own_gain_text,
     printable,
     rate_text,
+    same_loss_text,
     sentence,
     snippet,
     tried_line,
@@ -200,7 +201,7 @@ def _notes(result: Answer, study: StudyRecord) -> Iterator[str]:
     if study.since:
         yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
     if change := change_of_training(result.baseline, result.config):
-        yield change
+        yield " ".join(filter(None, (change, same_loss_text(result))))
     for tried in result.tried:
         yield f"option {tried_line(tried, tried.option in result.config.options)}"
     yield from result.notes

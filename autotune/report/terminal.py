@@ -41,6 +41,7 @@ from autotune.report.text import (
     printable,
     rate_text,
     remaining_gain_text,
+    same_loss_text,
     sentence,
     tried_line,
     verdict_sentence,
@@ -110,6 +111,9 @@ def probe_line(probe: Probe) -> Text:
         arithmetic = " · ".join((probe.config.precision, *probe.config.options))
         found = probe.attempt.message or f"{arithmetic} trains like fp32 over {len(check.losses)} steps"
         line.append(f"numerics {found}", style="yellow" if probe.attempt.message else "")
+    elif noise := probe.attempt.noise:
+        small, large = noise.batch_size, noise.batch_size * noise.parts
+        line.append(f"noise    gradients of {small} and of {large} samples, over {noise.trained_samples:,} samples")
     else:
         failed = f"{_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}"
         line.append(f"{probe.attempt.outcome:<8} {failed}", style="yellow")
@@ -187,7 +191,7 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     """
     lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
     if change := change_of_training(result.baseline, result.config):
-        lines.append(Text(change, style="yellow"))
+        lines.append(Text(" ".join(filter(None, (change, same_loss_text(result)))), style="yellow"))
     lines += [Text(f"Change:  {change}") for change in changes(result)]
     if path:
         lines.append(Text(f"Written: {path}"))

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from autotune.config import learning_rate_advice
 from autotune.limits import format_duration, format_size
 from autotune.outcome import Outcome
 from autotune.result import Verdict, percent_above
@@ -320,6 +321,21 @@ def cause_text(finding: Finding) -> str:
     return f"{finding.cause.replace('_', ' ')}{share}: {finding.what}"
 
 
+def same_loss_text(result: Answer) -> str:
+    """Return how much faster the same loss is reached with another batch, in a sentence; empty with the same batch."""
+    if result.no_noise:
+        return f"How much faster the same loss is reached is not known: {result.no_noise}."
+    if (interval := result.same_loss_speedup) is None or result.noise is None:
+        return ""
+    low, high = (f"{end:.2g}" for end in interval)
+    pace = f"{low} times" if low == high else f"{low} to {high} times"
+    horizon = float(f"{result.noise.horizon:.2g}")
+    return (
+        f"{result.speedup:.2f} times the samples a second, {pace} as fast to the same loss over your first "
+        f"{horizon:,.0f} samples."
+    )
+
+
 LOOP = """\
 for epoch in range(epochs):
     for batch in loader:
@@ -355,6 +371,10 @@ def _set_up(result: Answer, wrapped: str = "") -> str:
     """Return the lines that apply options, wrap the model, and make the accumulator."""
     options = ", ".join(result.config.options)
     applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
+    if advice := learning_rate_advice(result.config):
+        known = (result.config.measured or {})["learning_rate"]["factor"] is not None
+        scaled = 'for group in optimizer.param_groups:\n    group["lr"] = config.scaled_lr(group["lr"])  # {}\n'
+        applied += scaled.format(advice) if known else f"# {advice}\n"
     reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
     return f"{applied}{wrapped}accumulator = config.accumulator(optimizer, device{reduction})\n"
 

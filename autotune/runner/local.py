@@ -35,7 +35,7 @@ LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
 """After that it hangs once it takes so many seconds, and so many times the longest yet."""
 DEVICE_PATIENCE = 60.0
 """Seconds for which an accelerator is waited for that another tuner holds."""
-OF_ONE_PROCESS = ("numerics", "anatomy", "trace")
+OF_ONE_PROCESS = ("numerics", "noise", "anatomy", "trace")
 """Parts measured in one process, also where several ranks train: they are about the model, not the ranks."""
 LONGEST_SLEEP = 1.0
 """Seconds of the machine's sleep from which a measurement does not count."""

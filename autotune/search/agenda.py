@@ -39,6 +39,8 @@ baseline took as long."""
 HANG_FACTOR, LEAST_HANG, LEAST_BASELINE = 10.0, 30.0, 60.0
 """A trial is stuck when it takes so many times as long as the longest before, and this many seconds at least; the
 seconds that a baseline may take at least."""
+NOISE_SECONDS = 4.0
+"""Seconds of the training that shows the gradients' noise."""
 STARTS = 3
 """Starts of a script in which a precision is compared with fp32."""
 POLL, LOST_POLL = 1.0, 5.0
@@ -144,7 +146,7 @@ class Agenda:
         if look := self._look(None):
             return look
         stop = self._stop
-        return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
+        return self._wait(stop) or (self._look(stop) or self._noise or self._proof(stop) if stop else Measure())
 
     def _proof(self, stop: Stop) -> Prove | Stop:
         """Return the proof of what the search has found; the end where that was proven."""
@@ -188,6 +190,18 @@ class Agenda:
         return Look(lost.part, lost.config, f"waiting, to try again: {lost.attempt.message}") if lost else None
 
     @property
+    def _noise(self) -> Look | None:
+        """The look at the gradients' noise, once the batch of the best so far is another, and where time is left."""
+        known, base = self.known, self.known.setup.space.base
+        is_script = known.setup.facts.loader_site is not None
+        if is_script or known.noise_look or known.best is None:
+            return None
+        is_same = known.best.config.samples_per_update == base.samples_per_update
+        if is_same or self.run.left < NOISE_SECONDS + self.run.opening + self.proof_seconds:
+            return None
+        return Look("noise", base)
+
+    @property
     def _retaken(self) -> int:
         """The looks of this run that others made fail and that were taken again."""
         looks = [(each.part, each.config) for each in self.known.probes[self.run.looks :]]
@@ -212,7 +226,7 @@ class Agenda:
 
     def look_request(self, look: Look) -> Request:
         """Return how a look is to be taken."""
-        seconds = NUMERICS_SECONDS if look.part == "numerics" else LOOK_SECONDS
+        seconds = {"numerics": NUMERICS_SECONDS, "noise": NOISE_SECONDS}.get(look.part, LOOK_SECONDS)
         is_started = look.part == "numerics" and self.known.setup.facts.loader_site is not None  # anew for each run
         limit = min(self._patience + is_started * STARTS * self.run.opening, self._time_limit)
         return Request(seconds=seconds, time_limit=limit, part=look.part, seed=self.run.seed)

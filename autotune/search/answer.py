@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from autotune.config import Config
+from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import TAKEN, find
 from autotune.diagnosis.notes import (
@@ -91,6 +91,9 @@ def answer(known: Known) -> Result:
         notes=(*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *end.notes),
         findings=find(_evidence(after, known)),
     )
+    if result.config.samples_per_update != result.baseline.samples_per_update:
+        noise = known.noise
+        result = replace(result, noise=None, no_noise=noise) if isinstance(noise, str) else replace(result, noise=noise)
     return replace(result, config=_with_evidence(result, before.config, end.date))
 
 
@@ -224,6 +227,9 @@ def _with_evidence(result: Result, given: Config, date: str) -> Config:
         "baseline": {**given.plain(), "samples_per_second": _rounded(result.baseline_samples_per_second)},
         "speedup": _rounded(result.speedup),
         "speedup_ci95": _ends(result.speedup_ci95),
+        "learning_rate": learning_rate_of(
+            result.facts.optimizer, result.baseline.samples_per_update, result.config.samples_per_update
+        ),
         "verdict": verdict_text(result.verdict, result.most_gain),
     }
     made_on = {

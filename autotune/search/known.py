@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from autotune.batch_cost import NoiseScale, noise_scale
 from autotune.config import Config
 from autotune.proof import Confirmation, Entry, recorded
 from autotune.records import Measurement, Probe, Trial
@@ -92,6 +93,22 @@ class Known:
     def best(self) -> Trial | None:
         """The measured configuration that is expected to be the fastest, given all measurements."""
         return self.forecast.best if self.trials else None
+
+    @property
+    def noise_look(self) -> Probe | None:
+        """The last look at the gradients' noise."""
+        return next((probe for probe in reversed(self.probes) if probe.part == "noise"), None)
+
+    @property
+    def noise(self) -> NoiseScale | str:
+        """The noise scale of the gradients, or why it is not known."""
+        if self.setup.facts.loader_site is not None:
+            return "the steps of a script are its own, and are not divided into small batches"
+        if (look := self.noise_look) is None:
+            return "there was no time to measure the noise of the gradients"
+        if look.attempt.noise is None:
+            return f"the noise of the gradients could not be measured: {look.attempt.message or look.attempt.outcome}"
+        return noise_scale(look.attempt.noise)
 
     @cached_property
     def rivals(self) -> tuple[Trial, ...]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from autotune.config import Config
 from autotune.machine.host import Gpu, Host
 from autotune.outcome import Outcome
-from autotune.probes import ComputeProbe, LoaderTrace, NumericsCheck
+from autotune.probes import ComputeProbe, GradientNoise, LoaderTrace, NumericsCheck
 from autotune.records import Attempt, Conditions, Measurement, Request, StepTime, WorkloadFacts
 from autotune.search.space import Space, build_space
 
@@ -339,6 +339,11 @@ class Machine:
             return self._trace(config, request)
         if request.part == "numerics":
             return self._check_numerics(config, request)
+        if request.part == "noise":
+            self.time += request.seconds
+            points = (((15.0, 1.8), (17.0, 2.0), (19.0, 2.2)),) * 3  # a noise scale of 32 samples
+            noise = GradientNoise(batch_size=2, parts=16, points=points, trained_samples=1_000)
+            return Attempt(outcome=Outcome.OK, payload=noise)
         fate = (
             self.fate(config)
             if request.part == "training"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable
@@ -407,17 +408,53 @@ def test_the_samples_of_a_step_stay_the_same_in_every_trial_and_look(has_batch_n
     asked = [config for config, _ in (*machine.calls, *machine.looks)]
     assert {config.batch_size * config.accumulation_steps for config in asked} == {256}
     assert (result.config.batch_size, result.config.accumulation_steps) == (256, 1)
-    assert not any("learning rate" in note for note in result.notes)
+    assert result.config.scaled_lr(0.1) == 0.1
     assert any("batch normalisation" in note for note in result.notes) is has_batch_norm
 
 
-def test_a_larger_batch_comes_with_advice() -> None:
-    result = tuned(SimulatedMachine(cost=larger_batches_pay))
-    assert result.config.batch_size > examples.BASELINE.batch_size
-    assert any("learning rate" in note for note in result.notes)
-    fixed = tuned(SimulatedMachine(cost=loader_bound), batch_size=32)
+@pytest.mark.parametrize(("optimizer", "rule"), [("AdamW", math.sqrt), ("SGD", lambda ratio: ratio)])
+def test_a_larger_batch_comes_with_its_cost_and_its_learning_rate(
+    optimizer: str, rule: Callable[[float], float]
+) -> None:
+    result = tuned(SimulatedMachine(cost=larger_batches_pay), gpu_facts(optimizer=optimizer))
+    ratio = result.config.batch_size / examples.BASELINE.batch_size
+    assert ratio > 1
+    assert result.config.scaled_lr(0.1) == pytest.approx(0.1 * rule(ratio), rel=1e-5)
+    assert f"multiply the learning rate by {rule(ratio):.3g}" in " ".join(str(result).split())
+    assert result.noise is not None
+    assert result.same_loss_speedup is not None
+    low, high = result.same_loss_speedup
+    assert low < result.speedup / result.noise.overhead(32, result.config.batch_size) < high < result.speedup
+    assert "as fast to the same loss over your first 1,000 samples" in " ".join(str(result).split())
+
+
+def test_an_optimizer_without_a_known_rule_scales_no_learning_rate() -> None:
+    result = tuned(SimulatedMachine(cost=larger_batches_pay), gpu_facts(optimizer="Lion"))
+    assert "adapt the learning rate (no rule is known for Lion)" in " ".join(str(result).split())
+    with pytest.raises(UsageError, match="no rule is known for Lion"):
+        result.config.scaled_lr(0.1)
+
+
+def test_the_cost_of_a_batch_is_not_looked_at_where_the_batch_stays_or_the_steps_are_a_script_s() -> None:
+    machine = SimulatedMachine(cost=loader_bound)
+    fixed = tuned(machine, batch_size=32)
     assert fixed.verdict is Verdict.FASTER
-    assert not any("learning rate" in note for note in fixed.notes)
+    assert (fixed.noise, fixed.no_noise) == (None, "")
+    of_script = SimulatedMachine(cost=larger_batches_pay)
+    result = tuned(of_script, gpu_facts(loader_site="train.py:31 Photos[50000]"))
+    assert result.no_noise == "the steps of a script are its own, and are not divided into small batches"
+    assert not [request for _, request in (*machine.looks, *of_script.looks) if request.part == "noise"]
+
+
+def test_a_look_at_the_noise_that_fails_leaves_the_answer_and_says_why() -> None:
+    class Failing(SimulatedMachine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            failed = Attempt(outcome=Outcome.USER_ERROR, message="a batch of 2 is too small", seconds=1.0)
+            return failed if request.part == "noise" else super().measure(config, request)
+
+    result = tuned(Failing(cost=larger_batches_pay))
+    assert result.verdict is Verdict.FASTER
+    assert result.no_noise == "the noise of the gradients could not be measured: a batch of 2 is too small"
 
 
 def test_training_takes_no_more_memory_than_it_may() -> None:
