@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autotune.config import Config, change_of_training
+from autotune.config import OBJECTIVES, Config, Objective, change_of_training
 from autotune.diagnosis.notes import on_half_precision
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
@@ -51,6 +51,7 @@ class TuneOptions(TypedDict, total=False):
     baseline: Config | Mapping[str, Any] | None
     batch_size: Integers
     global_batch_size: int | None
+    objective: Objective | None
     ranks: int | None
     oversubscribe_ranks: bool
     num_workers: Integers
@@ -134,6 +135,7 @@ def tune(
     baseline: Config | Mapping[str, Any] | None = None,
     batch_size: Integers = None,
     global_batch_size: int | None = None,
+    objective: Objective | None = None,
     ranks: int | None = None,
     oversubscribe_ranks: bool = False,
     num_workers: Integers = None,
@@ -160,6 +162,9 @@ def tune(
 
     Each knob takes a value, a sequence of values, or text as on the command line (``"32..512"``).
     ``global_batch_size`` fixes the samples of an optimizer step, over all ranks: smaller batches are accumulated.
+    ``objective`` is ``"samples"``, the rate with any batch, or ``"same-batch"``, that with as many samples of an
+    optimizer step as the baseline; the answer for the other one is ``Result.alternative``. By default a script keeps
+    its batch, unless it is given ``batch_size``.
     ``headroom`` is the share of memory that stays free (0.1 or ``"10%"``). ``max_memory`` is the most that training may
     take, in bytes or as ``"12GiB"``. ``explore`` names further options of the step, from
     ``autotune.step_options.OPTIONS``, or ``"all"``.
@@ -190,6 +195,10 @@ def tune(
         parse_knob(knob, values)  # errors come before anything starts
     if trials is not None and trials < 1:
         raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
+    if objective not in (None, *OBJECTIVES):
+        raise UsageError(f"--objective {objective}: allowed: {', '.join(OBJECTIVES)}")
+    if objective == "samples" and global_batch_size is not None:
+        raise UsageError("--objective samples: --global-batch-size keeps the samples of a step; leave out one")
     given = as_baseline(baseline, global_batch_size, ranks)
     memory_limit = MemoryLimit.of_user(headroom, max_memory)
     options = () if explore is None else parse_options(explore)
@@ -199,7 +208,7 @@ def tune(
 
     proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say
-    from autotune.report.text import same_loss_text
+    from autotune.report.text import alternative_text, same_loss_text
 
     shows = on_progress is None and not quiet
     with progress_display() if shows else nullcontext(on_progress) as show:
@@ -223,7 +232,9 @@ def tune(
             if runner.script is not None:
                 given = Config(**runner.script["present"])
                 require_free(knobs, runner.script["fixed"])
-                knobs |= {"batch_size": batch_size or given.batch_size} | runner.script["fixed"]
+                objective = objective or ("same-batch" if batch_size is None else "samples")
+                kept = given.batch_size if batch_size is None and objective == "same-batch" else batch_size
+                knobs |= {"batch_size": kept} | runner.script["fixed"]
                 for note in on_half_precision(facts) if amp is None else ():
                     messages.note(note)
             base = fitted(given, facts, global_batch_size)
@@ -232,7 +243,8 @@ def tune(
                     f"an epoch has {facts.epoch_samples} samples: the baseline's batch size is {base.batch_size}, "
                     f"not {given.batch_size}"
                 )
-            space = build_space(facts, host.for_rank(base.ranks).cpus, base, knobs, global_batch_size, options)
+            cpus = host.for_rank(base.ranks).cpus
+            space = build_space(facts, cpus, base, knobs, global_batch_size, options, objective or "samples")
             from autotune.search.tuner import Tuner
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
@@ -241,7 +253,8 @@ def tune(
             result = _result(tuner, storage)
     if shows:
         change = change_of_training(result.baseline, result.config)
-        say("\n".join(filter(None, (result.sentence, change, same_loss_text(result)))))
+        cost = same_loss_text(result)
+        say("\n".join(filter(None, (result.sentence, change, cost, alternative_text(result)))))
     return result
 
 

@@ -69,6 +69,8 @@ VERDICT_CODES = {Verdict.FASTER: 0, Verdict.NO_GAIN: 10, Verdict.UNDECIDED: 11}
 """Exit codes of tuning with ``--exit-verdict``."""
 CLOSED = (OSError, SystemExit)
 """What writing to a terminal or pipe raises that was closed; rich wants to exit then."""
+BESIDE = ("measured", "made_on", "alternatives")
+"""Sections of a config file beside the settings."""
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -130,7 +132,7 @@ def _run(flags: argparse.Namespace) -> int:
 def _run_script(flags: argparse.Namespace) -> int:
     _require_one_process("run")
     knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
-    arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", *knobs)}
+    arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", "objective", *knobs)}
     script = _workload(flags)
     if flags.dry_run:
         return _show_script(script)
@@ -368,7 +370,7 @@ def _report(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``tune``; raises ``UsageError`` for errors that show before a run."""
-    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "explore")
+    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "objective", "explore")
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
     arguments = {name: getattr(flags, name) for name in names}
     arguments["workload"], arguments["optuna_sampler"] = flags.model, flags.sampler
@@ -468,7 +470,7 @@ def _answer_text(result: Result, output: str, flags: argparse.Namespace) -> str:
         return snippet(result, output)
     from autotune.configfile import document_text
 
-    settings = {key: value for key, value in result.config.to_document().items() if key not in ("measured", "made_on")}
+    settings = {key: value for key, value in result.config.to_document().items() if key not in BESIDE}
     return document_text(Path(output).with_suffix(".yaml"), settings)
 
 
@@ -503,13 +505,14 @@ def _json_text(result: Result) -> str:
     from autotune.report.table import trial_row
 
     names = ["speedup", "speedup_ci95", "next_run_95", "rounds", "stop_reason", "remaining_gain", "most_gain"]
-    names += ["missing", "notes", "seconds"]
+    names += ["missing", "notes", "seconds", "objective", "no_alternative", "same_loss_speedup", "no_noise"]
     document, likeliest = result.config.to_document(), result.likeliest
     content = {
         "verdict": verdict_text(result.verdict, result.most_gain),
         "config": document,
         "measured": document.get("measured"),
         **{name: getattr(result, name) for name in names},
+        "noise": asdict(result.noise) if result.noise else None,
         "tried": [asdict(each) for each in result.tried],
         "likeliest": {**asdict(likeliest), "config": likeliest.config.to_document()} if likeliest else None,
         "trials": [trial_row(trial) for trial in result.history],

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 Amp = Literal["off", "bf16", "fp16"]
 AMP_MODES: tuple[Amp, ...] = get_args(Amp)
+Objective = Literal["samples", "same-batch"]
+"""The rate that is searched for: that of any batch, or with as many samples of an optimizer step as today."""
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -108,6 +111,8 @@ class Config:
     """The file's ``measured`` section: the measurements of this configuration; no part of its identity."""
     made_on: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """The file's ``made_on`` section: machine and versions of the measurement; no part of its identity."""
+    alternatives: Mapping[str, Config] | None = field(default=None, compare=False, repr=False)
+    """The file's ``alternatives`` section: the answers for other objectives, by their names."""
     unknown: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """Unknown keys of the file by section, as of a later release: kept, and without effect."""
 
@@ -364,6 +369,12 @@ class Config:
         for name in ("measured", "made_on"):
             if getattr(self, name) is not None:
                 document[name] = dict(getattr(self, name))
+        if self.alternatives:
+            own = ("dataloader", "training", "threads", "measured")
+            parts = {name: other.to_document() for name, other in self.alternatives.items()}
+            document["alternatives"] = {
+                name: {key: part[key] for key in own if key in part} for name, part in parts.items()
+            }
         for name, content in (self.unknown or {}).items():
             section = document.get(name)
             document[name] = {**section, **content} if section is not None and isinstance(content, dict) else content
@@ -381,8 +392,21 @@ class Config:
             inter_op_threads=threads.get("inter_op"),
             measured=document.get("measured"),
             made_on=document.get("made_on"),
+            alternatives={
+                name: cls.from_document({**part, "made_on": document.get("made_on")})
+                for name, part in document.get("alternatives", {}).items()
+            }
+            or None,
             unknown=unknown or None,
         )
+
+    def answer(self, objective: str) -> Config:
+        """Return the answer for ``"same-batch"`` or ``"samples"``. Raises ``UsageError`` where the file has none."""
+        own: str | None = (self.measured or {}).get("objective")
+        found = {**(self.alternatives or {}), **({own: replace(self, alternatives=None)} if own else {})}
+        if objective not in found:
+            raise UsageError(f"no answer for {objective!r}; there is {' and '.join(found) or 'none by name'}")
+        return found[objective]
 
 
 def change_of_training(before: Config, after: Config) -> str:
@@ -421,8 +445,8 @@ def learning_rate_advice(config: Config) -> str:
     )
 
 
-def load_config(path: str | Path) -> Config:
-    """Read a config file, YAML or JSON.
+def load_config(path: str | Path, objective: str | None = None) -> Config:
+    """Read a config file, YAML or JSON; its answer for ``"same-batch"`` or ``"samples"``, if an objective is named.
 
     Warns (``UserWarning``) when this machine or its versions differ from those the file was made on, and of keys that
     this release does not know. Raises
@@ -432,6 +456,7 @@ def load_config(path: str | Path) -> Config:
     document = read_document(Path(path))
     try:
         config = Config.from_document(document)
+        config = config.answer(objective) if objective else config
     except UsageError as error:
         raise ConfigFileError(f"{path}: {on_one_line(error)}") from None
     for key in unknown_keys(document):

@@ -168,9 +168,13 @@ def _yaml_loader() -> type[Any]:
 
 def _read_bare_off(document: object) -> None:
     """Read ``amp: off`` as the text it is meant to be: YAML 1.1 takes a bare ``off`` for false."""
-    training = document.get("training") if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return
+    training, others = document.get("training"), document.get("alternatives")
     if isinstance(training, dict) and training.get("amp") is False:
         training["amp"] = "off"
+    for other in others.values() if isinstance(others, dict) else ():
+        _read_bare_off(other)
 
 
 def _checked(path: Path, document: object) -> dict[str, Any]:
@@ -197,7 +201,19 @@ def _checked(path: Path, document: object) -> dict[str, Any]:
                 raise _refused(path, place, value, words)
     if "batch_size" not in document["dataloader"]:
         raise ConfigFileError(f"{path}: dataloader.batch_size: missing; allowed: whole numbers from 1")
+    _check_alternatives(path, document)
     return document
+
+
+def _check_alternatives(path: Path, document: Mapping[str, Any]) -> None:
+    """Raise ``ConfigFileError`` where the answer for another objective has no sections as a file has."""
+    for name, part in document.get("alternatives", {}).items():
+        place = f"alternatives.{_named(name)}"
+        if name not in _keys()["alternatives"]:
+            continue
+        if not isinstance(part, dict) or "alternatives" in part:
+            raise _refused(path, place, part, "a section of sections")
+        _checked(Path(f"{path}: {place}"), {**part, "autotune": document["autotune"]})
 
 
 def _refused(path: Path, place: object, value: object, words: str) -> ConfigFileError:

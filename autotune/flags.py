@@ -80,6 +80,14 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         None,
         "samples of an optimizer step, such as 256: smaller batches are accumulated",
     ),
+    "--objective": (
+        "NAME",
+        None,
+        (
+            "samples: the most samples a second with any batch; same-batch: with the samples of an optimizer step as "
+            "they are (default: same-batch for a script, samples for a function)"
+        ),
+    ),
     "--ranks": (
         "N",
         None,
@@ -205,7 +213,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_workload_flags(parser)
     run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage", "--sampler")
     _add(parser.add_argument_group("the run"), *run)
-    knobs = (*KNOB_FLAGS, "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
+    knobs = (*KNOB_FLAGS, "--objective", "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
     _add(parser.add_argument_group("settings that may vary"), *knobs)
     _add_output(parser)
     parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
@@ -266,8 +274,8 @@ def build_run_parser() -> argparse.ArgumentParser:
         *("--budget", "--trials", "--headroom", "--max-memory", "--storage", "--sampler"),
         *("--allow-writes", "--dry-run"),
     )
-    group = parser.add_argument_group("settings that may vary; the batch size only where it is given")
-    _add(group, *KNOB_FLAGS)
+    group = parser.add_argument_group("settings that may vary; the batch size only where it is asked for")
+    _add(group, *KNOB_FLAGS, "--objective")
     output = _add_output(parser)
     output.add_argument(
         "--patch",

@@ -178,7 +178,7 @@ def _config_of(given: Mapping[str, Any] | None) -> Config:
     try:
         return Config(**fields)
     except TypeError:
-        known = [name for name in asdict(Config()) if name not in ("measured", "made_on", "unknown")]
+        known = [name for name in asdict(Config()) if name not in ("measured", "made_on", "alternatives", "unknown")]
         unknown = ", ".join(name for name in fields if name not in known)
         raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
 

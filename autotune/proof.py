@@ -430,6 +430,8 @@ class Rounds:
     """Measurements of the baseline in a round."""
     seed: int = 0
     """Decides the places and the order within a round; the next round reverses it, so that drift cancels."""
+    prefix: str = ""
+    """Begins the names of its rounds."""
     history: Iterable[Trial] = ()
     """Trials on record: complete rounds among them count too, for configurations that ``may_answer``."""
     entering: Sequence[Config] = ()
@@ -498,7 +500,7 @@ class Rounds:
     @property
     def _round(self) -> str:
         """The name of the present round."""
-        return f"{self._name}-{self._tried}"
+        return f"{self.prefix}{self._name}-{self._tried}"
 
     @property
     def _running(self) -> list[int]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Literal
 
 from autotune.batch_cost import NoiseScale
-from autotune.config import Config
+from autotune.config import Config, Objective
 from autotune.diagnosis.findings import Finding
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
@@ -192,6 +192,12 @@ class Answer:
     """Things that would decide an undecided verdict."""
     interrupted: bool = False
     """Whether the user stopped the run before its end."""
+    objective: Objective = "samples"
+    """Whether the answer may have any batch, or keeps the samples of an optimizer step."""
+    alternative: Answer | None = None
+    """Answer for the other objective, which may be this one."""
+    no_alternative: str = ""
+    """Why there is none; empty where there is one, or none was asked for."""
     noise: NoiseScale | None = None
     """Noise scale of the gradients, where the answer's batch is another."""
     no_noise: str = ""

@@ -62,7 +62,8 @@ def test_a_plain_script_gets_its_answer_and_the_verdict_in_a_sentence(
     done = run_python("-W", "error", "train_as_people_write_it.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.match(
-        r"([\d.]+ times faster|No gain above|Undecided|Probably about) ?.*\.$", " ".join(done.stderr.split())
+        r"([\d.]+ times the samples a second|No gain above|Undecided|Probably about) ?.*\.$",
+        " ".join(done.stderr.split()),
     )
     shown, *changes, content = done.stdout.splitlines()
     before, after, measured, made_on, document = json.loads(content)

@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     Run = Callable[..., tuple[int, str, str]]
 
 FLAGS = [
-    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--explore",
-    "--exit-verdict", "--force", "--global-batch-size", "--oversubscribe-ranks",
-    "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers", "--output", "--persistent-workers",
-    "--pin-memory", "--prefetch-factor", "--quiet", "--ranks", "--report", "--sampler", "--snippet", "--storage",
-    "--threads", "--trials", "--version",
+    "--amp", "--baseline", "--batch-size", "--budget", "--dataset", "--device", "--exit-verdict", "--explore",
+    "--force", "--global-batch-size", "--headroom", "--help", "--json", "--max-memory", "--model", "--num-workers",
+    "--objective", "--output", "--oversubscribe-ranks", "--persistent-workers", "--pin-memory", "--prefetch-factor",
+    "--quiet", "--ranks", "--report", "--sampler", "--snippet", "--storage", "--threads", "--trials", "--version",
 ]  # fmt: skip
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 FASTER, UNDECIDED = examples.faster_result(), examples.undecided_result()
@@ -297,7 +296,7 @@ def test_the_run_gets_what_the_flags_say(run: Run) -> None:
     given |= {"global_batch_size": 512, "explore": "channels_last,compile", "num_workers": "0,2,4", "amp": "off"}
     given |= {"pin_memory": "true", "ranks": 2, "oversubscribe_ranks": False, "quiet": False}
     given |= {"optuna_sampler": "predictive"}
-    assert received == given | dict.fromkeys(("prefetch_factor", "persistent_workers", "threads"))
+    assert received == given | dict.fromkeys(("prefetch_factor", "persistent_workers", "threads", "objective"))
 
 
 def test_the_study_is_kept_beside_the_output_and_checking_that_leaves_nothing_behind(run: Run) -> None:
@@ -485,7 +484,7 @@ def test_stdout_is_the_settings_and_stderr_ends_with_verdict_file_and_next_comma
     Path("settings.yaml").write_text(out)
     assert load_config("settings.yaml") == examples.ANSWER
     *_, verdict, change, written, use = err.splitlines()
-    assert verdict.startswith("2.31 times faster") or verdict == "processes."
+    assert verdict.startswith("2.31 times the samples a second") or verdict.endswith("fresh processes.")
     assert change == "This changes training: batch size 32 → 128, bf16: adapt the learning rate."
     assert written == "Written: autotune.yaml"
     assert use == "Use it:  python -m autotune export autotune.yaml --to python"

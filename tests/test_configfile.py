@@ -238,20 +238,68 @@ def test_what_a_later_release_may_have_written_is_kept_and_warned_of(tmp_path: P
         "autotune": 1,
         "dataloader": {"batch_size": 8, "in_order": False},
         "measured": {"verdict": "faster", "joules_per_sample": 0.5},
-        "alternatives": {"same-batch": {"dataloader": {"batch_size": 8}}},
+        "energy": {"idle": {"watts": 8}},
+        "alternatives": {"cheapest": {"workers": 8}},
     }
     path = tmp_path / name
     path.write_text(json.dumps(document))
     with pytest.warns(UserWarning, match="unknown to this release") as caught:
         config = load_config(path)
     named = [str(each.message).split(": ")[1] for each in caught]
-    assert sorted(named) == ["alternatives", "dataloader.in_order", "measured.joules_per_sample"]
+    assert sorted(named) == ["alternatives.cheapest", "dataloader.in_order", "energy", "measured.joules_per_sample"]
     assert "in_order" not in config.dataloader_kwargs()
     config.save(path)
     kept = read_document(path)
     assert kept["dataloader"]["in_order"] is False
     assert kept["measured"] == document["measured"]
+    assert kept["energy"] == document["energy"]
     assert kept["alternatives"] == document["alternatives"]
+
+
+ALTERNATIVES = """
+measured: {objective: samples}
+made_on: {threads: 2}
+alternatives:
+  same-batch:
+    dataloader: {batch_size: 32, num_workers: 2, prefetch_factor: 4}
+    training: {amp: off, accumulation_steps: 1}
+    measured: {objective: same-batch, speedup: 1.5}
+"""
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_the_answers_for_both_objectives_are_in_a_file_and_read_by_their_names(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "written.yaml"
+    path.write_text(HEAD + "dataloader: {batch_size: 512}\n" + ALTERNATIVES)
+    load_config(path).save(tmp_path / name)
+    config = load_config(tmp_path / name)
+    other = load_config(tmp_path / name, "same-batch")
+    assert load_config(tmp_path / name, "samples") == config
+    assert (config.batch_size, other.batch_size, other.prefetch_factor, other.amp) == (512, 32, 4, "off")
+    assert other.measured == {"objective": "same-batch", "speedup": 1.5}
+    assert other.made_on == config.made_on == {"threads": 2}
+    assert config.alternatives == {"same-batch": other}
+    with pytest.raises(ConfigFileError, match="no answer for 'cheapest'; there is same-batch and samples"):
+        load_config(tmp_path / name, "cheapest")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("5", "alternatives.same-batch: is 5; allowed: a section of sections"),
+        ("{training: {amp: off}}", "alternatives.same-batch: no section 'dataloader'"),
+        ("{dataloader: {batch_size: 8}, measured: {speedup: x}}", "measured.speedup: is 'x'; allowed: a number from 0"),
+        ("{dataloader: {batch_size: 8}, alternatives: {}}", "allowed: a section of sections"),
+    ],
+)
+def test_a_damaged_alternative_is_refused_with_its_place(tmp_path: Path, other: str, said: str) -> None:
+    assert said in refusal(tmp_path, HEAD + LOADER + f"alternatives: {{same-batch: {other}}}\n")
+
+
+@pytest.mark.parametrize("damage", ["{factor: -1}", "{rule: cubic}", "{optimizer: 'A B'}", "4", "{samples: 1.5}"])
+def test_a_learning_rate_that_is_by_no_known_rule_is_refused(tmp_path: Path, damage: str) -> None:
+    said = refusal(tmp_path, HEAD + LOADER + f"measured: {{learning_rate: {damage}}}\n")
+    assert said.startswith("measured.learning_rate: is ")
 
 
 @pytest.mark.parametrize(

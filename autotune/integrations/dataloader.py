@@ -58,6 +58,8 @@ def tune_existing(
     )
     baseline = Config(**present, intra_op_threads=torch.get_num_threads(), **settings)
     defaults: dict[str, Any] = {"device": str(device), "baseline": baseline}
+    if not {"batch_size", "global_batch_size"} & options.keys():
+        defaults["objective"] = "same-batch"
     return tune(workload, **(defaults | dict(options) | dict(loader.fixed)))
 
 

@@ -23,6 +23,7 @@ from autotune.report.drawing import missing_for_charts, vega_script
 from autotune.report.memory import fastest_so_far
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.text import (
+    alternative_text,
     before_after,
     cause_text,
     config_text,
@@ -202,6 +203,8 @@ def _notes(result: Answer, study: StudyRecord) -> Iterator[str]:
         yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
     if change := change_of_training(result.baseline, result.config):
         yield " ".join(filter(None, (change, same_loss_text(result))))
+    if other := alternative_text(result):
+        yield other
     for tried in result.tried:
         yield f"option {tried_line(tried, tried.option in result.config.options)}"
     yield from result.notes

@@ -32,6 +32,7 @@ from autotune.report.text import (
     TIMES,
     Comparison,
     alone,
+    alternative_text,
     before_after,
     cause_text,
     config_text,
@@ -192,6 +193,8 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
     if change := change_of_training(result.baseline, result.config):
         lines.append(Text(" ".join(filter(None, (change, same_loss_text(result)))), style="yellow"))
+    if other := alternative_text(result):
+        lines.append(Text(other))
     lines += [Text(f"Change:  {change}") for change in changes(result)]
     if path:
         lines.append(Text(f"Written: {path}"))

@@ -42,7 +42,7 @@ LINE_ENDS = ("Zl", "Zp")
 LEAST_CHANGE = 10 * 2**20
 """Changes of memory below so many bytes are not worth a word."""
 LEAST_TIMES = 1.2
-"""Speed-ups below are told in percent."""
+"""Speed-ups below are told in three figures."""
 MANY_TIMES = 10.0
 """Gains above are told as a multiple."""
 UNSURE = 2.0
@@ -259,17 +259,13 @@ def config_text(config: Config) -> str:
 def verdict_title(result: Answer) -> str:
     """Return the verdict in a few words."""
     if result.verdict is Verdict.FASTER:
-        return f"{result.speedup:.2f} times faster"
+        return f"{result.speedup:.2f} times the samples a second"
     if result.verdict is Verdict.NO_GAIN:
         return f"No gain above {percent_above(result.most_gain or 0.0)} %"
     if result.config == result.baseline:
         return "Undecided"
-    return f"Probably about {_about(result.speedup)} faster"
-
-
-def _about(speedup: float) -> str:
-    """Return a speed-up in two figures."""
-    return f"{100 * (speedup - 1):.0f} %" if speedup < LEAST_TIMES else f"{speedup:.2g} times"
+    about = f"{result.speedup:.2f}" if result.speedup < LEAST_TIMES else f"{result.speedup:.2g}"
+    return f"Probably about {about} times the samples a second"
 
 
 def verdict_sentence(result: Answer) -> str:
@@ -334,6 +330,24 @@ def same_loss_text(result: Answer) -> str:
         f"{result.speedup:.2f} times the samples a second, {pace} as fast to the same loss over your first "
         f"{horizon:,.0f} samples."
     )
+
+
+OBJECTIVES = {"same-batch": "With your batch", "samples": "With any batch"}
+"""How reports call the answers for the objectives."""
+
+
+def alternative_text(result: Answer) -> str:
+    """Return the answer for the other objective in a line or two; empty where there is nothing to say."""
+    other, name = result.alternative, OBJECTIVES["samples" if result.objective == "same-batch" else "same-batch"]
+    if other is None:
+        return f"{name}: {result.no_alternative}." if result.no_alternative else ""
+    if other.config == result.config:
+        return f"{name}: the same answer." if result.verdict is Verdict.FASTER else ""
+    found = f"{name}: {verdict_sentence(other)}"
+    if other.config == other.baseline:
+        return found
+    cost = same_loss_text(other)
+    return f"{found} {config_text(other.config)}; under alternatives in the file.{f' {cost}' if cost else ''}"
 
 
 LOOP = """\

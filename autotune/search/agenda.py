@@ -45,6 +45,8 @@ STARTS = 3
 """Starts of a script in which a precision is compared with fp32."""
 POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
+MOST_OTHER = 4
+"""Most trials for the other objective, after the proof of the answer."""
 MOST_RETAKEN = 12
 """Most probes that are taken again for that."""
 LITTLE = 0.1
@@ -146,7 +148,7 @@ class Agenda:
         if look := self._look(None):
             return look
         stop = self._stop
-        return self._wait(stop) or (self._look(stop) or self._noise or self._proof(stop) if stop else Measure())
+        return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
 
     def _proof(self, stop: Stop) -> Prove | Stop:
         """Return the proof of what the search has found; the end where that was proven."""
@@ -190,16 +192,15 @@ class Agenda:
         return Look(lost.part, lost.config, f"waiting, to try again: {lost.attempt.message}") if lost else None
 
     @property
-    def _noise(self) -> Look | None:
-        """The look at the gradients' noise, once the batch of the best so far is another, and where time is left."""
-        known, base = self.known, self.known.setup.space.base
-        is_script = known.setup.facts.loader_site is not None
-        if is_script or known.noise_look or known.best is None:
+    def noise_look(self) -> Look | None:
+        """The look at the gradients' noise, where an answer may have another batch, and time is left for it."""
+        known, space = self.known, self.known.setup.space
+        is_over = self.run.is_interrupted or self.run.left < NOISE_SECONDS + self.run.opening
+        if is_over or known.setup.facts.loader_site is not None or known.noise_look or known.best is None:
             return None
-        is_same = known.best.config.samples_per_update == base.samples_per_update
-        if is_same or self.run.left < NOISE_SECONDS + self.run.opening + self.proof_seconds:
-            return None
-        return Look("noise", base)
+        likely = (known.best.config, known.other_finalist(known.best.config))
+        others = (each for each in likely if each and each.samples_per_update != space.base.samples_per_update)
+        return Look("noise", space.base) if any(others) else None
 
     @property
     def _retaken(self) -> int:
@@ -244,9 +245,8 @@ class Agenda:
         took += [look.first_step_seconds for own, look in looks if own.options == config.options]
         is_doubtful = forecast.is_doubtful[forecast.position[config]]
         stuck = self._patience if is_doubtful else max(LEAST_HANG, HANG_FACTOR * max(took))
-        # training without workers must not find what a trial before it has read
-        fresh = not config.num_workers and any(trace.keeps_samples for trace in known.traces)
-        return replace(request, time_limit=min(stuck, self._time_limit), least_rate=low, fresh=fresh), stuck
+        limit = min(stuck, self._time_limit)
+        return replace(request, time_limit=limit, least_rate=low, fresh=self._is_fresh(config)), stuck
 
     @property
     def _patience(self) -> float:
@@ -347,6 +347,34 @@ class Agenda:
         if space.decides_persistence and untried.num_workers:  # whether its workers should live on is not known
             untried = replace(untried, persistent_workers=space.base.persistent_workers)
         return [untried], entering, baselines
+
+    def other_proposal(self) -> Config | None:
+        """Return the next configuration to measure for the other objective; ``None`` without any, or without time."""
+        forecast, trials, most = self.known.other_forecast, self.known.trials, self.run.most_trials
+        since = self.run.proven if self.run.proven is not None else len(trials)
+        is_over = len(trials) - since >= MOST_OTHER or (most is not None and len(trials) >= most)
+        has_time = self.run.left >= self.trial_cost + self._other_seconds
+        return forecast.proposal() if forecast and has_time and not is_over and not self.run.is_interrupted else None
+
+    def other_finalist(self, answer: Config) -> Config | None:
+        """Return the finalist of the answer for the other objective; ``None`` where there is none, or no time."""
+        if self.run.is_interrupted or self.run.left < self._other_seconds:
+            return None
+        return self.known.other_finalist(answer, self.failed)
+
+    @property
+    def _other_seconds(self) -> float:
+        """Seconds of the proof of the answer for the other objective."""
+        return LEAST_ROUNDS * PAIR * self.measurement_seconds
+
+    def other_request(self, config: Config) -> Request:
+        """Return how a trial for the other objective is to be measured."""
+        limit, fresh = min(self._patience, self._time_limit), self._is_fresh(config)
+        return Request(seconds=self.longest_window, time_limit=limit, seed=self.run.seed, fresh=fresh)
+
+    def _is_fresh(self, config: Config) -> bool:
+        """Return whether a process of its own is needed: without workers it would find what a trial before has read."""
+        return not config.num_workers and any(trace.keeps_samples for trace in self.known.observations.traces)
 
     @property
     def failed(self) -> set[Config]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
@@ -28,6 +29,7 @@ from autotune.result import Verdict, verdict_text
 from autotune.search.feasibility import Fitting
 from autotune.search.known import End, Known
 from autotune.search.landscape import landscape_of
+from autotune.search.observations import GAIN
 from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
 from autotune.search.probe_plan import untried_precision
@@ -38,6 +40,9 @@ ODDS = 20 / 21
 """Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
+BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
+NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
+NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 HEAVY = 0.5
 """Share of the confirming measurements from which a machine counts as disturbed."""
 
@@ -53,35 +58,17 @@ def answer(known: Known) -> Result:
     before = confirmation.baseline if confirmation else standing_of(observations.trials[0].config, [searched])
     before = with_pauses(before, known.measured)
     is_like_epoch = _is_like_rounds(searched.samples_per_second, before.rate, confirmation)
-    verdict, chosen, most_gain = _decide(confirmation, forecast.remaining if is_complete and is_like_epoch else None)
-    after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
-    if confirmation and chosen is not None:
-        after = with_pauses(confirmation.standing(chosen), known.measured)
-        rounds = confirmation.rounds_of(chosen)
-        speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
-    likeliest = confirmation.answer if confirmation else None
+    remaining = forecast.remaining if is_complete and is_like_epoch else None
+    after, decided = _decided(confirmation, before, remaining, known)
     is_interrupted = end.ending is Ending.INTERRUPTED
     result = Result(
-        config=_resolved(after.config, facts),
-        baseline=_resolved(before.config, facts),
-        samples_per_second=after.rate,
-        ci95=after.rate_ci95,
-        next_run_95=after.next_run_95,
-        baseline_samples_per_second=before.rate,
-        baseline_ci95=before.rate_ci95,
-        rounds=rounds,
-        speedup=speedup,
-        speedup_ci95=interval,
-        verdict=verdict,
-        most_gain=most_gain,
-        likeliest=confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
-        missing=tuple(_missing(confirmation, confirmed, end)) if verdict is Verdict.UNDECIDED else (),
+        **decided,
+        objective=space.objective,
+        missing=tuple(_missing(confirmation, confirmed, end)) if decided["verdict"] is Verdict.UNDECIDED else (),
         stop_reason=end.stop_reason,
         remaining_gain=max(0.0, forecast.highest_limit / after.rate - 1),
         facts=facts,
         host=host,
-        measurement=after.typical,
-        baseline_measurement=before.typical,
         history=known.history,
         interrupted=is_interrupted,
         seconds=end.seconds,
@@ -89,12 +76,65 @@ def answer(known: Known) -> Result:
         finalists=confirmation.found if confirmation else (),
         landscape=landscape_of(known.setup, forecast, searched, after.config),
         notes=(*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *end.notes),
-        findings=find(_evidence(after, known)),
     )
-    if result.config.samples_per_update != result.baseline.samples_per_update:
-        noise = known.noise
-        result = replace(result, noise=None, no_noise=noise) if isinstance(noise, str) else replace(result, noise=noise)
-    return replace(result, config=_with_evidence(result, before.config, end.date))
+    other, why = _other(result, after.config, known)
+    result = _with_evidence(result, before.config, known)
+    if other is None:
+        return replace(result, no_alternative=why)
+    config = replace(result.config, alternatives={other.objective: other.config})
+    return replace(result, config=config, alternative=other)
+
+
+def _decided(
+    confirmation: Confirmation | None, before: Standing, remaining: float | None, known: Known
+) -> tuple[Standing, dict[str, Any]]:
+    """Return the standing of the answer, and the fields of a result that a proof decides."""
+    verdict, chosen, most_gain = _decide(confirmation, remaining)
+    after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
+    if confirmation and chosen is not None:
+        after = with_pauses(confirmation.standing(chosen), known.measured)
+        rounds = confirmation.rounds_of(chosen)
+        speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
+    likeliest = confirmation.answer if confirmation else None
+    return after, {
+        "config": _resolved(after.config, known.setup.facts),
+        "baseline": _resolved(before.config, known.setup.facts),
+        "samples_per_second": after.rate,
+        "ci95": after.rate_ci95,
+        "next_run_95": after.next_run_95,
+        "baseline_samples_per_second": before.rate,
+        "baseline_ci95": before.rate_ci95,
+        "rounds": rounds,
+        "speedup": speedup,
+        "speedup_ci95": interval,
+        "verdict": verdict,
+        "most_gain": most_gain,
+        "likeliest": confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
+        "measurement": after.typical,
+        "baseline_measurement": before.typical,
+        "findings": find(_evidence(after, known)),
+    }
+
+
+def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
+    """Return the answer for the other objective, or why there is none."""
+    assert known.end
+    space, given = known.setup.space.other, known.trials[0].config
+    if space is None:
+        return None, BY_SCRIPT if known.setup.facts.loader_site and known.setup.space.varies_no_batch else ""
+    is_same = known.serves_both(answer) and (result.verdict is Verdict.FASTER or space.objective == "same-batch")
+    confirmation, forecast = known.confirmation(known.end, other=True), known.other_forecast
+    if confirmation is not None and forecast is not None:
+        before = with_pauses(confirmation.baseline, known.measured)
+        _, decided = _decided(confirmation, before, None if forecast.is_open.any() else forecast.remaining, known)
+        is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
+        if is_better or not is_same:
+            other = replace(result, **decided, finalists=confirmation.found, missing=(), notes=(), tried=())
+            return _with_evidence(replace(other, objective=space.objective), given, known), ""
+    hoped = known.other_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
+    if is_same and (confirmation is not None or hoped is None or space.objective == "same-batch"):
+        return _with_evidence(replace(result, objective=space.objective), given, known), ""
+    return None, NO_TIME if hoped is not None and confirmation is None else NOT_EXPECTED
 
 
 def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | None) -> bool:
@@ -212,8 +252,15 @@ def _refused(known: Known) -> Iterator[str]:
     yield from found.values()
 
 
-def _with_evidence(result: Result, given: Config, date: str) -> Config:
-    """Return the answer with its evidence; ``given`` is the baseline as the user has it, ``date`` that of the run."""
+def _with_evidence(result: Result, given: Config, known: Known) -> Result:
+    """Return a result with the noise of the gradients, and with the evidence in its configuration.
+
+    ``given`` is the baseline as the user has it.
+    """
+    assert known.end
+    if result.config.samples_per_update != result.baseline.samples_per_update:
+        noise = known.noise
+        result = replace(result, **({"no_noise": noise} if isinstance(noise, str) else {"noise": noise}))
     answer, versions, host = result.measurement, result.facts.versions, result.host
     measured = {
         "samples_per_second": _rounded(result.samples_per_second),
@@ -227,6 +274,7 @@ def _with_evidence(result: Result, given: Config, date: str) -> Config:
         "baseline": {**given.plain(), "samples_per_second": _rounded(result.baseline_samples_per_second)},
         "speedup": _rounded(result.speedup),
         "speedup_ci95": _ends(result.speedup_ci95),
+        "objective": result.objective,
         "learning_rate": learning_rate_of(
             result.facts.optimizer, result.baseline.samples_per_update, result.config.samples_per_update
         ),
@@ -239,13 +287,13 @@ def _with_evidence(result: Result, given: Config, date: str) -> Config:
         "torch": versions["torch"],
         "driver": versions.get("driver"),
         "workload": result.facts.fingerprint,
-        "date": date,
+        "date": known.end.date,
         "autotune": host.versions.get("autotune", "unknown"),
         **({"autocast": ADDED} if _adds_autocast(result) else {}),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
     }
-    return replace(result.config, measured=measured, made_on=made_on)
+    return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
 
 
 def _adds_autocast(result: Result) -> bool:

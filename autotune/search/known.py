@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,8 @@ from autotune.search.stopping import Ending
 
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
+OTHER = "other-"
+"""Begin of the names of rounds that prove the answer for the other objective."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
 
@@ -53,6 +55,10 @@ class End:
     """Names of the complete rounds of the proof, earlier runs' included."""
     entries: tuple[Entry, ...]
     """The finalists, in order, and what became of them."""
+    other_rounds: tuple[str, ...] = ()
+    """Names of the complete rounds of the proof of the answer for the other objective."""
+    other_entries: tuple[Entry, ...] = ()
+    """Its finalist."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +119,11 @@ class Known:
     @cached_property
     def rivals(self) -> tuple[Trial, ...]:
         """The allowed trials with numbers beside the baseline: a study that goes on may hold others."""
+        return self._rivals_in(self.forecast)
+
+    def _rivals_in(self, forecast: Forecast) -> tuple[Trial, ...]:
         trials = [trial for trial in feasible(self.observations) if trial.kind != "baseline"]
-        inside = [trial for trial in trials if trial.config in self.forecast.position]
+        inside = [trial for trial in trials if trial.config in forecast.position]
         return tuple(trial for trial in inside if self.observations.distrust(trial.config.amp) is None)
 
     @cached_property
@@ -160,10 +169,48 @@ class Known:
         return (*cost(trial.config, self.setup.space.base), peak)
 
     def may_answer(self, config: Config) -> bool:
-        """Return whether a configuration of an earlier run is allowed now, whatever its workers do between epochs."""
-        position = self.forecast.position
-        alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
-        return any(each in position for each in alike) and self.observations.distrust(config.amp) is None
+        """Return whether a configuration of an earlier run is allowed now."""
+        return _place(config, self.forecast) is not None and self.observations.distrust(config.amp) is None
+
+    @cached_property
+    def other_forecast(self) -> Forecast | None:
+        """The space of the answer for the other objective as it looks now; ``None`` where there is none."""
+        other = self.setup.space.other
+        return forecast_of(self.observations, other) if other else None
+
+    def serves_both(self, answer: Config) -> bool:
+        """Return whether an answer is allowed for the other objective too."""
+        return self.other_forecast is not None and _place(answer, self.other_forecast) is not None
+
+    def other_finalist(self, answer: Config, failed: Container[Config] = ()) -> Config | None:
+        """Return the finalist of the answer for the other objective, the cheapest of those expected to be the fastest.
+
+        ``None`` where none is expected to be faster, by more than ``GAIN``, than the answer, or than the baseline where
+        the answer is not allowed for it.
+        """
+        forecast = self.other_forecast
+        if forecast is None:
+            return None
+        base = self.setup.space.base
+        known = [_place(each, forecast) for each in (answer, base)]
+        least = max(forecast.rate_of(forecast.configs[place]) for place in known if place is not None) * (1 + GAIN)
+        rates = {
+            config: rate
+            for config, may_run in zip(forecast.configs, ~forecast.is_doubtful, strict=True)
+            if may_run and (rate := forecast.rate_of(config)) >= least and forecast.refusal(config) is None
+            if config not in failed and self.observations.distrust(config.amp, config.options) is None
+        }
+        measured = {trial.config: trial for trial in self._rivals_in(forecast) if trial.config in rates}
+        candidates = {config: rates[config] for config in measured} or rates
+        if not candidates:
+            return None
+        most = max(candidates.values())
+        near = [config for config, rate in candidates.items() if rate * (1 + GAIN) >= most]
+        chosen = min(near, key=lambda config: cost(config, base))
+        if chosen in measured:
+            return self.setup.space.with_persistence(measured[chosen])
+        keeps = base.persistent_workers if self.setup.space.decides_persistence else chosen.persistent_workers
+        return replace(chosen, persistent_workers=keeps and chosen.num_workers > 0)
 
     def fits(self, measured: Measurement) -> bool:
         """Return whether a measurement took no more memory than training may."""
@@ -173,8 +220,23 @@ class Known:
         """Return the confirming measurements of the run that ended."""
         return [trial for trial in self.history if trial.number in end.confirmed]
 
-    def confirmation(self, end: End) -> Confirmation | None:
-        """Return the comparison of the finalists with the baseline; ``None`` without complete rounds."""
-        if not end.rounds:
+    def compared(self, *, other: bool) -> list[Trial]:
+        """Return the trials of the proof of the answer, or of that for the other objective."""
+        confirming = [trial for trial in self.history if trial.kind == "confirm"]
+        return [trial for trial in confirming if (trial.round or "").startswith(OTHER) == other]
+
+    def confirmation(self, end: End, *, other: bool = False) -> Confirmation | None:
+        """Return the comparison of the finalists with the baseline; ``None`` without complete rounds.
+
+        ``other`` stands for that of the answer for the other objective.
+        """
+        rounds, entries = (end.other_rounds, end.other_entries) if other else (end.rounds, end.entries)
+        if not rounds:
             return None
-        return recorded(self.history, self.trials[0].config, end.entries, end.rounds, self.fits)
+        return recorded(self.compared(other=other), self.trials[0].config, entries, rounds, self.fits)
+
+
+def _place(config: Config, forecast: Forecast) -> int | None:
+    """Return the position of a configuration in a forecast, whatever its workers do between epochs."""
+    alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
+    return next((forecast.position[each] for each in alike if each in forecast.position), None)

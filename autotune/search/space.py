@@ -13,7 +13,7 @@ from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import Any
 
-from autotune.config import AMP_MODES, WORKER_OPTIONS, Config
+from autotune.config import AMP_MODES, WORKER_OPTIONS, Config, Objective
 from autotune.errors import UsageError
 from autotune.knobs import KNOBS, parse_knob
 from autotune.records import Trial, WorkloadFacts
@@ -40,6 +40,10 @@ class Space:
     """Samples of one step of the optimizer, where they are fixed: smaller batches are accumulated."""
     decides_persistence: bool = False
     """Whether keeping the workers alive between epochs is decided from measured starts instead of tried."""
+    objective: Objective = "samples"
+    """Whether the answer may have any batch, or keeps the samples of an optimizer step."""
+    other_batches: tuple[int, ...] = ()
+    """The batch sizes of the answer for the other objective; none where there is no such answer."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the space as plain values."""
@@ -50,7 +54,29 @@ class Space:
     def from_document(cls, document: Mapping[str, Any]) -> Space:
         """Return the space of a ``to_document``."""
         ranges = {name: {k: tuple(v) for k, v in document[name].items()} for name in ("values", "allowed")}
-        return cls(**{**document, **ranges, "base": Config.from_document(document["base"])})
+        others = tuple(document.get("other_batches", ()))
+        base = Config.from_document(document["base"])
+        return cls(**{**document, **ranges, "base": base, "other_batches": others})
+
+    @cached_property
+    def other(self) -> Space | None:
+        """The space of the answer for the other objective."""
+        if not self.other_batches:
+            return None
+        every = tuple(sorted({*self.values["batch_size"], *self.other_batches}))
+        return replace(
+            self,
+            values={**self.values, "batch_size": every},
+            allowed={**self.allowed, "batch_size": self.other_batches},
+            global_batch_size=None,
+            objective="samples" if self.objective == "same-batch" else "same-batch",
+            other_batches=(),
+        )
+
+    @property
+    def varies_no_batch(self) -> bool:
+        """Whether every configuration has the baseline's batch."""
+        return self.allowed["batch_size"] == (self.base.batch_size,)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -111,18 +137,29 @@ def build_space(
     given: Mapping[str, Any],
     global_batch_size: int | None = None,
     options: Iterable[str] = (),
+    objective: Objective = "samples",
 ) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
     ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
-    ``global_batch_size``. ``options`` of the step may be used too. Raises ``UsageError`` naming the flag.
+    ``global_batch_size``. ``options`` of the step may be used too. With ``same-batch`` batches are divisors of the
+    samples of the baseline's optimizer step, or the baseline's own in a script. Raises ``UsageError`` naming the flag.
     """
+    is_fixed, keeps = global_batch_size is not None, objective == "same-batch"
+    if keeps and not facts.loader_site:
+        global_batch_size = global_batch_size or baseline.samples_per_update
     threads, bound = facts.intra_op_threads, global_batch_size and global_batch_size // baseline.ranks
     share = replace(facts, epoch_samples=facts.epoch_samples and facts.epoch_samples // baseline.ranks)
     defaults = _defaults(share, cpus, baseline)
     allowed = {knob: parse_knob(knob, given.get(knob), share) or defaults[knob] for knob in KNOBS}
+    every, own_batch = allowed["batch_size"], (baseline.batch_size,)
     if bound:
-        allowed["batch_size"] = _divisors(bound, allowed["batch_size"], given.get("batch_size"))
+        allowed["batch_size"] = _divisors(bound, every, given.get("batch_size"))
+    elif keeps:
+        allowed["batch_size"] = own_batch
+    others = () if is_fixed or set(every) == set(own_batch) else every if keeps else own_batch
+    if not keeps and allowed["batch_size"] == own_batch:
+        objective = "same-batch"
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
     allowed = {knob: _ordered(values, threads) for knob, values in allowed.items()}
@@ -131,7 +168,8 @@ def build_space(
     values = {name: _ordered({*allowed[name], *present.get(name, ())}, threads) for name in KNOBS}
     further = {option: (False, True) for option in options if option not in baseline.options}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
-    return Space(values | further, allowed, baseline, global_batch_size, decides)
+    others = others if set(others) <= set(every) else ()
+    return Space(values | further, allowed, baseline, global_batch_size, decides, objective, others)
 
 
 def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:

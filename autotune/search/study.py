@@ -169,7 +169,9 @@ class TuningStudy:
 
     def _frozen(self, record: Trial) -> FrozenTrial:
         """Return a trial as it is kept."""
-        settings = self.setup.settings(record.config)
+        settings, values = self.setup.settings(record.config), self.setup.space.values
+        if record.config.batch_size not in values["batch_size"]:  # of the other objective
+            del settings["batch_size"]
         known = {knob: found for knob, found in self.setup.distributions.items() if knob in settings}
         return frozen_trial(record, settings, known, self._violation(record))
 
@@ -195,6 +197,12 @@ class TuningStudy:
         record = Trial(number=0, kind="confirm", config=config, attempt=_bounded(attempt), **place._asdict())
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
         return next(each for each in reversed(self.known.history) if (each.round, each.config) == (place.round, config))
+
+    def measured(self, attempt: Attempt, config: Config) -> Trial:
+        """Record a trial for the other objective, which no sampler proposed."""
+        record = Trial(number=0, kind="search", config=config, attempt=_bounded(attempt))
+        self._storage.do(lambda study: study.add_trial(self._frozen(record)))
+        return self.known.trials[-1]
 
     def write_end(self, end: End, result: Result) -> None:
         """Write the end of the run to the study, and its result for people."""

@@ -24,7 +24,7 @@ from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.runner.process import ProcessLostError
 from autotune.search.agenda import LOST_POLL, PAIR, POLL, Agenda, Look, Measure, Prove, Run, Wait, next_step
 from autotune.search.answer import answer
-from autotune.search.known import End
+from autotune.search.known import OTHER, End
 from autotune.search.setup import Setup
 from autotune.search.stopping import Stop
 from autotune.search.study import TuningStudy, open_study
@@ -76,19 +76,24 @@ class Tuner:
         confirmation: Confirmation | None = None
         while not isinstance(step := self._until_proof(study), Stop):
             confirmation = self._prove(study)
+        agenda = self.agenda(study)
+        stop_reason, wanted = agenda.in_words(step), agenda.wanted(step, confirmation)
+        other = self._prove_other(study, confirmation)
         known, agenda = study.known, self.agenda(study)
         end = End(
             ending=step.ending,
-            stop_reason=agenda.in_words(step),
+            stop_reason=stop_reason,
             seconds=self.budget.spent,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            wanted=agenda.wanted(step, confirmation),
+            wanted=wanted,
             notes=tuple(self.messages.notes),
             trials=tuple(trial.number for trial in known.history),
             looks=len(known.probes),
             confirmed=agenda.run.confirmed,
             rounds=tuple(one.name for one in confirmation.complete) if confirmation else (),
             entries=confirmation.finalists if confirmation else (),
+            other_rounds=tuple(one.name for one in other.complete) if other else (),
+            other_entries=other.finalists if other else (),
         )
         known = replace(known, observations=replace(known.observations, claimed=()), end=end)
         result = answer(known)
@@ -237,13 +242,45 @@ class Tuner:
                 self._change(study, proven=len(agenda.known.trials))
                 return confirmation
 
-    def _confirm(self, study: TuningStudy) -> Confirmation | None:
-        """Return the confirmation; ``None`` without complete rounds."""
+    def _prove_other(self, study: TuningStudy, confirmation: Confirmation | None) -> Confirmation | None:
+        """Find and prove the answer for the other objective in the time that is left; ``None`` where there is none.
+
+        The cost of a larger batch is looked at first, or last where only this answer has one. The user may interrupt
+        it all: the answer is there.
+        """
+        index = confirmation.answer if confirmation else None
+        is_proven = confirmation is not None and index is not None and confirmation.is_proven(index)
+        answer = confirmation.finalists[index].config if confirmation and is_proven and index is not None else None
+        found: Confirmation | None = None
+        try:
+            self._look_at_noise(study)
+            self._search_other(study)
+            if finalist := self.agenda(study).other_finalist(answer or self.setup.space.base):
+                found = self._confirm(study, finalist)
+                self._look_at_noise(study)
+        except KeyboardInterrupt:
+            self._interrupt(study)
+        return found
+
+    def _look_at_noise(self, study: TuningStudy) -> None:
+        if look := self.agenda(study).noise_look:
+            self._look(study, look)
+
+    def _search_other(self, study: TuningStudy) -> None:
+        """Measure a few configurations that may be the answer for the other objective."""
+        while config := self.agenda(study).other_proposal():
+            self._report(study, Progress(phase="search", running=config))
+            request = self.agenda(study).other_request(config)
+            attempt = measure_once_more(self.runner, config, request, lambda seen: False)
+            self._report(study, Progress(phase="search", finished=study.measured(attempt, config)))
+
+    def _confirm(self, study: TuningStudy, other: Config | None = None) -> Confirmation | None:
+        """Return the confirmation, or that of the other objective's finalist; ``None`` without complete rounds."""
         agenda = self.agenda(study)
         known, is_interrupted = agenda.known, agenda.run.is_interrupted
         end = self.budget.spent + INTERRUPTED_SECONDS if is_interrupted else self.budget.seconds
         pace = Pace(self.budget, end, agenda.measurement_seconds, may_halve=not is_interrupted)
-        finalists, entering, baselines = agenda.finalists(pace.left)
+        finalists, entering, baselines = ([other], [other], 1) if other else agenda.finalists(pace.left)
         if not finalists:
             return None
 
@@ -268,10 +305,11 @@ class Tuner:
             has_time=pace.allows,
             baselines=baselines,
             seed=self.seed + agenda.rounds,
-            history=known.history,
+            prefix=OTHER if other else "",
+            history=known.compared(other=other is not None),
             entering=entering,
             fits=known.fits,
-            may_answer=known.may_answer,
+            may_answer=(lambda config: config == other) if other else known.may_answer,
             on_attempt=on_attempt,
         ).run(None if is_interrupted else lambda: self._interrupt(study))  # twice means: now
 

@@ -138,7 +138,7 @@ def describe_result(result: Result) -> dict[str, Any]:
     return {
         "verdict": verdict_text(result.verdict, result.most_gain),
         "sentence": result.sentence,
-        "times faster": _rounded(result.speedup),
+        "times the samples a second": _rounded(result.speedup),
         "confirmed samples/s": _rounded(result.samples_per_second),
         "answer": {name: part for name, part in document.items() if name in ("dataloader", "training", "threads")},
         "limited by": result.bottleneck or "unknown",

@@ -41,7 +41,7 @@ def names(folder: Path) -> list[str]:
 def test_a_study_becomes_a_page(folder: Path, capsys: Said) -> None:
     result = kept_study(folder / "autotune.study")
     assert main(["report", "autotune.study"]) == 0
-    assert f"{result.speedup:.2f} times faster" in (folder / "report.html").read_text(encoding="utf-8")
+    assert f"{result.speedup:.2f} times the samples a second" in (folder / "report.html").read_text(encoding="utf-8")
     assert capsys.readouterr() == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
 
 
@@ -58,7 +58,7 @@ def test_without_the_chart_library_a_page_has_all_but_charts(
     monkeypatch.setitem(sys.modules, module, None)
     assert main(["report", "autotune.study"]) == 0
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert ("No answer yet" if is_cut_off else f"{result.speedup:.2f} times faster") in page
+    assert ("No answer yet" if is_cut_off else f"{result.speedup:.2f} times the samples a second") in page
     assert "Every trial" in page
     assert "<figure" not in page
     line = 'pip install "torch-autotune[report]"'
@@ -70,7 +70,7 @@ def test_without_the_chart_library_a_page_has_all_but_charts(
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main([*TUNE, "--report", "seen.html"]) == 0
     assert line in capsys.readouterr().err
-    assert "times faster" in simulated_result()._repr_html_()
+    assert "times the samples a second" in simulated_result()._repr_html_()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -110,7 +110,7 @@ def test_what_the_users_code_calls_itself_is_text() -> None:
 
 SAID = {
     "faster": (
-        "2.31 times faster",
+        "2.31 times the samples a second",
         "95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes.",
         "was 1,234",
         "2,853",
@@ -122,7 +122,7 @@ SAID = {
     ),
     "no_gain": ("No gain above 3 %", "Keep your settings.", "Your configuration"),
     "undecided": (
-        "Probably about 2.3 times faster",
+        "Probably about 2.3 times the samples a second",
         "1 round, no proof yet.",
         "More time (--budget 1m) and a quieter machine (",
     ),

@@ -149,7 +149,7 @@ def test_only_parts_that_take_time_have_a_row() -> None:
 
 def test_the_verdict_counts_the_confirmed_rounds_and_no_gain_has_its_limit_and_what_was_compared() -> None:
     assert verdict_sentence(examples.faster_result()) == (
-        "2.31 times faster: 95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes."
+        "2.31 times the samples a second: 95 % interval 2.18 to 2.45, confirmed in 3 rounds of fresh processes."
     )
     assert "confirmed in 2 rounds" in verdict_sentence(examples.faster_result(rounds=2))
     stream = replace(examples.faster_result().baseline_measurement, beginning_samples=9600)
@@ -166,12 +166,14 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
     machine = "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"
     missing = f"More time (--budget 1m) and {machine} would"
     undecided = examples.undecided_result()
-    likely = "Probably about 2.3 times faster: 1 round, no proof yet"
+    likely = "Probably about 2.3 times the samples a second: 1 round, no proof yet"
     assert verdict_sentence(undecided) == f"{likely}. {missing} prove it."
-    assert verdict_sentence(replace(undecided, speedup=1.134)).startswith("Probably about 13 % faster:")
+    assert verdict_sentence(replace(undecided, speedup=1.134)).startswith(
+        "Probably about 1.13 times the samples a second:"
+    )
     known = replace(undecided, rounds=4, speedup_ci95=(0.97, 3.1), missing=())
     assert verdict_sentence(known) == (
-        "Probably about 2.3 times faster: 4 rounds, no proof yet; 95 % interval 0.97 to 3.10."
+        "Probably about 2.3 times the samples a second: 4 rounds, no proof yet; 95 % interval 0.97 to 3.10."
     )
     assert verdict_sentence(examples.undecided_result(config=undecided.baseline)) == (
         f"Undecided: the best alternative, {config_text(examples.ANSWER)}, ran at 2.31 times your rate in 1 round "

@@ -56,6 +56,6 @@ def test_the_study_says_what_came_of_it(kept: tuple[Result, Any]) -> None:
     shown = answered(storage, "/api/studies/0")
     words = {each["key"]: each["value"] for each in shown["user_attrs"]}
     assert words["verdict"].strip('"') == result.verdict
-    assert float(words["times faster"]) == pytest.approx(result.speedup, rel=1e-3)
+    assert float(words["times the samples a second"]) == pytest.approx(result.speedup, rel=1e-3)
     assert "ResNet on FolderOfJpegs" in words["tuned"]
-    assert "times faster" in words["sentence"]
+    assert "times the samples a second" in words["sentence"]

@@ -1,0 +1,191 @@
+"""Two answers from one search: with the samples of an optimizer step as they are, and with any batch."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.config import Config, Objective, load_config
+from autotune.errors import ConfigFileError
+from autotune.outcome import Outcome
+from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.report.result import Result
+from autotune.report.text import alternative_text
+from autotune.result import Verdict
+from autotune.search.answer import BY_SCRIPT, NO_TIME, NOT_EXPECTED
+from autotune.search.read import read_study
+from autotune.search.space import Space, build_space
+from autotune.storage.open import StudyStorage
+from tests import examples
+from tests.search.there import there
+from tests.simulated import (
+    SimulatedMachine,
+    StepCost,
+    equal_everywhere,
+    gpu_facts,
+    host,
+    larger_batches_pay,
+    loader_bound,
+    tuner_of,
+)
+
+GPU = gpu_facts(optimizer="SGD")
+SITE = "train.py:31 Photos[50000]"
+
+
+def both_pay(config: Config) -> StepCost:
+    """A launch that larger batches share, and a loader that workers speed up."""
+    return StepCost(wait=2e-3 * config.batch_size / (1 + config.num_workers), compute=0.02 + 2e-4 * config.batch_size)
+
+
+def tuned(
+    machine: SimulatedMachine,
+    objective: Objective = "samples",
+    facts: WorkloadFacts = GPU,
+    *,
+    budget: float = 180.0,
+    storage: Path | None = None,
+    baseline: Config = examples.BASELINE,
+    trials: int | None = None,
+    **given: Any,
+) -> Result:
+    space = build_space(facts, 8, baseline, {"amp": "off"} | given, objective=objective)
+    with closing(StudyStorage(storage)) as kept:
+        return tuner_of(machine, space, facts, host(8), budget=budget, max_trials=trials).result(kept)
+
+
+def read(path: Path, objective: str | None = None) -> Config:
+    """Return the answer of a file that was made on another machine."""
+    with warnings.catch_warnings(action="ignore"):
+        return load_config(path, objective)
+
+
+@pytest.mark.parametrize("objective", ["samples", "same-batch"])
+def test_both_answers_are_proven_and_stand_in_file_and_report(objective: Objective, tmp_path: Path) -> None:
+    result = tuned(SimulatedMachine(cost=both_pay), objective)
+    other = there(result.alternative)
+    assert {result.objective, other.objective} == {"samples", "same-batch"}
+    assert result.verdict is other.verdict is Verdict.FASTER
+    answers = {result.objective: result, other.objective: other}
+    larger, same = answers["samples"], answers["same-batch"]
+    assert same.config.samples_per_update == 32 < larger.config.samples_per_update
+    assert 1.02 < same.speedup < larger.speedup
+    result.config.save(tmp_path / "autotune.yaml")
+    for name, answer in answers.items():
+        config = read(tmp_path / "autotune.yaml", name)
+        assert config == answer.config
+        assert there(config.measured)["speedup"] == pytest.approx(answer.speedup, rel=1e-5)
+        assert config.scaled_lr(0.1) == pytest.approx(0.1 * config.samples_per_update / 32)
+    assert read(tmp_path / "autotune.yaml") == result.config
+    assert f"{other.speedup:.2f} times the samples a second" in " ".join(str(result).split())
+    assert alternative_text(result) in result._repr_html_()
+
+
+def test_the_cost_is_that_of_the_answer_with_the_larger_batch() -> None:
+    for objective in ("samples", "same-batch"):
+        result = tuned(SimulatedMachine(cost=both_pay), objective)
+        answers = {each.objective: each for each in (result, there(result.alternative))}
+        assert there(answers["samples"].same_loss_speedup)[1] < answers["samples"].speedup
+        assert (answers["same-batch"].noise, answers["same-batch"].same_loss_speedup) == (None, None)
+        assert alternative_text(result).count("to the same loss") == (objective == "same-batch")
+
+
+def test_an_answer_that_keeps_the_batch_is_that_of_both() -> None:
+    result = tuned(SimulatedMachine(cost=loader_bound), "same-batch")
+    assert there(result.alternative).config == result.config
+    assert alternative_text(result) == "With any batch: the same answer."
+    assert there(result.config.alternatives)["samples"] == result.config
+
+
+def test_samples_of_a_step_are_kept_by_accumulation() -> None:
+    present = Config(batch_size=64, accumulation_steps=2)
+    result = tuned(SimulatedMachine(cost=both_pay), "same-batch", baseline=present)
+    assert (result.config.batch_size, result.config.accumulation_steps) == (128, 1)
+    assert there(result.alternative).config.accumulation_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("cost", "objective", "why"),
+    [(larger_batches_pay, "samples", NOT_EXPECTED), (equal_everywhere, "same-batch", NOT_EXPECTED)],
+)
+def test_where_nothing_else_gains_that_is_said(cost: Any, objective: Objective, why: str, tmp_path: Path) -> None:
+    result = tuned(SimulatedMachine(cost=cost), objective)
+    assert (result.alternative, result.no_alternative) == (None, why)
+    result.config.save(tmp_path / "a.yaml")
+    other = "same-batch" if objective == "samples" else "samples"
+    with pytest.raises(ConfigFileError, match=f"no answer for '{other}'; there is {objective}"):
+        read(tmp_path / "a.yaml", other)
+
+
+def test_without_time_the_answer_comes_first_and_the_other_is_not_claimed() -> None:
+    result = tuned(SimulatedMachine(cost=both_pay), budget=40.0)
+    assert result.verdict is Verdict.FASTER
+    assert (result.alternative, result.no_alternative) == (None, NO_TIME)
+
+
+def test_the_batch_of_a_script_is_kept_and_how_it_varies_is_said() -> None:
+    facts = replace(GPU, loader_site=SITE)
+    kept = tuned(SimulatedMachine(cost=both_pay), "same-batch", facts, batch_size=32)
+    assert (kept.config.samples_per_update, kept.alternative, kept.no_alternative) == (32, None, BY_SCRIPT)
+    varied = tuned(SimulatedMachine(cost=both_pay), "same-batch", facts, batch_size="16..256")
+    assert (varied.config.batch_size, varied.config.accumulation_steps) == (32, 1)
+    assert there(varied.alternative).config.batch_size > 32
+    assert there(varied.alternative).no_noise
+
+
+def test_a_batch_that_the_user_fixes_has_one_answer_and_needs_no_words() -> None:
+    result = tuned(SimulatedMachine(cost=both_pay), batch_size=32)
+    assert (result.objective, result.alternative, result.no_alternative) == ("same-batch", None, "")
+    bounded = tuned(SimulatedMachine(cost=both_pay), batch_size="64..256")
+    assert (bounded.objective, bounded.alternative, bounded.no_alternative) == ("samples", None, "")
+
+
+@pytest.mark.parametrize("objective", ["samples", "same-batch"])
+def test_a_study_holds_both_answers_and_a_run_that_goes_on_has_them_again(objective: Objective, tmp_path: Path) -> None:
+    path = tmp_path / "kept.study"
+    first = tuned(SimulatedMachine(cost=both_pay), objective, storage=path)
+    assert there(read_study(str(path)).result).config.to_document() == first.config.to_document()
+    again = tuned(SimulatedMachine(cost=both_pay, seed=1), objective, storage=path)
+    assert again.config.batch_size == first.config.batch_size
+    assert there(again.alternative).config.batch_size == there(first.alternative).config.batch_size
+
+
+def test_the_other_answer_takes_no_more_trials_than_were_asked_for() -> None:
+    machine = SimulatedMachine(cost=both_pay)
+    result = tuned(machine, trials=4)
+    assert len([trial for trial in result.history if trial.kind != "confirm"]) == 4
+
+
+def test_an_interrupt_in_the_proof_of_the_other_answer_leaves_the_answer() -> None:
+    class Interrupted(SimulatedMachine):
+        fresh = 0
+
+        def measure(self, config: Config, request: Request) -> Attempt:
+            if request.part == "noise":
+                raise KeyboardInterrupt
+            return super().measure(config, request)
+
+    result = tuned(Interrupted(cost=both_pay))
+    assert result.verdict is Verdict.FASTER
+    assert not result.interrupted
+    assert result.no_noise == "there was no time to measure the noise of the gradients"
+
+
+def test_a_failing_finalist_of_the_other_answer_is_not_in_the_file() -> None:
+    fails = lambda config: Outcome.USER_ERROR if config.batch_size == 32 and config.num_workers else None  # noqa: E731
+    result = tuned(SimulatedMachine(cost=both_pay, fails_fresh=fails))
+    assert result.verdict is Verdict.FASTER
+    assert result.alternative is None or result.alternative.config.num_workers == 0
+
+
+def test_a_space_of_the_other_answer_is_the_same_after_it_was_kept() -> None:
+    space = build_space(GPU, 8, examples.BASELINE, {}, objective="same-batch")
+    again = Space.from_document(space.to_document())
+    assert again.other == space.other
+    assert there(space.other).objective == "samples"
+    assert there(space.other).other is None
