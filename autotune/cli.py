@@ -296,7 +296,7 @@ def _export(flags: argparse.Namespace) -> int:
     from autotune.exports.target import remarks_on
 
     with _quiet_warnings(quiet=True):  # it may be meant for another machine
-        config = load_config(flags.file)
+        config = load_config(flags.file, flags.objective)
     if flags.to == "patch":
         return _export_patch(config, flags)
     found = export(config, flags.to)

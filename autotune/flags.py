@@ -149,7 +149,7 @@ commands:
 EPILOG = """\
 examples:
   python -m autotune run --budget 5m train.py --epochs 90
-  python -m autotune --model autotune.demo:build --budget 2m
+  python -m autotune --model autotune.demo:build --budget 3m
   python -m autotune --model train.py:build --baseline batch_size=64,num_workers=4 --batch-size 64..1024
   python -m autotune --model mymod:net --dataset mymod:data --amp off,bf16 --num-workers 0,2,4,8 --json
 
@@ -323,7 +323,7 @@ def build_export_parser() -> argparse.ArgumentParser:
     """Return the parser of ``export``."""
     parser = _Parser(
         prog="autotune export",
-        usage="python -m autotune export FILE --to TOOL [--output FILE]\n"
+        usage="python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE]\n"
         "       python -m autotune export FILE --to patch [--output FILE] SCRIPT",
         description="Convert a config file for another tool, and name the settings that the tool cannot take.",
         epilog="exit codes: 0 done; others as for tuning",
@@ -332,6 +332,9 @@ def build_export_parser() -> argparse.ArgumentParser:
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to patch, such as train.py")
     parser.add_argument("--to", metavar="TOOL", required=True, choices=EXPORTS, help=f"one of {', '.join(EXPORTS)}")
+    parser.add_argument(
+        "--objective", metavar="NAME", help="the answer for same-batch or samples, not the one at the top of the file"
+    )
     parser.add_argument("--output", metavar="FILE", help="write this file instead of standard output")
     return parser
 

@@ -335,9 +335,7 @@ class WorkloadFacts:
     other_loader_sites: tuple[str, ...] = ()
     """Their places."""
     optimizer: str | None = None
-    """The class of the optimizer; ``None`` where it is not known, as of a script."""
-    learning_rate: float | None = None
-    """Its learning rate, where all parameters have the same."""
+    """The class of the optimizer; ``None`` where there are several, or none could be made."""
     autocast_call: str | None = None
     """File and line that enter a script's autocast; ``None`` where it trains in fp32."""
     obtainable_host_bytes: int | None = None

@@ -16,6 +16,8 @@ from autotune.records import Conditions, Measurement, Trial, WorkloadFacts
 
 UNEVEN = 1.25
 """Ratio of the highest rate to the lowest from which it is said that they varied."""
+MUCH = 0.5
+"""Share of the memory from which a validation pass may have too little."""
 FILLED = 2.0
 """Ratio of later rates to the first from which the trials themselves filled a cache."""
 
@@ -108,6 +110,16 @@ def on_unseen_samples(typical: Measurement, measured: Sequence[Measurement], fac
         yield (
             f"the answer was measured on about {seen:,}{of} samples, with up to {peak / 2**30:.2g} GiB of "
             f"{typical.memory} memory: a batch with a larger sample takes more"
+        )
+
+
+def on_validation(typical: Measurement, before: Measurement) -> Iterator[str]:
+    """Yield that validation has a peak of memory of its own, where the answer takes more than before, and much."""
+    share = typical.epoch_peak_bytes / typical.memory_limit_bytes
+    if share >= MUCH and typical.epoch_peak_bytes > before.epoch_peak_bytes:
+        yield (
+            f"training takes up to {share:.0%} of the {typical.memory} memory: a validation pass in the same process "
+            "has its own peak, which was not measured"
         )
 
 

@@ -57,13 +57,12 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         """Describe the workload and the devices of all ranks."""
-        from autotune.measure.workload_facts import inspect, named
+        from autotune.measure.workload_facts import class_of, inspect
 
         facts = inspect(self._whole, self._device, self._group.size)
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
             origin, beside = self._script.origin, self._script.origins_beside
-            optimizer, learning_rate = named(self._script.optimizers)
             facts = replace(
                 facts,
                 fingerprint=self._script.fingerprint(facts.fingerprint),
@@ -73,8 +72,7 @@ class Session:
                 other_loader_calls=tuple(each.call_to_change(self._script.folder) for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
                 autocast_call=self._script.autocast_call,
-                optimizer=optimizer,
-                learning_rate=learning_rate,
+                optimizer=class_of(self._script.optimizers),
             )
         return asdict(replace(facts, other_devices=others or facts.other_devices))
 

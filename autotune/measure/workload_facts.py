@@ -53,7 +53,6 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
     optimizers: list[torch.optim.Optimizer] = []
     with suppress(Exception):  # training will say why it cannot be made
         optimizers.append(make_optimizer(workload, workload.model))
-    name, rate = named(optimizers)
     return WorkloadFacts(
         dataset_length=length,
         epoch_samples=_epoch_samples(workload),
@@ -76,17 +75,15 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         loader_arguments=tuple(_loader_arguments(workload)),
         loader_timeout=(workload.loader_options or {}).get("timeout") or None,
         other_devices=tuple(filter(None, (uuid_of(torch.device("cuda", number)) for number in (devices or ())[1:]))),
-        optimizer=name,
-        learning_rate=rate,
+        optimizer=class_of(optimizers),
         obtainable_host_bytes=MemoryMeter().available() // ranks + held_bytes(),
     )
 
 
-def named(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[str | None, float | None]:
-    """Return the class of optimizers, and their learning rate where all parameters have the same."""
+def class_of(optimizers: Iterable[torch.optim.Optimizer]) -> str | None:
+    """Return the name of the class of optimizers, where all are of one."""
     names = {type(each).__name__ for each in optimizers}
-    rates = {float(group["lr"]) for each in optimizers for group in each.param_groups if "lr" in group}
-    return (names.pop() if len(names) == 1 else None), (rates.pop() if len(rates) == 1 else None)
+    return names.pop() if len(names) == 1 else None
 
 
 def has_batch_norm(model: nn.Module) -> bool:

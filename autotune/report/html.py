@@ -23,6 +23,7 @@ from autotune.report.drawing import missing_for_charts, vega_script
 from autotune.report.memory import fastest_so_far
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.text import (
+    HEADINGS,
     alternative_text,
     before_after,
     cause_text,
@@ -34,6 +35,7 @@ from autotune.report.text import (
     own_gain_text,
     printable,
     rate_text,
+    same_loss_pace,
     same_loss_text,
     sentence,
     snippet,
@@ -237,6 +239,11 @@ def _tiles(result: Answer) -> Iterator[_Tile]:
     interval = "95 %: {} to {}".format(*map(rate_text, result.ci95)) if result.ci95 else ""
     was = f"was {rate_text(result.baseline_samples_per_second, result.baseline_ci95)}" if changes else ""
     yield _Tile("samples/s", rate_text(result.samples_per_second, result.ci95), _joined(was, interval))
+    if found := same_loss_pace(result):
+        yield _Tile("as fast to the same loss", *found)
+    if (other := result.alternative) and other.config != result.config:
+        rate = rate_text(other.samples_per_second, other.ci95)
+        yield _Tile(f"{HEADINGS[other.objective].lower()}, samples/s", rate, verdict_title(other))
     if samples := after.epoch_samples:
         earlier = f"was {_long(samples / result.baseline_samples_per_second)}" if changes else ""
         yield _Tile("an epoch takes", _long(samples / result.samples_per_second), earlier)

@@ -317,28 +317,31 @@ def cause_text(finding: Finding) -> str:
     return f"{finding.cause.replace('_', ' ')}{share}: {finding.what}"
 
 
-def same_loss_text(result: Answer) -> str:
-    """Return how much faster the same loss is reached with another batch, in a sentence; empty with the same batch."""
-    if result.no_noise:
-        return f"How much faster the same loss is reached is not known: {result.no_noise}."
+def same_loss_pace(result: Answer) -> tuple[str, str] | None:
+    """Return how many times as fast the same loss is reached with another batch, and the samples that it holds for."""
     if (interval := result.same_loss_speedup) is None or result.noise is None:
-        return ""
+        return None
     low, high = (f"{end:.2g}" for end in interval)
     pace = f"{low} times" if low == high else f"{low} to {high} times"
-    horizon = float(f"{result.noise.horizon:.2g}")
-    return (
-        f"{result.speedup:.2f} times the samples a second, {pace} as fast to the same loss over your first "
-        f"{horizon:,.0f} samples."
-    )
+    return pace, f"over your first {float(f'{result.noise.horizon:.2g}'):,.0f} samples"
 
 
-OBJECTIVES = {"same-batch": "With your batch", "samples": "With any batch"}
-"""How reports call the answers for the objectives."""
+def same_loss_text(result: Answer) -> str:
+    """Return that in a sentence, or why it is not known; empty with the same batch."""
+    if result.no_noise:
+        return f"How much faster the same loss is reached is not known: {result.no_noise}."
+    if (found := same_loss_pace(result)) is None:
+        return ""
+    return f"{result.speedup:.2f} times the samples a second, {found[0]} as fast to the same loss {found[1]}."
+
+
+HEADINGS = {"same-batch": "With your batch", "samples": "With any batch"}
+"""Headings of the answers for the objectives."""
 
 
 def alternative_text(result: Answer) -> str:
     """Return the answer for the other objective in a line or two; empty where there is nothing to say."""
-    other, name = result.alternative, OBJECTIVES["samples" if result.objective == "same-batch" else "same-batch"]
+    other, name = result.alternative, HEADINGS["samples" if result.objective == "same-batch" else "same-batch"]
     if other is None:
         return f"{name}: {result.no_alternative}." if result.no_alternative else ""
     if other.config == result.config:

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError
@@ -47,6 +47,8 @@ POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
 MOST_OTHER = 4
 """Most trials for the other objective, after the proof of the answer."""
+LEEWAY = 1.2
+"""Ratio of the seconds that are kept for measurements to those that they took so far."""
 MOST_RETAKEN = 12
 """Most probes that are taken again for that."""
 LITTLE = 0.1
@@ -305,9 +307,14 @@ class Agenda:
 
     def round_seconds(self, trial: Trial) -> float:
         """Return the seconds of a round of a trial: as measured, or as planned."""
-        took = [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
+        took = self._confirm_seconds
         planned = self.plan.round(trial.config, trial.rate or self.plan.base_rate)
         return planned if not took else max(2 * median(took), planned)
+
+    @property
+    def _confirm_seconds(self) -> list[float]:
+        """Seconds of each confirming measurement so far."""
+        return [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
 
     @property
     def _fastest(self) -> Trial:
@@ -364,8 +371,9 @@ class Agenda:
 
     @property
     def _other_seconds(self) -> float:
-        """Seconds of the proof of the answer for the other objective."""
-        return LEAST_ROUNDS * PAIR * self.measurement_seconds
+        """Seconds of three rounds of the answer for the other objective: as those of the answer took, where known."""
+        took = self._confirm_seconds
+        return LEAST_ROUNDS * PAIR * (LEEWAY * fmean(took) if took else self.measurement_seconds)
 
     def other_request(self, config: Config) -> Request:
         """Return how a trial for the other objective is to be measured."""

@@ -20,6 +20,7 @@ from autotune.diagnosis.notes import (
     on_other_batch,
     on_places,
     on_unseen_samples,
+    on_validation,
 )
 from autotune.probes import LoaderTrace
 from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
@@ -134,6 +135,8 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
     hoped = known.other_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
     if is_same and (confirmation is not None or hoped is None or space.objective == "same-batch"):
         return _with_evidence(replace(result, objective=space.objective), given, known), ""
+    if result.interrupted:
+        return None, ""
     return None, NO_TIME if hoped is not None and confirmation is None else NOT_EXPECTED
 
 
@@ -227,6 +230,7 @@ def _notes(
         yield from on_places([one.baselines for one in confirmation.rounds])
     yield from on_other_batch(answer.config, before.config, facts)
     yield from on_unseen_samples(typical, same, facts)
+    yield from on_validation(typical, before.typical)
     if confirmation:
         yield from typical.notes
     yield from on_data_parallel(answer.config, facts, known.setup.host)

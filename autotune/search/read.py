@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from autotune.encoding import from_json
 from autotune.errors import StorageError
 from autotune.records import SCHEMA
-from autotune.report.result import RecordedStudy, Result
+from autotune.report.result import RecordedStudy
 from autotune.result import DEFAULT_PATH
 from autotune.search.answer import answer
 from autotune.search.known import End, Known
@@ -24,7 +24,7 @@ from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.storage.journal import RecordedFile
 from autotune.storage.open import FILE, IDENTITY, is_ours, quiet_optuna
 from autotune.storage.server import read_database, reason_of, require_url, without_password
-from autotune.storage.trials import END, LOOK, RESULT, ended_at, history_of, system_attributes
+from autotune.storage.trials import END, LOOK, ended_at, history_of, system_attributes
 
 
 def read_study(location: str | Path, name: str | None = None) -> RecordedStudy:
@@ -75,10 +75,6 @@ def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStud
     if END in attributes:
         known = _known(frozen, attributes)
         result, since = answer(known), len(history) - len(known.history)
-    elif RESULT in attributes:
-        kept = attributes[RESULT]
-        result = replace(from_json(Result, {**kept["result"], "history": []}), history=history)
-        since = max(0, len(history) - int(kept["measurements"]))
     return RecordedStudy(
         location=location,
         name=study.study_name,

@@ -158,7 +158,7 @@ def build_space(
     elif keeps:
         allowed["batch_size"] = own_batch
     others = () if is_fixed or set(every) == set(own_batch) else every if keeps else own_batch
-    if not keeps and allowed["batch_size"] == own_batch:
+    if is_fixed or allowed["batch_size"] == own_batch:
         objective = "same-batch"
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])

@@ -32,6 +32,10 @@ from autotune.storage.open import StudyStorage
 
 ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
 CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
+SEARCHING_OTHER = {
+    "samples": "the search is over; in the time that is left an answer with your batch is looked for",
+    "same-batch": "the search is over; in the time that is left an answer with any batch is looked for",
+}
 INTERRUPTED_SECONDS = 15.0
 """Seconds for the proof after the user has stopped the search."""
 LEAST_LIMIT = 10.0
@@ -110,7 +114,8 @@ class Tuner:
         Both starts have the answer's threads, which decide in what order sums are made.
         """
         own, new = result.baseline, result.config
-        if self.losses is None or result.interrupted or own.dataloader_kwargs() == new.dataloader_kwargs():
+        is_interrupted = self._run is not None and self._run.is_interrupted
+        if self.losses is None or is_interrupted or own.dataloader_kwargs() == new.dataloader_kwargs():
             return None
         if (own.batch_size, own.amp) != (new.batch_size, new.amp):
             return None
@@ -268,7 +273,10 @@ class Tuner:
 
     def _search_other(self, study: TuningStudy) -> None:
         """Measure a few configurations that may be the answer for the other objective."""
+        known = len(study.known.trials)
         while config := self.agenda(study).other_proposal():
+            if len(study.known.trials) == known:
+                self.messages.say(SEARCHING_OTHER[self.setup.space.objective])
             self._report(study, Progress(phase="search", running=config))
             request = self.agenda(study).other_request(config)
             attempt = measure_once_more(self.runner, config, request, lambda seen: False)

@@ -29,7 +29,7 @@ def main() -> None:
 def terminal(result: autotune.Result) -> str:
     """Return the terminal as SVG, without fonts from the network."""
     console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print("[bold]$[/] python -m autotune --model autotune.demo:build --budget 2m")
+    console.print("[bold]$[/] python -m autotune --model autotune.demo:build --budget 3m")
     for trial in result.history:
         console.print(trial_line(trial, result.history[0].rate), no_wrap=True, overflow="ellipsis")
     console.print(summary(result), ending(result, "autotune.yaml", ["autotune.study"]))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.notes import on_caches, on_places
+from autotune.diagnosis.notes import on_caches, on_places, on_validation
 from autotune.records import Measurement
 from autotune.result import Verdict
 from tests import examples
@@ -101,3 +101,10 @@ def test_a_cache_that_the_trials_filled_is_told_as_a_first_epoch_and_later_ones(
 )
 def test_what_only_differs_filled_no_cache(measured: Sequence[Measurement]) -> None:
     assert list(on_caches(None, measured)) == []
+
+
+@pytest.mark.parametrize(("taken", "before", "is_said"), [(6, 1, True), (3, 1, False), (6, 6, False)])
+def test_validation_is_named_where_the_answer_takes_much_more_memory(taken: int, before: int, is_said: bool) -> None:
+    each = [examples.measurement(peak_memory_bytes=size * 2**30, memory_limit_bytes=2**33) for size in (taken, before)]
+    said = list(on_validation(*each))
+    assert ["75% of the host memory: a validation pass" in note for note in said] == [True] * is_said

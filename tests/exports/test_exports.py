@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune
-from autotune.config import AMP_MODES, Config
+from autotune.config import AMP_MODES, Config, learning_rate_of
 from autotune.errors import UsageError
 from autotune.exports import TARGETS, export
 from autotune.exports.target import SETTINGS, settings
@@ -52,6 +52,13 @@ def test_whatever_is_set_is_exported_or_said(name: str, config: Config) -> None:
     assert found.has_comments == (name != "deepspeed")
     if name in PYTHON:
         compile(found.text, name, "exec")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_factor_of_the_learning_rate_is_noted(name: str) -> None:
+    scaled = replace(PLAIN, measured={"learning_rate": learning_rate_of("AdamW", 16, 64)})
+    note = "The batch is another: multiply the learning rate by 2 (square root rule of AdamW)."
+    assert [note in export(config, name).notes for config in (scaled, PLAIN)] == [True, False]
 
 
 def without(knob: str) -> Config:

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from autotune.cli import main
-from autotune.config import Config
+from autotune.config import Config, learning_rate_of
 from autotune.errors import ConfigFileError
 from autotune.exports.patch import patch_of
 from autotune.sites import Site, stand_in_for_loaders
@@ -259,6 +259,15 @@ def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(
     git(tmp_path)
     assert main(["export", "autotune.yaml", "--to", "patch"]) == 2
     assert b"name the script to patch" in capfdbinary.readouterr().err
+
+
+def test_the_factor_of_the_learning_rate_is_left_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = b"from torch.utils.data import DataLoader\nloader = DataLoader(list(range(96)), batch_size=4)\n"
+    _, site = made(source, tmp_path, monkeypatch)
+    factor = ANSWER.samples_per_update / 4
+    scaled = replace(ANSWER, measured={"learning_rate": learning_rate_of("SGD", 4, ANSWER.samples_per_update)})
+    remarks = patch_of(answer_at(site, scaled), Script.of((str(tmp_path / "train.py"),))).remarks
+    assert f"multiply the learning rate by {factor:.3g} (linear rule of SGD)" in remarks
 
 
 def test_only_an_answer_for_a_script_is_made_a_patch(tmp_path: Path) -> None:

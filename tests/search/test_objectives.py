@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from contextlib import closing
 from dataclasses import replace
@@ -14,9 +15,10 @@ from autotune.config import Config, Objective, load_config
 from autotune.errors import ConfigFileError
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.report.html import html_report
 from autotune.report.result import Result
-from autotune.report.text import alternative_text
-from autotune.result import Verdict
+from autotune.report.text import alternative_text, rate_text, same_loss_pace
+from autotune.result import StudyRecord, Verdict
 from autotune.search.answer import BY_SCRIPT, NO_TIME, NOT_EXPECTED
 from autotune.search.read import read_study
 from autotune.search.space import Space, build_space
@@ -95,6 +97,21 @@ def test_the_cost_is_that_of_the_answer_with_the_larger_batch() -> None:
         assert alternative_text(result).count("to the same loss") == (objective == "same-batch")
 
 
+def test_the_page_shows_the_cost_and_the_other_answer_beside_the_rate() -> None:
+    result = tuned(SimulatedMachine(cost=both_pay))
+    page = html_report(StudyRecord.of(result))
+    for heading, value in (
+        ("as fast to the same loss", there(same_loss_pace(result))[0]),
+        ("with your batch, samples/s", rate_text(there(result.alternative).samples_per_second)),
+    ):
+        assert re.search(rf"<dt>{heading}</dt><dd><b>{re.escape(value)}</b>", page)
+
+
+def test_a_number_of_samples_that_the_user_fixes_is_kept_without_another_answer() -> None:
+    space = build_space(GPU, 8, Config(batch_size=32, accumulation_steps=4), {}, 128)
+    assert (space.objective, space.other) == ("same-batch", None)
+
+
 def test_an_answer_that_keeps_the_batch_is_that_of_both() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound), "same-batch")
     assert there(result.alternative).config == result.config
@@ -123,7 +140,7 @@ def test_where_nothing_else_gains_that_is_said(cost: Any, objective: Objective, 
 
 
 def test_without_time_the_answer_comes_first_and_the_other_is_not_claimed() -> None:
-    result = tuned(SimulatedMachine(cost=both_pay), budget=40.0)
+    result = tuned(SimulatedMachine(cost=both_pay), budget=30.0)
     assert result.verdict is Verdict.FASTER
     assert (result.alternative, result.no_alternative) == (None, NO_TIME)
 
