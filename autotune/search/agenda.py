@@ -47,7 +47,7 @@ POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
 MOST_OTHER = 4
 """Most trials for the other objective, after the proof of the answer."""
-LEEWAY = 1.2
+LEEWAY = 1.5
 """Ratio of the seconds that are kept for measurements to those that they took so far."""
 MOST_RETAKEN = 12
 """Most probes that are taken again for that."""
@@ -291,12 +291,15 @@ class Agenda:
 
     @property
     def confirmation_seconds(self) -> float:
-        """Seconds set aside for the proof: one round at first, then its usual time, three rounds for a gain."""
+        """Seconds set aside for the proof: one round at first, then its usual time, three rounds for a gain.
+
+        After the first proof, those of the answer for the other objective too: it comes before a little more gain.
+        """
         is_gain = self._fastest is not self.known.trials[0]
         if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
             return self.plan.base_round
         if self.run.proven is not None:
-            return self.proof_seconds
+            return self.proof_seconds + (self._other_seconds if self.known.setup.space.other else 0.0)
         usual = min(CONFIRM_SHARE * self.run.budget, CONFIRM_ROUNDS * self.plan.base_round)
         return max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
 
@@ -307,14 +310,9 @@ class Agenda:
 
     def round_seconds(self, trial: Trial) -> float:
         """Return the seconds of a round of a trial: as measured, or as planned."""
-        took = self._confirm_seconds
+        took = [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
         planned = self.plan.round(trial.config, trial.rate or self.plan.base_rate)
         return planned if not took else max(2 * median(took), planned)
-
-    @property
-    def _confirm_seconds(self) -> list[float]:
-        """Seconds of each confirming measurement so far."""
-        return [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
 
     @property
     def _fastest(self) -> Trial:
@@ -371,14 +369,17 @@ class Agenda:
 
     @property
     def _other_seconds(self) -> float:
-        """Seconds of three rounds of the answer for the other objective: as those of the answer took, where known."""
-        took = self._confirm_seconds
+        """Seconds of three rounds of the answer for the other objective: as those with its batch took, where known."""
+        keeps_batch, base = self.known.setup.space.objective == "samples", self.known.trials[0].config
+        confirmed = [each for each in self.known.history if each.kind == "confirm" and each.measurement]
+        took = [each.attempt.seconds for each in confirmed if each.config == base or not keeps_batch]
         return LEAST_ROUNDS * PAIR * (LEEWAY * fmean(took) if took else self.measurement_seconds)
 
-    def other_request(self, config: Config) -> Request:
-        """Return how a trial for the other objective is to be measured."""
-        limit, fresh = min(self._patience, self._time_limit), self._is_fresh(config)
-        return Request(seconds=self.longest_window, time_limit=limit, seed=self.run.seed, fresh=fresh)
+    def other_request(self, config: Config) -> tuple[Request, float]:
+        """Return how a trial for the other objective is to be measured, and the seconds after which it is stuck."""
+        stuck, left = self._patience, max(0.0, self.run.left - self._other_seconds) + SHARE_GRACE
+        limit, fresh = min(stuck, left), self._is_fresh(config)
+        return Request(seconds=self.longest_window, time_limit=limit, seed=self.run.seed, fresh=fresh), stuck
 
     def _is_fresh(self, config: Config) -> bool:
         """Return whether a process of its own is needed: without workers it would find what a trial before has read."""

@@ -278,8 +278,10 @@ class Tuner:
             if len(study.known.trials) == known:
                 self.messages.say(SEARCHING_OTHER[self.setup.space.objective])
             self._report(study, Progress(phase="search", running=config))
-            request = self.agenda(study).other_request(config)
+            request, stuck = self.agenda(study).other_request(config)
             attempt = measure_once_more(self.runner, config, request, lambda seen: False)
+            if attempt.outcome is Outcome.TIMEOUT and request.time_limit < stuck:
+                return  # the end of the budget cut it off: that says nothing about it
             self._report(study, Progress(phase="search", finished=study.measured(attempt, config)))
 
     def _confirm(self, study: TuningStudy, other: Config | None = None) -> Confirmation | None:

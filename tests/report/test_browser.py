@@ -121,7 +121,7 @@ def test_the_table_sorts_and_filters_and_the_configuration_is_copied(browser: An
         filters(page)
         for name in ("config", "snippet"):
             page.locator(f"[data-copy={name}]").click()
-            page.wait_for_function("document.getElementById('copied').textContent === 'Copied.'")
+            page.locator("#copied", has_text="Copied.").wait_for(state="attached")  # the page forbids functions as text
             assert page.evaluate("navigator.clipboard.readText()") == page.locator(f"#{name}").text_content()
 
 

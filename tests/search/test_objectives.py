@@ -178,6 +178,22 @@ def test_the_other_answer_takes_no_more_trials_than_were_asked_for() -> None:
     assert len([trial for trial in result.history if trial.kind != "confirm"]) == 4
 
 
+def test_a_trial_for_the_other_answer_has_the_time_that_its_proof_leaves() -> None:
+    """With workers the first trials with the baseline's batch take long, and the proof of the answer took short."""
+    limits = list[float | None]()
+
+    class Noting(SimulatedMachine):
+        def measure(self, config: Config, request: Request) -> Attempt:
+            if request.part == "training" and config.batch_size == 32 and not request.fresh:
+                limits.append(request.time_limit)
+            return super().measure(config, request)
+
+    for budget in (60.0, 90.0, 120.0):
+        tuned(Noting(cost=both_pay), budget=budget)
+    assert len(limits) > 3
+    assert min(filter(None, limits)) > 8
+
+
 def test_an_interrupt_in_the_proof_of_the_other_answer_leaves_the_answer() -> None:
     class Interrupted(SimulatedMachine):
         fresh = 0
