@@ -353,13 +353,14 @@ class Agenda:
             untried = replace(untried, persistent_workers=space.base.persistent_workers)
         return [untried], entering, baselines
 
-    def other_proposal(self) -> Config | None:
+    def other_proposal(self, answer: Config) -> Config | None:
         """Return the next configuration to measure for the other objective; ``None`` without any, or without time."""
-        forecast, trials, most = self.known.other_forecast, self.known.trials, self.run.most_trials
+        trials, most = self.known.trials, self.run.most_trials
         since = self.run.proven if self.run.proven is not None else len(trials)
         is_over = len(trials) - since >= MOST_OTHER or (most is not None and len(trials) >= most)
         has_time = self.run.left >= self.trial_cost + self._other_seconds
-        return forecast.proposal() if forecast and has_time and not is_over and not self.run.is_interrupted else None
+        may_measure = has_time and not is_over and not self.run.is_interrupted
+        return self.known.other_proposal(answer) if may_measure else None
 
     def other_finalist(self, answer: Config) -> Config | None:
         """Return the finalist of the answer for the other objective; ``None`` where there is none, or no time."""

@@ -182,6 +182,21 @@ class Known:
         """Return whether an answer is allowed for the other objective too."""
         return self.other_forecast is not None and _place(answer, self.other_forecast) is not None
 
+    def other_proposal(self, answer: Config) -> Config | None:
+        """Return the next configuration to measure for the other objective; ``None`` where none could win.
+
+        First the answer with another batch and else as it is.
+        """
+        if (forecast := self.other_forecast) is None:
+            return None
+        alike = [each for each in forecast.configs if each.num_workers == answer.num_workers]
+        batch = ("batch_size", "accumulation_steps", "persistent_workers")
+        kept = {name: getattr(answer, name) for name in batch}
+        alike = [each for each in alike if replace(each, **kept) == answer]
+        if alike and all(forecast.is_left[forecast.position[each]] for each in alike):
+            return max(alike, key=forecast.rate_of)
+        return forecast.proposal()
+
     def other_finalist(self, answer: Config, failed: Container[Config] = ()) -> Config | None:
         """Return the finalist of the answer for the other objective, the cheapest of those expected to be the fastest.
 

@@ -178,7 +178,9 @@ def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]
     wanted = tuple(range(min(sizes), max(sizes) + 1)) if is_range else sizes
     divisors = tuple(size for size in wanted if whole % size == 0)
     if not divisors:
-        raise UsageError(f"--batch-size {given}: no size divides the {whole} of --global-batch-size")
+        raise UsageError(
+            f"--batch-size {given}: no size divides the {whole} samples of an optimizer step, which are kept"
+        )
     return divisors
 
 

@@ -255,12 +255,13 @@ class Tuner:
         """
         index = confirmation.answer if confirmation else None
         is_proven = confirmation is not None and index is not None and confirmation.is_proven(index)
-        answer = confirmation.finalists[index].config if confirmation and is_proven and index is not None else None
+        base = self.setup.space.base
+        answer = confirmation.finalists[index].config if confirmation and is_proven and index is not None else base
         found: Confirmation | None = None
         try:
             self._look_at_noise(study)
-            self._search_other(study)
-            if finalist := self.agenda(study).other_finalist(answer or self.setup.space.base):
+            self._search_other(study, answer)
+            if finalist := self.agenda(study).other_finalist(answer):
                 found = self._confirm(study, finalist)
                 self._look_at_noise(study)
         except KeyboardInterrupt:
@@ -271,10 +272,10 @@ class Tuner:
         if look := self.agenda(study).noise_look:
             self._look(study, look)
 
-    def _search_other(self, study: TuningStudy) -> None:
+    def _search_other(self, study: TuningStudy, answer: Config) -> None:
         """Measure a few configurations that may be the answer for the other objective."""
         known = len(study.known.trials)
-        while config := self.agenda(study).other_proposal():
+        while config := self.agenda(study).other_proposal(answer):
             if len(study.known.trials) == known:
                 self.messages.say(SEARCHING_OTHER[self.setup.space.objective])
             self._report(study, Progress(phase="search", running=config))

@@ -194,6 +194,17 @@ def test_a_trial_for_the_other_answer_has_the_time_that_its_proof_leaves() -> No
     assert min(filter(None, limits)) > 8
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_first_trial_for_the_other_answer_is_the_answer_with_the_batch_of_today(seed: int) -> None:
+    result = tuned(SimulatedMachine(cost=both_pay, noise=0.02, seed=seed), threads="1,2,4")
+    trials = sorted(result.history, key=lambda trial: trial.number)
+    proof = next(place for place, trial in enumerate(trials) if trial.kind == "confirm")
+    later = [trial.config for trial in trials[proof:] if trial.kind != "confirm" and trial.config.batch_size == 32]
+    twin, proven = later[0].dataloader_kwargs(), replace(result.config, batch_size=32).dataloader_kwargs()
+    assert twin | {"persistent_workers": None} == proven | {"persistent_workers": None}
+    assert later[0].intra_op_threads in (None, result.config.intra_op_threads)
+
+
 def test_an_interrupt_in_the_proof_of_the_other_answer_leaves_the_answer() -> None:
     class Interrupted(SimulatedMachine):
         fresh = 0
