@@ -8,7 +8,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -157,7 +157,7 @@ def _hull(interval: Interval, *values: float) -> Interval:
     return min(interval[0], *values), max(interval[1], *values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Confirmation:
     """The results of complete rounds; a finalist is named by its place in ``finalists``."""
 
@@ -169,7 +169,7 @@ class Confirmation:
     planned: int | None = None
     """Rounds over which most of the chance of a false claim is spent; ``None``, as ``MAX_ROUNDS``, until known."""
 
-    @property
+    @cached_property
     def rounds(self) -> tuple[Round, ...]:
         """The rounds that count: where others came now and then, without the measurements that they disturbed."""
         if self.is_crowded:
@@ -192,7 +192,7 @@ class Confirmation:
         leader = self._best(self._running)
         return min((index for index in self._running if index != leader), key=self.speedup, default=None)
 
-    @property
+    @cached_property
     def _sound(self) -> list[int]:
         """The finalists that were measured and never failed, the cheapest first."""
         return [i for i, entry in enumerate(self.finalists) if not entry.has_failed and self.rounds_of(i)]
@@ -274,7 +274,7 @@ class Confirmation:
         """Return the probability that a finalist is faster than the baseline."""
         return chance_of_gain(*self._pairs(index))
 
-    @property
+    @cached_property
     def is_crowded(self) -> bool:
         """Whether others took the CPUs in the first rounds; decided there, before the first test."""
         first = [each for one in self.complete[:LEAST_ROUNDS] for each in (*one.baselines, *one.finalists.values())]

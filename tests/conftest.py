@@ -16,6 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is first i
 import hypothesis
 import pytest
 import torch
+import torch._dynamo  # the first optimizer imports it, after all else was frozen
 
 from tests.processes import MARK, marked
 from tests.server import database, server

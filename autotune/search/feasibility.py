@@ -35,7 +35,8 @@ class Fitting:
             known[config.batch_size] = max(peak, known.get(config.batch_size, 0))
         if observations.device_limit is not None:
             self._limits["device"] = observations.device_limit
-        self._models = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
+        self._measured = {key: MemoryModel(dict(sorted(known.items()))) for key, known in peaks.items()}
+        self._models: dict[tuple[str, str, tuple[str, ...]], MemoryModel | None] = {}
         self._refusals: dict[tuple[object, ...], str | None] = {}
 
     def refusal(self, config: Config) -> str | None:
@@ -63,9 +64,12 @@ class Fitting:
     def _refusal_of_memory(self, config: Config) -> str | None:
         observations, memory_limit = self._observations, self._observations.memory_limit
         for kind, limit in self._limits.items():
-            if (model := self._model(kind, config)) is None:
+            step = kind, config.amp, config.options
+            if step not in self._models:
+                self._models[step] = self._model(*step)
+            if (model := self._models[step]) is None:
                 continue
-            own = self._models.get((kind, config.amp, config.options), model)
+            own = self._measured.get(step, model)
             largest = LARGEST_STEP * max((own if config.amp == "off" else model).peaks)  # half precision takes less
             if config.batch_size > largest:
                 return f"batches beyond {largest} are too far above the largest measured to predict their memory"
@@ -80,16 +84,17 @@ class Fitting:
                 return f"it would need {needed} of {kind} memory; {most} of {whole} may be used"
         return None
 
-    def _model(self, kind: str, config: Config) -> MemoryModel | None:
+    def _model(self, kind: str, amp: str, options: tuple[str, ...]) -> MemoryModel | None:
         """Return the model of precision and options, which borrows from the best known; unmeasured ones take that."""
-        known = {(amp, own): model for (of, amp, own), model in self._models.items() if of == kind}
-        plain = {amp: model for (amp, own), model in known.items() if own == min(known, key=lambda k: len(k[1]))[1]}
+        known = {(of_amp, own): model for (of, of_amp, own), model in self._measured.items() if of == kind}
+        fewest = min((own for _, own in known), key=len, default=())
+        plain = {of_amp: model for (of_amp, own), model in known.items() if own == fewest}
         most = max(plain.values(), key=lambda model: len(model.peaks), default=None)
         if most is None:
             return None
-        usual = plain[config.amp].moved(most, never_more=most is plain.get("off")) if config.amp in plain else most
-        own = known.get((config.amp, config.options))
-        return usual if own is None else own.moved(usual)
+        usual = plain[amp].moved(most, never_more=most is plain.get("off")) if amp in plain else most
+        own_model = known.get((amp, options))
+        return usual if own_model is None else own_model.moved(usual)
 
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
         """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""

@@ -21,6 +21,8 @@ from autotune.search.observations import GAIN, Observations
 from autotune.search.setup import Setup
 from autotune.search.stopping import Ending
 
+EXPECTED = ("forecast", "other_forecast", "rivals", "following")
+"""Properties that follow from the setup and the observations alone."""
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
 OTHER = "other-"
@@ -74,6 +76,15 @@ class Known:
     """Other tuners that share the study, and the configuration that each is measuring now."""
     end: End | None = None
     """The end of its last run, where this is what was known then."""
+
+    def expecting(self, earlier: Known | None) -> Known:
+        """Return the same, with all that an earlier moment of the same observations has computed.
+
+        A confirming measurement changes no expectation.
+        """
+        if earlier and (earlier.setup, earlier.observations) == (self.setup, self.observations):
+            vars(self).update({name: known for name, known in vars(earlier).items() if name in EXPECTED})
+        return self
 
     @property
     def trials(self) -> tuple[Trial, ...]:

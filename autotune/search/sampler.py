@@ -86,7 +86,7 @@ class PredictiveSampler(BaseSampler):
             history=ordered(records),
             others=tuple(others),
         )
-        self._known = self._known if known == self._known else known
+        self._known = self._known if known == self._known else known.expecting(self._known)
         return self._known
 
     def _record(self, frozen: FrozenTrial) -> Trial:

@@ -24,8 +24,8 @@ from tests.accelerator import GIB, Card, FakeAccelerator, Job, on_card, workload
 from tests.datasets import Squares
 
 FED = Config(batch_size=32, num_workers=8, prefetch_factor=4, pin_memory=True)
-STEPS = (0.0003, 0.003, 0.03, 0.4, 5.0)
-"""Seconds of a step."""
+QUICK, STEPS = (0.0003, 0.003), (0.03, 0.4, 5.0)
+"""Seconds of a step; of those that take many steps, and the others."""
 
 
 def warm(card: Card, job: Job, config: Config) -> tuple[WarmStep, FakeAccelerator]:
@@ -75,7 +75,7 @@ def of_loader(seconds: float) -> Job:
 KINDS = (of_compute, of_launches, of_copies, of_loader)
 
 
-@pytest.mark.parametrize("seconds", STEPS)
+@pytest.mark.parametrize("seconds", [*(pytest.param(each, marks=pytest.mark.machine) for each in QUICK), *STEPS])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rates_are_those_of_arithmetic(kind: Any, seconds: float) -> None:
     card, job = Card(), kind(seconds)

@@ -263,7 +263,7 @@ def planned(machine: Optioned, space: Space) -> tuple[list[tuple[Part, Config]],
     return looks, study.known.observations
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(list(OPTIONS)), EFFECTS))
 def test_the_plan_ends_and_only_steps_that_pay_and_train_alike_may_be_used(effects: dict[str, Any]) -> None:
     def fails(config: Config) -> Outcome | None:

@@ -114,11 +114,11 @@ def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
     few = {"batch_size": "32,64", "num_workers": "0..2", "amp": "off,bf16", "threads": 1}
     results = [
         tuned(SimulatedMachine(cost=equal_everywhere, noise=0.05, seed=seed), budget=300.0, trials=15, **few)
-        for seed in range(60)
+        for seed in range(15)
     ]
     lucky = [result for result in results if max(t.rate for t in searched(result)) > searched(result)[0].rate]
-    assert len(lucky) >= 10  # so many searches had a winner
-    assert sum(result.verdict is Verdict.FASTER for result in results) <= 3
+    assert len(lucky) >= 5  # so many searches had a winner
+    assert sum(result.verdict is Verdict.FASTER for result in results) <= 1
 
 
 def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:

@@ -141,6 +141,7 @@ def test_without_an_accelerator_one_line_says_so(capsys: pytest.CaptureFixture[s
 # --- runs ---
 
 
+@pytest.mark.machine
 def test_a_default_run_on_the_card_is_compared_with_a_grid(tmp_path: Path) -> None:
     card, job = Card(), Job(sample=5e-4, half=0.3, build=5e-4, sample_bytes=2**19, activations=20 * 2**20)
     with runner_on(card, job) as runner:
