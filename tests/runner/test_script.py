@@ -25,7 +25,7 @@ from autotune.records import Attempt, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
-from tests.scripts.holding import InTurn
+from tests.scripts.holding import InTurn, in_turn
 
 SCRIPT = """
 import os, sys, threading, time
@@ -97,16 +97,14 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InTurn]:
-    """One process that every script of this module is a fork of, in the folder that all of them have."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("scripts"))
-        with InTurn() as runner:
-            yield runner
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InTurn]:
+    """The runner of one process that every script of this module is a fork of."""
+    with in_turn(tmp_path_factory.mktemp("scripts")) as runner:
+        yield runner
 
 
 @pytest.fixture
-def written(in_turn: InTurn) -> Iterator[Any]:
+def written(shared: InTurn) -> Iterator[Any]:
     """Return a function that writes a script and returns a runner for it; ``is_alone`` has processes of its own."""
     alone: list[ProcessRunner] = []
 
@@ -116,11 +114,11 @@ def written(in_turn: InTurn) -> Iterator[Any]:
         if is_alone:
             alone.append(ProcessRunner(describe(script)))
         else:
-            in_turn.turn_to(script)
-        return alone[0] if alone else in_turn
+            shared.turn_to(script)
+        return alone[0] if alone else shared
 
     yield write
-    in_turn.end_session()
+    shared.end_session()
     for runner in alone:
         runner.close()
     assert [path.name for path in Path().iterdir()] == ["train.py"]
@@ -158,12 +156,12 @@ def test_the_loader_that_trains_is_found_and_its_step_and_its_waiting_are_told_a
         ("accelerate_job", "loader = DataLoader("),
     ],
 )
-def test_the_line_to_change_is_the_users(job: str, call: str, in_turn: InTurn) -> None:
+def test_the_line_to_change_is_the_users(job: str, call: str, shared: InTurn) -> None:
     path = JOBS / f"{job}.py"
     line = next(number for number, text in enumerate(path.read_text("utf-8").splitlines(), 1) if call in text)
-    in_turn.turn_to(path)
-    facts = in_turn.inspect(Config())
-    in_turn.end_session()
+    shared.turn_to(path)
+    facts = shared.inspect(Config())
+    shared.end_session()
     name = "TrainingArguments" if call.startswith("Train") else "DataLoader"
     assert facts.loader_call == f"{job}.py:{line}: {name}"
 
