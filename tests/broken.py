@@ -8,7 +8,6 @@ import functools
 import multiprocessing
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -75,19 +74,6 @@ def grows_at_once_in_worker() -> Workload:
 
 
 # --- other ways to start workers ---
-
-
-class WithLock(Squares):
-    """Cannot be sent to another process."""
-
-    def __init__(self) -> None:
-        super().__init__(256)
-        self._lock = threading.Lock()
-
-
-def unpicklable() -> Workload:
-    multiprocessing.set_start_method("spawn", force=True)
-    return Workload(nn.Linear(1, 1), WithLock())
 
 
 class HangingInWorker(Squares):

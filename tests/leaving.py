@@ -1,7 +1,7 @@
 """Measures a workload of ``tests.broken`` in a process of its own, and says what became of it and what is left.
 
-``python -m tests.leaving NAME BATCH_SIZE WORKERS LIMIT [COUNT]``: with a count, kills itself as soon as so many
-processes run below it.
+``python -m tests.leaving NAME BATCH_SIZE WORKERS LIMIT [COUNT]`` says a line for each number of workers, which commas
+part. With a count, it kills itself as soon as so many processes run below it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from autotune.workload import describe
 def main(name: str, batch_size: str, workers: str, limit: str, count: str = "0") -> None:
     if int(count):
         threading.Thread(target=kill_itself_at, args=(int(count),), daemon=True).start()
-    config = Config(batch_size=int(batch_size), num_workers=int(workers), intra_op_threads=2)
+    request = Request(seconds=1.0, time_limit=float(limit))
+    configs = [
+        Config(batch_size=int(batch_size), num_workers=int(each), intra_op_threads=2) for each in workers.split(",")
+    ]
     with ProcessRunner(describe(f"tests.broken:{name}"), "cpu") as runner:
-        attempt = runner.measure(config, Request(seconds=1.0, time_limit=float(limit)))
+        attempts = [runner.measure(config, request) for config in configs]
     left = sorted(os.listdir("/dev/shm"))
-    sys.stdout.write(json.dumps([attempt.outcome, attempt.message, attempt.details, attempt.seconds, left]) + "\n")
+    for attempt in attempts:
+        sys.stdout.write(json.dumps([attempt.outcome, attempt.message, attempt.details, attempt.seconds, left]) + "\n")
 
 
 def kill_itself_at(count: int) -> None:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 10.0
 """Seconds after which something that must happen has not happened."""
+_WITHOUT_LEAST = """
+import runpy, autotune.limits
+autotune.limits.LEAST_BUDGET = 1.0
+runpy.run_module("autotune", run_name="__main__", alter_sys=True)
+"""
+BRIEF = ("-c", _WITHOUT_LEAST)
+"""What stands for ``-m autotune`` where a budget is shorter than users may give."""
 MARK = "AUTOTUNE_TEST_MARK"
 """Environment variable that the processes of one test have in common."""
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-import autotune
 from autotune.config import Config
 from autotune.encoding import from_json
 from autotune.errors import UsageError
@@ -31,7 +30,7 @@ from tests.processes import ROOT, are_gone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
 
 ENDED = "the process ended without an answer"
 SOUND = Config(batch_size=8, intra_op_threads=1)
@@ -58,19 +57,6 @@ def test_an_end_is_an_outcome_with_its_evidence(
         assert (attempt.outcome, attempt.message[: len(message)]) == (outcome, message), attempt.details
         assert runner.measure(SOUND, Request(seconds=0.2, time_limit=60)).measurement is not None
     assert are_gone(processes)
-
-
-def test_where_workers_cannot_be_started_zero_workers_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.limits.LEAST_BUDGET", 1.0)
-    result = autotune.tune(
-        "tests.broken:unpicklable",
-        device="cpu", budget=15, trials=3, baseline={"batch_size": 16, "threads": 1},
-        batch_size=(16, 32, 64), num_workers=(0, 1, 2), amp="off", threads=1,
-    )  # fmt: skip
-    with_workers = [trial for trial in result.history if trial.config.num_workers]
-    assert {trial.outcome for trial in with_workers} <= {Outcome.UNPICKLABLE}
-    assert result.config.num_workers == 0
-    assert result.samples_per_second > 0
 
 
 @pytest.fixture

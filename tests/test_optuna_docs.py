@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.processes import ROOT, run_python
+
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "optuna.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -18,9 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_the_example_runs(tmp_path: Path) -> None:
     shutil.copy(ROOT / "studies" / "demo" / "recorded" / "autotune.study", tmp_path)
     (tmp_path / "example.py").write_text(EXAMPLE, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_python("example.py", folder=tmp_path, seconds=120)
     assert done.returncode == 0, done.stderr
     assert "batch_size" in done.stdout
     assert "Traceback" not in done.stderr

@@ -1,19 +1,22 @@
-"""The caller's own state is bit for bit what it was: after success, after failure, after an interruption."""
+"""A script that calls ``best_config`` gets its answer, and its own state is bit for bit what it was: after success,
+after failure, after an interruption."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import re
+from typing import Any, NamedTuple
 
 import pytest
 
+from autotune.result import parse_verdict
 from tests.processes import run_python
 
 pytestmark = pytest.mark.machine
 
 
 SCRIPT = """
-import hashlib, json, locale, multiprocessing, os, random, resource, signal, sys, threading, time
+import hashlib, json, locale, logging, multiprocessing, os, random, resource, signal, sys, threading, time
 
 import numpy
 import optuna
@@ -26,7 +29,6 @@ import autotune
 import autotune.limits
 
 autotune.limits.LEAST_BUDGET = 1.0
-WAY = sys.argv[1]
 
 class Noisy(nn.Module):
     def __init__(self):
@@ -36,11 +38,13 @@ class Noisy(nn.Module):
         return self.layers(x)
 
 class Drawn(Dataset):
+    asked, fails = 0, False
     def __len__(self):
         return 512
     def __getitem__(self, index):
+        self.asked += 1
         random.random(), numpy.random.rand()
-        if WAY == "failure":
+        if self.fails:
             raise ValueError("their dataset fails")
         return torch.randn(8), index % 3
 
@@ -63,6 +67,9 @@ def shared_memory():
 
 def state():
     return {
+        "samples drawn": dataset.asked,
+        "places": [str(value.device) for value in model.state_dict().values()],
+        "logging": [logging.root.level, len(logging.root.handlers)],
         "weights and buffers": flat(model.state_dict()),
         "gradients": [flat(p.grad) if p.grad is not None else None for p in model.parameters()],
         "optimizer": flat(optimizer.state_dict()),
@@ -120,44 +127,87 @@ torch.set_grad_enabled(False)
 signal.signal(signal.SIGUSR1, lambda *_: None)
 signal.signal(signal.SIGTERM, lambda *_: None)
 
-timers = []
-
 def on_progress(progress):
-    is_wanted = WAY == "interruption of the search" and progress.phase not in ("inspect", "baseline")
+    is_wanted = way == "interruption of the search" and progress.phase not in ("inspect", "baseline")
     if progress.running is not None and is_wanted and not timers:
         timers.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
         timers[0].start()  # while the measurement runs
 
-before = state()
-became = "success"
-try:
-    autotune.best_config(
-        model, dataset, loss=loss, device="cpu", budget=10, trials=2, optimizer=optimizer, batch_size=[16, 32],
-        num_workers=[0, 1], amp="off", threads=2, baseline={"batch_size": 16}, on_progress=on_progress,
-    )
-except (Exception, KeyboardInterrupt) as error:
-    became = type(error).__name__
-for timer in timers:
-    timer.join()
-print(json.dumps([became, before, state()]))
+given = {"loss": loss, "device": "cpu", "trials": 2, "batch_size": [16, 32], "num_workers": [0, 1], "amp": "off"}
+given |= {"threads": 2, "baseline": {"batch_size": 16}}
+for way in ("success", "failure", "interruption of the search"):
+    timers, became, said = [], "success", []
+    dataset.fails = way == "failure"
+    before = state()
+    try:
+        if way == "interruption of the search":
+            autotune.best_config(model, dataset, budget=600, on_progress=on_progress, **given)
+        else:
+            config = autotune.best_config(model, dataset, budget=6, optimizer=optimizer, **given)
+            said = [str(config), dict(config.measured), dict(config.made_on), config.to_document()]
+    except (Exception, KeyboardInterrupt) as error:
+        became = type(error).__name__
+    for timer in timers:
+        timer.join()
+    print(json.dumps([way, became, len(timers), before, state(), said]))
+    print("--- end of", way, file=sys.stderr)
 """
+
+
+class Called(NamedTuple):
+    """What came of a call."""
+
+    became: str
+    interruptions: int
+    before: dict[str, Any]
+    after: dict[str, Any]
+    said: list[Any]
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Called]:
+    """The calls of the script, one after another in one process."""
+    folder = tmp_path_factory.mktemp("caller")
+    (folder / "train_as_people_write_it.py").write_text(SCRIPT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        done = run_python("-W", "error", "train_as_people_write_it.py", folder=folder)
+    assert done.returncode == 0, done.stderr
+    lines, errors = map(json.loads, done.stdout.splitlines()), re.split(r"--- end of .*\n", done.stderr)
+    return {way: Called(*told, said) for (way, *told), said in zip(lines, errors, strict=False)}
 
 
 @pytest.mark.parametrize(
     ("way", "expected"),
-    [
-        ("success", "success"),
-        ("failure", "UserCodeError"),
-        ("interruption of the search", "success"),
-    ],
+    [("success", "success"), ("failure", "UserCodeError"), ("interruption of the search", "success")],
 )
-def test_the_callers_state_is_bit_for_bit_what_it_was(way: str, expected: str, tmp_path: Path) -> None:
-    script = tmp_path / "caller.py"
-    script.write_text(SCRIPT)
-    done = run_python(script.name, way, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    became, before, after = json.loads(done.stdout.splitlines()[-1])
-    assert became == expected, done.stderr
-    assert list(after) == list(before)
-    for name in before:
-        assert after[name] == before[name], name
+def test_the_callers_state_is_bit_for_bit_what_it_was(way: str, expected: str, called: dict[str, Called]) -> None:
+    found = called[way]
+    assert found.became == expected, found.errors
+    assert found.interruptions == (way == "interruption of the search")
+    assert found.before["samples drawn"] == 0
+    assert list(found.after) == list(found.before)
+    for name in found.before:
+        assert found.after[name] == found.before[name], name
+
+
+def test_a_plain_script_gets_its_answer_and_the_verdict_in_a_sentence(called: dict[str, Called]) -> None:
+    found = called["success"]
+    shown, measured, made_on, document = found.said
+    assert re.match(
+        r"([\d.]+ times the samples a second|No gain above|Undecided|Probably about) ?.*\.$",
+        " ".join(found.errors.split()),
+    )
+    first, *changes = shown.splitlines()
+    assert first.endswith(" samples/s")
+    assert all(" → " in change for change in changes)
+    is_larger = document["dataloader"]["batch_size"] == 32
+    assert ("This changes training: batch size 16 → 32: adapt the learning rate." in found.errors) == is_larger
+    assert document["dataloader"]["batch_size"] in (16, 32)
+    assert measured["samples_per_second"] > 0
+    assert 0 < measured["peak_memory_bytes"] < measured["memory_limit_bytes"]
+    assert measured["memory"] == "host"
+    assert parse_verdict(measured["verdict"]) is not None
+    assert measured["baseline"]["batch_size"] == 16
+    assert made_on["workload"]

@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -268,10 +267,6 @@ def build_raises() -> Workload:
     raise ZeroDivisionError("their build fails")
 
 
-def build_finds_the_device_full() -> Workload:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
 def build_finds_no_context() -> Workload:
     raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ...")
 
@@ -398,21 +393,6 @@ class InFile(Numbers):
         return int.from_bytes(self.opened.read(8), "little")
 
 
-class InArchive(Numbers):
-    """A member for each number."""
-
-    def open(self) -> Any:
-        path = os.environ["DATA"]
-        if not os.path.exists(path):
-            with zipfile.ZipFile(path, "w") as archive:
-                for number in range(len(self)):
-                    archive.writestr(str(number), str(number))
-        return zipfile.ZipFile(path)
-
-    def read(self, index: int) -> int:
-        return int(self.opened.read(str(index)))
-
-
 class BehindThreads(Numbers):
     """A client with a pool of threads, of which none lives in a fork."""
 
@@ -425,10 +405,6 @@ class BehindThreads(Numbers):
 
 def opening_a_file_late() -> Workload:
     return Workload(nn.Linear(1, 1), InFile())
-
-
-def opening_an_archive_late() -> Workload:
-    return Workload(nn.Linear(1, 1), InArchive())
 
 
 def with_a_client_of_threads() -> Workload:

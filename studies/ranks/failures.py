@@ -35,7 +35,7 @@ def main() -> None:
 def struck(how: str) -> dict[str, object]:
     """Have a rank fail once, and say what became of it."""
     with tempfile.TemporaryDirectory() as folder:
-        found = strike(how, Path(folder) / "failed")
+        found = strike([how], Path(folder) / "failed")[how]
     return {
         "how": how,
         "outcome": found.attempt.outcome,

@@ -28,7 +28,9 @@ HABITS = [Cause.SYNCHRONISATION, Cause.MANY_TENSORS, Cause.NUMPY, Cause.DATASET_
 
 
 @pytest.mark.machine
-def test_habits_are_told_beside_the_limit() -> None:
+def test_habits_are_told_beside_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.diagnosis.diagnose.WINDOW_SECONDS", 2.0)
+    monkeypatch.setattr("autotune.diagnosis.diagnose.PART_SECONDS", 1.0)
     found = diagnose("tests.limited:with_habits", WITH_WORKERS, device="cpu")
     assert set(HABITS) <= {finding.cause for finding in found.findings if not finding.is_limit}, found.findings
 

@@ -18,7 +18,11 @@ from torch.utils.data import DataLoader
 
 import autotune
 from autotune.config import Config
-from autotune.errors import UsageError, UserCodeError
+from autotune.errors import UsageError
+from autotune.measure.session import Session
+from autotune.outcome import Outcome
+from autotune.records import Request
+from autotune.workload import Workload, describe, load
 from tests.datasets import Squares
 
 with warnings.catch_warnings():
@@ -103,6 +107,25 @@ def trained() -> Any:
 class Listing(transformers.Trainer):  # type: ignore[misc, name-defined]
     def get_train_dataloader(self) -> Any:
         return [LOADER]
+
+
+Handed = Callable[..., Workload]
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> Handed:
+    """Returns the workload that Lightning's trainer, module and loader become, as a measuring process gets it.
+
+    That it goes through processes is in ``test_integrations``; each would import the packages for six seconds.
+    """
+    given: list[Workload] = []
+    monkeypatch.setattr("autotune.integrations.dataloader.tune", lambda workload, **options: given.append(workload))
+
+    def hand(*given_to: Any) -> Workload:
+        autotune.lightning.tune(*given_to)
+        return load(describe(given.pop()))
+
+    return hand
 
 
 def assert_refused(tune: Callable[..., Any], given: Any, message: str) -> None:
@@ -194,10 +217,12 @@ class AsksTheTrainer(Module):
         (AsksTheTrainer, "trainer.fit_loop is not there while autotune measures"),
     ],
 )
-def test_what_shows_only_when_the_module_runs_is_the_users_error(kind: type[Module], message: str) -> None:
-    with pytest.raises(UserCodeError) as caught:
-        autotune.lightning.tune(trainer(), kind(), LOADER, budget=30)
-    assert message in str(caught.value)
+def test_what_shows_only_when_the_module_runs_is_the_users_error(
+    handed: Handed, kind: type[Module], message: str
+) -> None:
+    attempt = Session(handed(trainer(), kind(), LOADER), "cpu").measure(Config(batch_size=1), Request(seconds=0.2))
+    assert attempt.outcome is Outcome.USER_ERROR
+    assert message in attempt.message
 
 
 class Augmenting(Module):
@@ -303,19 +328,11 @@ class Data(lightning.LightningDataModule):  # type: ignore[misc, name-defined]
         return [torch.cat([batch[0], batch[0]], dim=1), batch[1]]
 
 
-def test_a_module_gets_what_it_asks_its_trainer_for_and_the_data_module_stays_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("autotune.limits.LEAST_BUDGET", 1.0)
+def test_a_module_gets_what_it_asks_its_trainer_for_and_the_data_module_stays_as_it_is(handed: Handed) -> None:
     data = Data()
     before = data.generator.get_state()
-    torch.set_float32_matmul_precision("high")
-    try:
-        result = autotune.lightning.tune(
-            trainer(max_epochs=3), Asks(), data, budget=8, batch_size=8, num_workers=0, amp="off", threads=1
-        )
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert result.config.batch_size == 8
+    session = Session(handed(trainer(max_epochs=3), Asks(), data), "cpu")
+    attempt = session.measure(Config(batch_size=8), Request(seconds=0.2))
+    assert attempt.found, attempt.details
     assert torch.equal(data.generator.get_state(), before)
     assert not hasattr(data, "data")

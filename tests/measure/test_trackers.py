@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 WANDB = """
 def init(project=None, entity=None, mode=None, **options):
@@ -67,10 +67,7 @@ print(json.dumps({
 def test_trackers_hubs_and_loggers_send_nothing(tmp_path: Path) -> None:
     (tmp_path / "wandb.py").write_text(WANDB)
     (tmp_path / "asks.py").write_text(ASKS)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "asks.py", str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    done = run_python("-W", "ignore", "asks.py", tmp_path, folder=tmp_path, seconds=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "wandb": ["mine", "disabled"],

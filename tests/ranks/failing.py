@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,7 @@ from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
 from tests.processes import MARK, are_gone, marked
-from tests.ranks.workloads import FAILED, HOW
+from tests.ranks.workloads import FAILS
 
 CONFIG = Config(batch_size=8, num_workers=1, ranks=2)
 LIMIT = 6.0  # seconds that a trial may take
@@ -39,29 +39,30 @@ class Struck:
     seconds: float  # until the trial had ended
     is_trial_gone: bool  # whether none of its processes is left
     next: Attempt  # the same configuration, measured after it
-    is_all_gone: bool  # whether no process is left once the runner is closed
+    is_all_gone: bool = False  # whether no process is left once the runner is closed
 
 
-def strike(how: str, failed: Path) -> Struck:
-    """Measure with two ranks, of which the second fails once; ``failed`` is a new file that it makes."""
-    mark = f"{how}-{failed}"
+def strike(ways: Iterable[str], failed: Path) -> dict[str, Struck]:
+    """Measure with two ranks, of which the second fails once in each of the ways, one after another.
+
+    ``failed`` is a new file, which says how the next failure is to be, and is gone once it has come.
+    """
+    found, mark = dict[str, Struck](), str(failed)
     with (
-        _environment({HOW: how, FAILED: str(failed), MARK: mark}),
+        _environment({FAILS: str(failed), MARK: mark}),
         ProcessRunner(describe("tests.ranks.workloads:failing"), "cpu") as runner,
     ):
         runner.inspect(CONFIG)
-        begin = time.monotonic()
-        attempt = runner.measure(CONFIG, Request(seconds=2.0, time_limit=LIMIT))
-        seconds = time.monotonic() - begin
-        is_trial_gone = are_gone(lambda: [each for each in marked(mark) if len(each.parents()) > _depth_of_guard()])
-        after = runner.measure(CONFIG, Request(seconds=1.0, time_limit=60.0))
-    return Struck(
-        attempt=attempt,
-        seconds=seconds,
-        is_trial_gone=is_trial_gone,
-        next=after,
-        is_all_gone=are_gone(lambda: marked(mark)),
-    )
+        for how in ways:
+            failed.write_text(how, encoding="utf-8")
+            begin = time.monotonic()
+            attempt = runner.measure(CONFIG, Request(seconds=2.0, time_limit=LIMIT))
+            seconds = time.monotonic() - begin
+            is_trial_gone = are_gone(lambda: [each for each in marked(mark) if len(each.parents()) > _depth_of_guard()])
+            after = runner.measure(CONFIG, Request(seconds=1.0, time_limit=60.0))
+            found[how] = Struck(attempt=attempt, seconds=seconds, is_trial_gone=is_trial_gone, next=after)
+    is_all_gone = are_gone(lambda: marked(mark))
+    return {how: replace(struck, is_all_gone=is_all_gone) for how, struck in found.items()}
 
 
 @contextmanager

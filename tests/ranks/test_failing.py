@@ -5,24 +5,29 @@ All ways to fail, five times each, are in studies/ranks.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.ranks.failing import FAILURES, LIMIT, strike
+from tests.ranks.failing import FAILURES, LIMIT, Struck, strike
 
 pytestmark = pytest.mark.machine
 
+WAYS = ("raise", "hang", "kill", "crash")
 
-@pytest.mark.parametrize("how", ["raise", "hang", "kill", "crash"])
-def test_a_rank_that_fails_ends_the_trial_and_nothing_else(how: str, tmp_path: Path) -> None:
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Struck]:
+    """The failures, one after another in the ranks of one tuner."""
+    return strike(WAYS, tmp_path_factory.mktemp("ranks") / "failed")
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_rank_that_fails_ends_the_trial_and_nothing_else(how: str, struck: dict[str, Struck]) -> None:
     outcome, message = FAILURES[how]
-    struck = strike(how, tmp_path / "failed")
-    attempt = struck.attempt
+    found, attempt = struck[how], struck[how].attempt
     assert (attempt.outcome, attempt.message[: len(message)]) == (outcome, message), attempt
     if how == "hang":
         assert attempt.message.endswith("of rank 1")
-    assert struck.seconds < LIMIT + 15
-    assert struck.is_trial_gone
-    assert struck.next.found, struck.next
-    assert struck.is_all_gone
+    assert found.seconds < LIMIT + 15
+    assert found.is_trial_gone
+    assert found.next.found, found.next
+    assert found.is_all_gone

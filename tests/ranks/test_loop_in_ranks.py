@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,9 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
+from tests.processes import printed
 from tests.ranks.train import SAMPLES
+from tests.server import free_port
 
 pytestmark = pytest.mark.machine
 
@@ -22,24 +21,23 @@ ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "ranks.md"
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 LAUNCHER = (
     "-m torch.distributed.run --master-addr 127.0.0.1 --master-port 0 --rdzv-backend c10d "
-    "--rdzv-endpoint 127.0.0.1:0 --nproc-per-node"
+    "--rdzv-endpoint 127.0.0.1:0 --nproc-per-node 2"
 )
-
-
-def torchrun(folder: Path, ranks: int, what: str) -> None:
-    """Start the training script in so many ranks, as its user does."""
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, *LAUNCHER.split(), str(ranks), "-m", "tests.ranks.train", what]
-    subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=True)
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+"""What torchrun says to a single process."""
 
 
 def curve(folder: Path, config: Config) -> dict[str, Any]:
+    """Start the training script in its ranks, as its user does, and return what it writes."""
     folder.mkdir()
     config.save(folder / "autotune.yaml")
-    torchrun(folder, config.ranks, "curve")
+    launcher, given = (
+        (LAUNCHER.split(), dict[str, str]()) if config.ranks > 1 else ([], ALONE | {"MASTER_PORT": str(free_port())})
+    )
+    given |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    printed(*launcher, "-m", "tests.ranks.train", "curve", folder=folder, **given)
     found: dict[str, Any] = json.loads((folder / "curve.json").read_text(encoding="utf-8"))
     return found
 

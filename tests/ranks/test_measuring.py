@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from autotune.config import Config
+from autotune.machine.host import inspect_host
 from autotune.outcome import Outcome
 from autotune.records import Measurement, Request
 from autotune.runner.local import ProcessRunner
@@ -119,6 +120,15 @@ def test_what_does_not_work_in_ranks_is_said_with_the_way_out(workload: str, mes
         attempt = runner.measure(PLAIN, Request(seconds=1.0, time_limit=60.0))
     assert attempt.outcome is Outcome.USER_ERROR
     assert message in attempt.message
+
+
+def test_more_ranks_than_cpus_may_be_asked_for() -> None:
+    config = Config(batch_size=4, ranks=(count := inspect_host().cpus + 1))
+    with ProcessRunner(describe("tests.ranks.workloads:small"), "cpu", oversubscribe_ranks=True) as runner:
+        runner.inspect(config)
+        attempt = runner.measure(config, Request(seconds=0.3, time_limit=60))
+    assert attempt.measurement is not None
+    assert len(attempt.measurement.ranks) == count
 
 
 def test_ranks_take_a_model_out_of_data_parallel() -> None:

@@ -70,10 +70,8 @@ def accepts(address: str, port: int) -> bool:
         return caller.connect_ex((address, port)) == 0
 
 
-@pytest.mark.parametrize("interface", [None, "eth0"])
-def test_ranks_listen_on_the_loopback_interface_alone(interface: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if interface is not None:  # what a cluster's users have in their profile
-        monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+def test_ranks_listen_on_the_loopback_interface_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")  # what a cluster's users have in their profile
     with watched() as found, ProcessRunner(SMALL, "cpu") as runner:
         runner.inspect(TWO)
         attempt = runner.measure(TWO, Request(seconds=0.5, time_limit=60))
@@ -105,12 +103,3 @@ def test_more_ranks_than_cpus_are_refused_before_anything_starts(count: int, mon
     says = f"--ranks {count}: this host has {CPUS} CPUs; pass --ranks {CPUS}, or"
     with ProcessRunner(SMALL, "cpu") as runner, pytest.raises(UsageError, match=says):
         runner.inspect(Config(batch_size=8, ranks=count))
-
-
-def test_more_ranks_than_cpus_may_be_asked_for() -> None:
-    config = Config(batch_size=4, ranks=CPUS + 1)
-    with ProcessRunner(SMALL, "cpu", oversubscribe_ranks=True) as runner:
-        runner.inspect(config)
-        attempt = runner.measure(config, Request(seconds=0.3, time_limit=60))
-    assert attempt.measurement is not None
-    assert len(attempt.measurement.ranks) == CPUS + 1

@@ -23,8 +23,8 @@ besides (receiving, reducing, waking up) is some 5 ms a step."""
 SLOWER = 0.050  # what the second rank's forward takes longer
 
 
-HOW, FAILED = "AUTOTUNE_TEST_HOW", "AUTOTUNE_TEST_FAILED"
-"""Environment variables: how the second rank fails, and the file that says it has."""
+FAILS = "AUTOTUNE_TEST_FAILS"
+"""Environment variable with the name of a file that says how the second rank fails next; it removes it as it does."""
 
 
 def rank() -> int:
@@ -98,19 +98,20 @@ def synchronising() -> Workload:
 
 
 class Failing(Nap):
-    """Fails in the second rank, in one of its steps, unless the file that ``FAILED`` names is there already."""
+    """Fails in the second rank, in one of its steps, as the file that ``FAILS`` names says while it is there."""
 
-    def __init__(self, how: str, at: int = 60) -> None:
+    def __init__(self, at: int = 60) -> None:
         super().__init__(seconds=0.002)
-        self.how, self.at, self.steps = how, at, 0
+        self.at, self.steps = at, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
-        if rank() == 1 and self.steps == self.at:
-            file = Path(os.environ[FAILED])
-            if not file.exists():
-                file.touch()
-                HOW_TO_FAIL[self.how]()
+        if rank() == 1 and self.steps >= self.at:
+            file = Path(os.environ[FAILS])
+            if file.exists():
+                how = file.read_text(encoding="utf-8")
+                file.unlink()
+                HOW_TO_FAIL[how]()
         return super().forward(x)
 
 
@@ -134,7 +135,7 @@ HOW_TO_FAIL: dict[str, Callable[[], object]] = {
 
 def failing() -> Workload:
     """The second rank fails once, as the environment says."""
-    return Workload(Failing(os.environ[HOW]), Sleeping(seconds=0.0))
+    return Workload(Failing(), Sleeping(seconds=0.0))
 
 
 class Uneven(IterableDataset[Any]):

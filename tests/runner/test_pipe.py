@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +17,6 @@ from tests.corrupting import SPOILT
 
 pytestmark = pytest.mark.machine
 
-CORRUPTING = describe("tests.corrupting:corrupting")
 SPOILT_REPLIES = {
     "write to low descriptors": (Outcome.OK, ""),
     "write to all descriptors": (Outcome.CRASHED, r"the reply could not be read \(bad message length\): .*descriptors"),
@@ -28,21 +28,25 @@ def measured(runner: ProcessRunner, batch_size: int) -> Attempt:
     return runner.measure(Config(batch_size=batch_size), Request(seconds=0.1, time_limit=60))
 
 
-def test_what_is_no_reply_is_the_outcome_of_its_request_and_the_next_is_right() -> None:
-    with ProcessRunner(CORRUPTING, "cpu") as runner:
+@pytest.fixture(scope="module")
+def runner() -> Iterator[ProcessRunner]:
+    with ProcessRunner(describe("tests.corrupting:corrupting"), "cpu") as runner:
         runner.inspect(Config(batch_size=8))
-        for how, (outcome, message) in SPOILT_REPLIES.items():
-            spoilt, following = measured(runner, SPOILT[how]), measured(runner, 8)
-            assert spoilt.outcome in (outcome, Outcome.SUSPECT if outcome is Outcome.OK else outcome), (how, spoilt)
-            assert re.match(message, spoilt.message), (how, spoilt)
-            assert following.measurement is not None, (how, following)
-            assert following.measurement.loss == 8
+        yield runner
 
 
-def test_a_second_reply_is_not_taken_for_that_to_the_next_request() -> None:
-    with ProcessRunner(CORRUPTING, "cpu") as runner:
-        runner.inspect(Config(batch_size=8))
-        first, second, third = (measured(runner, size) for size in (SPOILT["twice"], 8, 8))
+@pytest.mark.parametrize("how", SPOILT_REPLIES)
+def test_what_is_no_reply_is_the_outcome_of_its_request_and_the_next_is_right(how: str, runner: ProcessRunner) -> None:
+    outcome, message = SPOILT_REPLIES[how]
+    spoilt, following = measured(runner, SPOILT[how]), measured(runner, 8)
+    assert spoilt.outcome in (outcome, Outcome.SUSPECT if outcome is Outcome.OK else outcome), spoilt
+    assert re.match(message, spoilt.message), spoilt
+    assert following.measurement is not None, following
+    assert following.measurement.loss == 8
+
+
+def test_a_second_reply_is_not_taken_for_that_to_the_next_request(runner: ProcessRunner) -> None:
+    first, second, third = (measured(runner, size) for size in (SPOILT["twice"], 8, 8))
     assert first.measurement is not None
     assert first.measurement.loss == SPOILT["twice"]
     assert second.outcome is Outcome.CRASHED

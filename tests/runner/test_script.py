@@ -25,6 +25,7 @@ from autotune.records import Attempt, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
+from tests.scripts.holding import InTurn, in_turn
 
 SCRIPT = """
 import os, sys, threading, time
@@ -95,21 +96,32 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return a function that writes a script and returns a runner for it."""
-    monkeypatch.chdir(tmp_path)
-    runners: list[ProcessRunner] = []
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InTurn]:
+    """The runner of one process that every script of this module is a fork of."""
+    with in_turn(tmp_path_factory.mktemp("scripts")) as runner:
+        yield runner
 
-    def write(body: str, *arguments: str, **options: Any) -> ProcessRunner:
-        (tmp_path / "train.py").write_text(SCRIPT + textwrap.dedent(body))
-        runners.append(ProcessRunner(describe(Script(path="train.py", arguments=arguments, **options))))
-        return runners[-1]
+
+@pytest.fixture
+def written(shared: InTurn) -> Iterator[Any]:
+    """Return a function that writes a script and returns a runner for it; ``is_alone`` has processes of its own."""
+    alone: list[ProcessRunner] = []
+
+    def write(body: str, *, is_alone: bool = False) -> ProcessRunner:
+        Path("train.py").write_text(SCRIPT + textwrap.dedent(body))
+        script = Script(path="train.py")
+        if is_alone:
+            alone.append(ProcessRunner(describe(script)))
+        else:
+            shared.turn_to(script)
+        return alone[0] if alone else shared
 
     yield write
-    for runner in runners:
+    shared.end_session()
+    for runner in alone:
         runner.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) in (["train.py"], ["large", "train.py"])
+    assert [path.name for path in Path().iterdir()] == ["train.py"]
 
 
 def line_of(text: str, body: str) -> int:
@@ -144,12 +156,12 @@ def test_the_loader_that_trains_is_found_and_its_step_and_its_waiting_are_told_a
         ("accelerate_job", "loader = DataLoader("),
     ],
 )
-def test_the_line_to_change_is_the_users(job: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_line_to_change_is_the_users(job: str, call: str, shared: InTurn) -> None:
     path = JOBS / f"{job}.py"
     line = next(number for number, text in enumerate(path.read_text("utf-8").splitlines(), 1) if call in text)
-    with ProcessRunner(describe(Script(path=str(path)))) as runner:
-        facts = runner.inspect(Config())
+    shared.turn_to(path)
+    facts = shared.inspect(Config())
+    shared.end_session()
     name = "TrainingArguments" if call.startswith("Train") else "DataLoader"
     assert facts.loader_call == f"{job}.py:{line}: {name}"
 
@@ -197,21 +209,21 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
         ),
     ],
 )
-def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said: str, tmp_path: Path) -> None:
-    if "large" in body:
-        (tmp_path / "large").touch()
-        os.truncate(tmp_path / "large", 2**31)  # it takes no room
+def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said: str) -> None:
+    Path("large").touch()
+    os.truncate("large", 2**31)  # it takes no room
     with pytest.raises(UserCodeError, match=said):
         written(body).inspect(Config())
+    os.remove("large")
 
 
-def measured_after(written: Any, body: str, before: str = "", **request: Any) -> Attempt:
+def measured_after(written: Any, body: str, before: str = "", is_alone: bool = False, **request: Any) -> Attempt:
     """Measure a script that does something before it trains, and something after ten steps."""
     loop = LOOP.replace(
         "train(batch)", f"train(batch)\n        if len(steps) == 10:\n            {body}\n        steps.append(0)"
     )
     main = textwrap.indent("steps = []\n" + loop, "    ")
-    runner = written(f"{before}\nif __name__ == '__main__':\n{main}")
+    runner = written(f"{before}\nif __name__ == '__main__':\n{main}", is_alone=is_alone)
     runner.inspect(Config())
     found: Attempt = runner.measure(Config(batch_size=8), Request(seconds=0.2, **{"time_limit": 60, **request}))
     return found
@@ -242,7 +254,7 @@ def test_a_script_that_hangs_is_ended(written: Any) -> None:
 def test_a_script_that_ignores_signals_leaves_nothing(written: Any) -> None:
     ignoring = "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]"
     before = psutil.Process().children(recursive=True)
-    runner = written(f"import signal\n{ignoring}\n" + LOOP)
+    runner = written(f"import signal\n{ignoring}\n" + LOOP, is_alone=True)
     runner.inspect(Config())
     assert runner.measure(Config(batch_size=8, num_workers=2), Request(seconds=0.2, time_limit=60)).measurement
     runner.close()
@@ -270,9 +282,8 @@ def test_what_took_long_to_prepare_is_kept_for_the_run(
     written: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, where_prepared: str, said: str
 ) -> None:
     monkeypatch.setattr(local, "KEPT_SECONDS", seconds)
-    found = measured_after(
-        written, "if not is_prepared: raise RuntimeError('prepared anew')", PREPARED.format(where_prepared)
-    )
+    unless_kept = "if not is_prepared: raise RuntimeError('prepared anew')"
+    found = measured_after(written, unless_kept, PREPARED.format(where_prepared), is_alone=True)
     assert (found.outcome is Outcome.USER_ERROR, said in found.message) == (bool(said), True), found.message
 
 

@@ -1,7 +1,8 @@
 """Measures scripts one after another in one process tree, and says how each was held and what differs outside.
 
 ``python -m tests.scripts.holding KIND FOLDER [NAME ...]`` prints a line of JSON for each script. Without names it
-measures all. For ``kernel`` and ``python`` the process first gives up by Landlock what the kind must do without.
+measures all. For ``kernel`` and ``python`` the process first gives up by Landlock what the kind must do without; for
+``nothing`` the scripts are not measured but run for an epoch, as their users do.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import runpy
 import struct
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +83,13 @@ class InTurn(ProcessRunner):
         self._end_session()
 
 
+@contextmanager
+def in_turn(folder: Path) -> Iterator[InTurn]:
+    """Make a folder the working folder of scripts, which share a process, and give their runner."""
+    with chdir(folder), InTurn() as runner:
+        yield runner
+
+
 def measured(runner: InTurn, script: Path) -> dict[str, Any]:
     """Measure a script in one start and one window; say how it was held and what came of it."""
     runner.turn_to(script)
@@ -96,6 +107,16 @@ def measured(runner: InTurn, script: Path) -> dict[str, Any]:
     return {"holds": holds, "outcome": attempt.outcome, "message": attempt.message, "measured": is_measured}
 
 
+def has_run(script: Path) -> dict[str, Any]:
+    """Run a script in a fork; say whether it came to its end."""
+    if (process := os.fork()) == 0:
+        os.environ["EPOCHS"] = "1"
+        sys.path[0], sys.argv = str(script.parent), [str(script)]
+        runpy.run_path(str(script), run_name="__main__")
+        os._exit(0)
+    return {"ended": os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0}
+
+
 def main(kind: str, place: str, *names: str) -> None:
     folder = Path(place).resolve()
     for each in FOLDERS:
@@ -103,13 +124,13 @@ def main(kind: str, place: str, *names: str) -> None:
     os.environ |= environment(folder)
     tempfile.tempdir = None  # asked for anew
     os.chdir(folder / "work")
-    if DOMAINS[kind]:
+    if DOMAINS.get(kind):
         restrict(DOMAINS[kind])
     with InTurn() as runner:
         for name in names or FILES:
             script = lay_out(folder, name)
             before = snapshot(folder)
-            found = measured(runner, script)
+            found = has_run(script) if kind == "nothing" else measured(runner, script)
             changes = differences(before, snapshot(folder))
             sys.stdout.write(json.dumps({"name": name, **found, "differences": changes}) + "\n")
             sys.stdout.flush()

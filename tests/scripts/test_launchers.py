@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.workload import Script
 from tests.processes import run_python
-from tests.scripts.holding import InTurn
+from tests.scripts.holding import InTurn, in_turn
 
 pytestmark = pytest.mark.machine
 
@@ -102,10 +102,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InTurn]:
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with InTurn() as runner:
-            yield runner
+    with in_turn(folder) as runner:
+        yield runner
     found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert sorted(str(path.relative_to(folder)) for path in found) == sorted(FILES)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,8 @@ import pytest
 from autotune.config import Config
 from autotune.diagnosis.notes import on_losses
 from autotune.errors import UserCodeError
-from autotune.runner.local import ProcessRunner
-from autotune.workload import Script, describe
 from tests import examples
+from tests.scripts.holding import InTurn, in_turn
 from tests.simulated import SimulatedMachine, few_of, host, larger_batches_pay, loader_bound, tuner_of
 
 OWN, FED = Config(batch_size=16, intra_op_threads=1), Config(batch_size=16, num_workers=2, intra_op_threads=1)
@@ -42,6 +42,12 @@ if __name__ == "__main__":
 SAME, NOISY, OTHER = "those of your settings", "Loader workers draw random numbers", "differ from start to start"
 
 
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InTurn]:
+    with in_turn(tmp_path_factory.mktemp("losses")) as runner:
+        yield runner
+
+
 @pytest.mark.machine
 @pytest.mark.parametrize(
     ("noise", "seed", "said"),
@@ -53,17 +59,16 @@ SAME, NOISY, OTHER = "those of your settings", "Loader workers draw random numbe
     ],
 )
 def test_the_first_losses_of_a_script_are_read_in_two_starts_of_it(
-    noise: str, seed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    noise: str, seed: str, said: str, runner: InTurn
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(LOOP.format(noise=noise, seed=seed))
-    with ProcessRunner(describe(Script(path="train.py"))) as runner:
-        runner.inspect(OWN)
-        own, answered, again = (runner.losses(config, 60.0) for config in (OWN, FED, OWN))
+    runner.turn_to(Path("train.py"))
+    runner.inspect(OWN)
+    own, answered, again = (runner.losses(config, 60.0) for config in (OWN, FED, OWN))
     assert len(own) == len(answered) == 20
     assert (own == answered, own == again) == (said is SAME, said is not OTHER)
     assert said in on_losses(own, answered, again)
-    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert [path.name for path in Path().iterdir()] == ["train.py"]
 
 
 def test_the_largest_difference_is_told_with_its_step() -> None:

@@ -1,10 +1,13 @@
-"""A search on a simulated machine that says each trial as soon as it is kept; tests kill it.
+"""Searches on a simulated machine that say each trial as soon as it is kept.
 
-python -m tests.storage.searching FILE
+``python -m tests.storage.searching`` begins one in a fork for each line that it reads, which names its file, and kills
+it at the next line, which is empty.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ from tests.storage.test_tuners import rough
 
 FACTS = gpu_facts()
 SPACE = few_of(FACTS, amp="off", batch_size="16..512", num_workers="0..8")
+KILLED = "killed"
+"""What is said once a search is no more."""
 
 
 @dataclass(kw_only=True)
@@ -32,20 +37,38 @@ class Slow(SimulatedMachine):
         return super().measure(config, request)
 
 
-def main(path: Path) -> None:
+def search(path: Path) -> None:
     machine, storage = Slow(cost=rough), StudyStorage(path)
     study = open_study(Setup(space=SPACE, facts=FACTS, host=host()), storage=storage)
     budget = Budget(100_000.0, machine.now)
 
     def tell(progress: Progress) -> None:
         if progress.finished is not None:
-            sys.stdout.write(f"{progress.finished.config!r}\n")
-            sys.stdout.flush()
+            say(progress.finished.config)
 
     messages = Messages(budget, tell)
     search_only(machine, study, budget, messages)
     storage.close()
 
 
+def say(what: object) -> None:
+    sys.stdout.write(f"{what!r}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    process = 0
+    for line in sys.stdin:
+        if path := line.strip():
+            if (process := os.fork()) == 0:
+                search(Path(path))
+                say("ended by itself")
+                os._exit(0)
+        else:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            say(KILLED)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

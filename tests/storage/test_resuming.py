@@ -15,7 +15,8 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune import load_config
-from tests.test_command_line import Running, environment, wait_until, workload
+from tests.server import environment
+from tests.test_command_line import Running, wait_until, workload
 
 pytestmark = pytest.mark.machine
 FLAGS = ("--device", "cpu", "--budget", "30s", "--trials", "2", "--batch-size", "8", "--baseline", "batch_size=8")
