@@ -71,6 +71,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def what_earlier_tests_have_left_is_not_looked_at_again() -> None:
+    """Spare it also what was imported and kept since: it grows to a second for each collection."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_measuring_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests without a marker are quick and run side by side, so they start none."""
