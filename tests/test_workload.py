@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import runpy
 import sys
 import threading
 from functools import partial
@@ -16,7 +17,6 @@ from torch.utils.data import DataLoader
 from autotune.errors import UsageError
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, describe, load
 from tests.datasets import CountingUp, Squares
-from tests.processes import printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -340,7 +340,7 @@ def test_live_objects_are_checked_too(workload: Callable[[], Any], message: str)
     assert str(caught.value).startswith(message)
 
 
-def test_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
+def test_classes_of_a_script_travel_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = write(
         tmp_path / "script_of_the_user.py",
         """
@@ -362,11 +362,12 @@ def test_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
         def loss(output, target): return (output - target).abs().sum()
 
         source = describe(Workload(Net(1, 1), Data(), loss=loss))
-        open(sys.argv[1], "wb").write(source.blob)
+        with open(sys.argv[1], "wb") as file: file.write(source.blob)
         """,
     )
     blob = tmp_path / "blob"
-    printed(script, blob, folder=tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), str(blob)])
+    runpy.run_path(str(script), run_name="__main__")
     workload = load(PickledWorkload(blob=blob.read_bytes(), path=()))
     assert (type(workload.model).__module__, *names(workload)) == ("__main__", "Net", "Data")
     assert workload.dataset[4] == 12.0

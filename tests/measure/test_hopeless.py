@@ -19,7 +19,7 @@ COMPUTE = {"loader-bound": 0.002, "balanced": 0.01, "draining slowly": 0.009, "c
 SECONDS = 2.0
 TRUTH = BATCH_SIZE / 0.01  # samples per second of a noisy pipeline in the long run
 PAUSE = 60.0  # seconds in which every queue is full
-SEEDS = 60
+SEEDS = 40
 
 
 def pipeline(workers: int, prefetch: int, balance: str) -> SimulatedPipeline:

@@ -38,15 +38,17 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_study_becomes_a_page(folder: Path, capsys: Said) -> None:
+def test_a_study_becomes_a_page_and_its_trials_a_table(folder: Path, capsys: Said) -> None:
     result = kept_study(folder / "autotune.study")
     assert main(["report", "autotune.study"]) == 0
     assert f"{result.speedup:.2f} times the samples a second" in (folder / "report.html").read_text(encoding="utf-8")
     assert capsys.readouterr() == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
+    assert main(["report", "autotune.study", "--output", "trials.parquet"]) == 0
+    table = pandas.read_parquet(folder / "trials.parquet")
+    assert (list(table), len(table)) == (list(COLUMNS), len(result.history))
 
 
-@pytest.mark.parametrize("module", ["altair", "vl_convert"])
-@pytest.mark.parametrize("is_cut_off", [False, True])
+@pytest.mark.parametrize(("module", "is_cut_off"), [("altair", False), ("vl_convert", True)])
 def test_without_the_chart_library_a_page_has_all_but_charts(
     module: str, is_cut_off: bool, folder: Path, monkeypatch: Patch, capsys: Said
 ) -> None:
@@ -71,14 +73,6 @@ def test_without_the_chart_library_a_page_has_all_but_charts(
     assert main([*TUNE, "--report", "seen.html"]) == 0
     assert line in capsys.readouterr().err
     assert "times the samples a second" in simulated_result()._repr_html_()
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_its_trials_become_a_table(suffix: str, folder: Path) -> None:
-    result = kept_study(folder / "autotune.study")
-    assert main(["report", "autotune.study", "--output", f"trials{suffix}"]) == 0
-    table = (pandas.read_csv if suffix == ".csv" else pandas.read_parquet)(folder / f"trials{suffix}")
-    assert (list(table), len(table)) == (list(COLUMNS), len(result.history))
 
 
 def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys: Said) -> None:

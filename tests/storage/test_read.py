@@ -40,10 +40,6 @@ def test_a_study_is_read_as_it_was_kept(location: str) -> None:
     assert study.made_on == dict(HERE.parts)
 
 
-def test_the_result_of_a_run_is_there_to_the_last_bit(path: Path) -> None:
-    assert kept_study(path) == read_study(path).result
-
-
 def test_reading_neither_waits_for_a_run_nor_changes_its_file(path: Path) -> None:
     with opened(path) as storage:
         add(storage, 0)
