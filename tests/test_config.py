@@ -25,13 +25,10 @@ MADE_ELSEWHERE = {"device": "No Such CPU", "cpus": 4096, "torch": "1.0.0", "driv
 
 def test_worker_options_are_passed_where_there_are_workers() -> None:
     assert Config().dataloader_kwargs() == {"batch_size": 32, "num_workers": 0, "pin_memory": False}  # as a bare loader
-    options = {"prefetch_factor": 3, "persistent_workers": True}
-    assert WITH_WORKERS.dataloader_kwargs() == {"batch_size": 4, "num_workers": 2, "pin_memory": False} | options
-
-
-def test_with_workers_the_prefetch_factor_is_by_default_that_of_torch() -> None:
     loader: Any = torch.utils.data.DataLoader(DATASET, num_workers=1)
     assert Config(num_workers=1).prefetch_factor == loader.prefetch_factor
+    options = {"prefetch_factor": 3, "persistent_workers": True}
+    assert WITH_WORKERS.dataloader_kwargs() == {"batch_size": 4, "num_workers": 2, "pin_memory": False} | options
 
 
 @pytest.mark.parametrize(
@@ -245,10 +242,7 @@ def test_what_was_measured_is_no_part_of_a_configurations_identity() -> None:
 def test_a_tuple_is_saved_as_a_list_and_a_path_may_be_a_text(tmp_path: Path) -> None:
     Config(measured={"ci95": (1.0, 2.0)}).save(str(tmp_path / "a.yaml"))
     assert load_config(str(tmp_path / "a.yaml")).measured == {"ci95": [1.0, 2.0]}
-
-
-def test_a_file_with_the_batch_size_alone_is_enough(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("autotune: 1\ndataloader: {batch_size: 8}\n")
+    (tmp_path / "a.yaml").write_text("autotune: 1\ndataloader: {batch_size: 8}\n")  # which is enough
     assert load_config(tmp_path / "a.yaml") == Config(batch_size=8)
 
 
@@ -322,15 +316,14 @@ def test_ranks_share_the_cpus_of_their_host(
     assert config.for_rank() == found
 
 
-def test_what_two_ranks_were_measured_with_is_shared_among_four() -> None:
-    found = Config(num_workers=6, intra_op_threads=2, ranks=2).for_rank(4)
-    assert (found.num_workers, found.intra_op_threads, found.ranks) == (3, 1, 4)
-
-
-def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_there_is_one_rank_and_what_two_were_measured_with_is_shared_among_four(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     config = Config(num_workers=4, prefetch_factor=3, persistent_workers=True, intra_op_threads=2)
     assert config.for_rank() == config
+    found = Config(num_workers=6, intra_op_threads=2, ranks=2).for_rank(4)
+    assert (found.num_workers, found.intra_op_threads, found.ranks) == (3, 1, 4)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", ""])
