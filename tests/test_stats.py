@@ -21,7 +21,7 @@ from autotune.stats import (
 )
 
 
-@pytest.mark.parametrize("degrees", [*range(1, 31), 40, 99, 100, 1000])
+@pytest.mark.parametrize("degrees", [*range(1, 9), 15, 30, 100, 1000])
 @pytest.mark.parametrize("probability", [0.5001, 0.6, 0.9, 0.95, 0.975, 0.99, 0.995, 0.9995])
 def test_quantiles_are_those_of_scipy(probability: float, degrees: int) -> None:
     expected = float(student.ppf(probability, degrees))

@@ -96,11 +96,11 @@ def measured_with(seed: int, workers: int, build: float, phi: float, spread: flo
 @pytest.mark.parametrize(("phi", "spread"), [(0.0, 0.03), (0.8, 0.1)])
 def test_intervals_cover_the_truth_as_often_as_promised(phi: float, spread: float, workers: int) -> None:
     covered = 0
-    for seed in range(200):
+    for seed in range(100):
         summary = measured_with(seed, workers, 0.002 if workers else 0.0, phi, spread)
         error = abs(summary.samples_per_second - BATCH_SIZE / 0.01)
         covered += error <= summary.relative_half_width * summary.samples_per_second
-    assert covered >= 0.9 * 200
+    assert covered >= 0.9 * 100
 
 
 @pytest.mark.parametrize(("workers", "spread"), [(0, 0.3), (4, 0.03)])
