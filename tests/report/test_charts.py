@@ -60,14 +60,11 @@ def test_every_chart_is_drawn_from_its_table_with_its_groups_in_the_legend(make:
                 assert set(colour["scale"]["domain"]) == set(chart.data["what"])
 
 
-def test_the_parts_of_a_samples_time_add_up_to_its_rate() -> None:
+def test_the_parts_of_a_samples_time_add_up_to_its_rate_and_where_nothing_changes_there_is_one_row() -> None:
     chart = drawn("time", examples.faster_result())
     totals = chart.data.groupby("configuration")["microseconds for each sample"].sum()
     assert [totals["before"], totals["after"]] == pytest.approx([1e6 / 1234.5, 1e6 / 2853.0], rel=0.02)
     assert "Before: a sample takes 810 µs, most of it waiting for data (59 %)." in chart.description
-
-
-def test_one_row_where_nothing_changes_and_a_step_without_time_is_drawn() -> None:
     nothing = StepTime(data_wait=0, host_to_device=0, forward=0, backward=0, optimizer=0, other=0)
     chart = drawn("time", examples.no_gain_result(measurement=examples.measurement(step_time=nothing)))
     assert set(chart.data["configuration"]) == {"your configuration"}

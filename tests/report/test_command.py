@@ -108,16 +108,6 @@ def test_what_cannot_be_shown_is_said(arguments: Any, code: int, message: str, f
     assert (folder / "notes.csv").read_text() == "mine\n"
 
 
-def test_a_run_writes_its_page_where_it_is_told_to(folder: Path, monkeypatch: Patch, capsys: Said) -> None:
-    monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
-    assert main([*TUNE, "--report", "seen.html"]) == 0
-    assert names(folder) == ["seen.html", "tuned.yaml"]
-    assert "load_config(&#34;tuned.yaml&#34;)" in (folder / "seen.html").read_text(encoding="utf-8")
-    err = capsys.readouterr().err
-    assert "Written: seen.html" in err
-    assert "See it" not in err
-
-
 @pytest.mark.parametrize(
     ("report", "code", "message"),
     [
@@ -152,18 +142,27 @@ def test_a_run_that_is_kept_says_how_to_see_it(flags: Any, command: str, monkeyp
     assert f"See it: {command}" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_link_is_written_through(folder: Path, monkeypatch: Patch) -> None:
+def test_a_run_writes_its_page_where_it_is_told_to_and_a_link_is_written_through(
+    folder: Path, monkeypatch: Patch, capsys: Said
+) -> None:
     kept_study(folder / "autotune.study")
-    for name in ("report.html", "trials.csv", "seen.html"):
+    written = ("report.html", "trials.csv", "seen.html")
+    for name in written:
         (folder / f"real-{name}").write_text("before")
         (folder / name).symlink_to(f"real-{name}")
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main(["report", "autotune.study"]) == 0
     assert main(["report", "autotune.study", "--output", "trials.csv"]) == 0
+    capsys.readouterr()
     assert main([*TUNE, "--report", "seen.html"]) == 0
-    for name in ("report.html", "trials.csv", "seen.html"):
+    for name in written:
         assert (folder / name).is_symlink()
         assert len((folder / f"real-{name}").read_text(encoding="utf-8")) > 1000
+    assert names(folder) == sorted(["autotune.study", "tuned.yaml", *written, *(f"real-{name}" for name in written)])
+    assert "load_config(&#34;tuned.yaml&#34;)" in (folder / "seen.html").read_text(encoding="utf-8")
+    err = capsys.readouterr().err
+    assert "Written: seen.html" in err
+    assert "See it" not in err
 
 
 def test_a_password_is_not_part_of_a_command(monkeypatch: Patch, capsys: Said) -> None:
