@@ -16,7 +16,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is first i
 import hypothesis
 import pytest
 import torch
-import torch._dynamo  # the first optimizer imports it, after all else was frozen
 
 from tests.processes import MARK, marked
 from tests.server import database, server
@@ -66,8 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.flaky(reruns=2))
 
 
-def pytest_collection_finish() -> None:
-    """Spare the collector what torch and pytest have made: it takes a sixth of a second, and measuring calls it."""
+@pytest.fixture(autouse=True, scope="module")
+def what_is_there_is_frozen() -> None:
+    """Spare the collector what torch, pytest and earlier tests have left: measuring calls it, for up to a second."""
     gc.collect()
     gc.freeze()
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
 from autotune.config import THREAD_VARIABLES, Amp, Config, load_config
-from autotune.errors import ConfigFileError, UsageError
+from autotune.errors import UsageError
 from autotune.machine.host import inspect_host
 from tests.processes import printed
 
@@ -25,13 +25,10 @@ MADE_ELSEWHERE = {"device": "No Such CPU", "cpus": 4096, "torch": "1.0.0", "driv
 
 def test_worker_options_are_passed_where_there_are_workers() -> None:
     assert Config().dataloader_kwargs() == {"batch_size": 32, "num_workers": 0, "pin_memory": False}  # as a bare loader
-    options = {"prefetch_factor": 3, "persistent_workers": True}
-    assert WITH_WORKERS.dataloader_kwargs() == {"batch_size": 4, "num_workers": 2, "pin_memory": False} | options
-
-
-def test_with_workers_the_prefetch_factor_is_by_default_that_of_torch() -> None:
     loader: Any = torch.utils.data.DataLoader(DATASET, num_workers=1)
     assert Config(num_workers=1).prefetch_factor == loader.prefetch_factor
+    options = {"prefetch_factor": 3, "persistent_workers": True}
+    assert WITH_WORKERS.dataloader_kwargs() == {"batch_size": 4, "num_workers": 2, "pin_memory": False} | options
 
 
 @pytest.mark.parametrize(
@@ -164,8 +161,9 @@ COUNTS = "torch.get_num_threads(), torch.get_num_interop_threads()"
 BOTH = "intra_op_threads=3, inter_op_threads=5"
 
 
-def test_apply_threads_sets_torchs_counts() -> None:
-    assert after_threads(BOTH, COUNTS) == "3 5"
+def test_apply_threads_sets_torchs_counts_and_before_torch_it_does_not_warn() -> None:
+    code = "import warnings; warnings.simplefilter('error', UserWarning); from autotune.config import Config\n"
+    assert printed("-c", f"{code}Config({BOTH}).apply_threads(); import torch; print({COUNTS})") == "3 5"
 
 
 @pytest.mark.machine
@@ -184,23 +182,21 @@ def test_apply_threads_reaches_later_children_and_changes_nothing_else(
     assert after_threads(threads, print_, before) == expected
 
 
-@pytest.mark.parametrize(
-    ("before", "variable", "warns"),
-    [("import torch", "", True), ("", "", False), ("import torch", "OMP_NUM_THREADS=3", False)],
-    ids=["after torch", "before torch", "set by the caller"],
-)
-def test_apply_threads_warns_where_it_comes_after_torch(before: str, variable: str, warns: bool) -> None:
-    code = (
-        f"import os, warnings; os.environ.update(dict(pair.split('=') for pair in {variable!r}.split()))\n"
-        f"{before}\n"
-        "from autotune.config import Config\n"
-        "with warnings.catch_warnings(record=True) as caught:\n"
-        "    warnings.simplefilter('always')\n"
-        "    Config(intra_op_threads=3).apply_threads()\n"
-        "import torch\n"
-        "print(['apply_threads()' in str(warning.message) for warning in caught], torch.get_num_threads())"
-    )
-    assert printed("-c", code) == f"{[True] if warns else []} 3"
+@pytest.mark.parametrize(("threads", "warns"), [("1", True), ("3", False)], ids=["after torch", "set by the caller"])
+def test_apply_threads_warns_where_it_comes_after_torch(
+    monkeypatch: pytest.MonkeyPatch, threads: str, warns: bool
+) -> None:
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, threads)
+    before = torch.get_num_threads()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Config(intra_op_threads=3).apply_threads()
+        assert ["apply_threads()" in str(warning.message) for warning in caught] == [True] * warns
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_thread_environment_is_empty_without_a_count() -> None:
@@ -246,19 +242,8 @@ def test_what_was_measured_is_no_part_of_a_configurations_identity() -> None:
 def test_a_tuple_is_saved_as_a_list_and_a_path_may_be_a_text(tmp_path: Path) -> None:
     Config(measured={"ci95": (1.0, 2.0)}).save(str(tmp_path / "a.yaml"))
     assert load_config(str(tmp_path / "a.yaml")).measured == {"ci95": [1.0, 2.0]}
-
-
-def test_a_file_with_the_batch_size_alone_is_enough(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("autotune: 1\ndataloader: {batch_size: 8}\n")
+    (tmp_path / "a.yaml").write_text("autotune: 1\ndataloader: {batch_size: 8}\n")  # which is enough
     assert load_config(tmp_path / "a.yaml") == Config(batch_size=8)
-
-
-@pytest.mark.parametrize("option", ["prefetch_factor: 2", "persistent_workers: true"])
-def test_a_file_with_worker_options_and_no_workers_names_the_option(tmp_path: Path, option: str) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(f"autotune: 1\ndataloader: {{batch_size: 8, {option}}}\n")
-    with pytest.raises(ConfigFileError, match=rf"a.yaml: {option.split(':')[0]} needs num_workers"):
-        load_config(path)
 
 
 def test_a_file_made_elsewhere_warns_once_for_each_difference_at_the_line_that_loads_it(tmp_path: Path) -> None:
@@ -331,15 +316,14 @@ def test_ranks_share_the_cpus_of_their_host(
     assert config.for_rank() == found
 
 
-def test_what_two_ranks_were_measured_with_is_shared_among_four() -> None:
-    found = Config(num_workers=6, intra_op_threads=2, ranks=2).for_rank(4)
-    assert (found.num_workers, found.intra_op_threads, found.ranks) == (3, 1, 4)
-
-
-def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_there_is_one_rank_and_what_two_were_measured_with_is_shared_among_four(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     config = Config(num_workers=4, prefetch_factor=3, persistent_workers=True, intra_op_threads=2)
     assert config.for_rank() == config
+    found = Config(num_workers=6, intra_op_threads=2, ranks=2).for_rank(4)
+    assert (found.num_workers, found.intra_op_threads, found.ranks) == (3, 1, 4)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", ""])

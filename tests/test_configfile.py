@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.config import AMP_MODES, Config, load_config
@@ -119,12 +119,12 @@ def test_a_configuration_survives_the_file(config: Config, name: str) -> None:
         assert os.listdir(folder) == [name]
 
 
-def test_yaml_and_json_carry_the_same_data(tmp_path: Path) -> None:
-    for name in ("a.yaml", "a.json"):
+def test_yaml_and_json_carry_the_same_data_and_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    for name, parse in (("a.yaml", yaml.safe_load), ("a.json", json.loads)):
         write_document(tmp_path / name, VALID)
-    assert read_document(tmp_path / "a.yaml") == read_document(tmp_path / "a.json") == VALID
-    assert json.loads((tmp_path / "a.json").read_text()) == VALID
-    assert yaml.safe_load((tmp_path / "a.yaml").read_text()) == VALID
+        assert read_document(tmp_path / name) == parse((tmp_path / name).read_text()) == VALID
+        (tmp_path / name).write_text(json.dumps(VALID), encoding="utf-8-sig")
+        assert read_document(tmp_path / name) == VALID
 
 
 @st.composite
@@ -156,45 +156,19 @@ def test_any_document_loads_or_is_refused_with_a_reason(document: Any, as_json: 
             assert load_quietly(path) == config
 
 
-YAML_PIECES = ["autotune: 1", "dataloader:", "{batch_size: 8}", "\n", ": ", "- ", "&a ", "*a", "!!int ", "!!bool x"]
-
-
-@given(content=st.binary(max_size=80) | st.lists(st.sampled_from(YAML_PIECES) | TEXTS).map("".join).map(str.encode))
-@example(b"!!int ''")
-@example(b"!!float ''")
-@example(b"!!bool x")
-@example(b"!!timestamp x")
-@example(b"? 0x" + b"f" * 5000)
-@example(b"2025-99-99")
-@example(b"[" * 5000)
-@example(b"&a [*a]")
-def test_any_bytes_load_or_are_refused_with_a_reason(content: bytes) -> None:
-    with TemporaryDirectory() as folder:
-        for name in ("a.yaml", "a.json"):
-            path = Path(folder) / name
-            path.write_bytes(content)
-            try:
-                load_quietly(path)
-            except ConfigFileError as error:
-                assert str(error).startswith(f"{path}: ")  # noqa: PT017
-
-
 @pytest.mark.parametrize(
     ("place", "said"),
     [
         ("none.yaml", r"none\.yaml: cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory"),
-        ("/dev/zero", "larger than"),
+        ("/dev/zero", f"larger than {MAX_BYTES} bytes"),
+        ("binary", "binary: not a text file in UTF-8"),
     ],
 )
 def test_a_file_that_is_missing_or_none_or_endless_is_named(tmp_path: Path, place: str, said: str) -> None:
+    (tmp_path / "binary").write_bytes(b"\x80\x81\xff")
     with pytest.raises(ConfigFileError, match=said):
         load_config(tmp_path / place)
-
-
-def test_a_binary_or_huge_file_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path, b"\x80\x81\xff") == "not a text file in UTF-8"
-    assert refusal(tmp_path, "#" * (MAX_BYTES + 1)).startswith(f"larger than {MAX_BYTES} bytes")
 
 
 NO_YAML = ["a: b: c", "{", "a: 'b", "\t- x", HEAD + "---\n" + HEAD, "a: *nowhere"]
@@ -226,6 +200,11 @@ def test_another_schema_version_says_which_one_is_read(tmp_path: Path, version: 
         ("", "no section 'dataloader'"),
         ("dataloader: {}\n", "dataloader.batch_size: missing; allowed: whole numbers from 1"),
         ("dataloader: {batchsize: 8}\n", "dataloader.batch_size: missing; allowed: whole numbers from 1"),
+        ("dataloader: {batch_size: 8, prefetch_factor: 2}\n", "prefetch_factor needs num_workers of 1 or more"),
+        (
+            "dataloader: {batch_size: 8, persistent_workers: true}\n",
+            "persistent_workers needs num_workers of 1 or more",
+        ),
     ],
 )
 def test_what_a_file_lacks_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -342,15 +321,16 @@ def test_a_wrong_value_is_refused_by_key_with_what_is_allowed(tmp_path: Path, ke
     assert "; allowed: " in message
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1" + "0" * 400])
-def test_a_number_without_end_is_refused_in_json(tmp_path: Path, number: str) -> None:
-    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, "measured": {{"speedup": {number}}}}}'
-    assert refusal(tmp_path, content, "a.json").startswith("measured.speedup: is ")
-
-
-def test_false_is_no_amp_mode_in_json(tmp_path: Path) -> None:
-    content = '{"autotune": 1, "dataloader": {"batch_size": 8}, "training": {"amp": false}}'
-    assert refusal(tmp_path, content, "a.json") == "amp is False; allowed: off, bf16, fp16"
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        *((f'"measured": {{"speedup": {n}}}', "measured.speedup: is ") for n in ("NaN", "-Infinity", "1" + "0" * 400)),
+        ('"training": {"amp": false}', "amp is False; allowed: off, bf16, fp16"),
+    ],
+)
+def test_a_number_without_end_and_false_as_amp_mode_are_refused_in_json(tmp_path: Path, more: str, said: str) -> None:
+    content = f'{{"autotune": 1, "dataloader": {{"batch_size": 8}}, {more}}}'
+    assert refusal(tmp_path, content, "a.json").startswith(said)
 
 
 NINE_TO_THE_TWENTIETH = "[&l0 [x], " + ", ".join(f"&l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 21)) + "]"
@@ -374,12 +354,6 @@ def test_amp_off_needs_no_quotes_in_yaml(tmp_path: Path, off: str) -> None:
     assert load_config(tmp_path / "a.yaml").amp == "off"
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
-    for name in ("a.yaml", "a.json"):
-        (tmp_path / name).write_text(json.dumps(VALID), encoding="utf-8-sig")
-        assert read_document(tmp_path / name) == VALID
-
-
 @pytest.mark.parametrize(
     "tag", ["!!python/object/apply:os.mkdir [%s]", "!!python/object/new:os.mkdir [%s]", "!!python/name:os.mkdir"]
 )
@@ -400,13 +374,6 @@ def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path, plac
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ConfigFileError, match="cannot be written: Permission denied"):
-        Config().save(tmp_path / "a.yaml")
-
-
 def test_a_disk_that_fills_up_keeps_the_old_file_whole_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     old = Config(batch_size=7)
@@ -423,16 +390,14 @@ def test_a_disk_that_fills_up_keeps_the_old_file_whole_and_leaves_nothing(tmp_pa
     assert os.listdir(tmp_path) == ["a.yaml"]
 
 
-def test_text_that_is_no_unicode_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match=r"cannot be written: .*surrogates not allowed"):
-        write_file(tmp_path / "a.html", "\ud800")
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_text_that_is_no_unicode_nor_an_interrupt_while_writing_leaves_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
+    with pytest.raises(ConfigFileError, match=r"cannot be written: .*surrogates not allowed"):
+        write_file(tmp_path / "a.html", "\ud800")
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_file(tmp_path / "a.txt", "text")
@@ -493,8 +458,6 @@ def test_options_are_written_only_where_there_are_some_and_read_in_any_order(tmp
     assert "options: [channels_last, compile]" in path.read_text()
     path.write_text(f"{HEAD}{LOADER}training: {{options: [compile, tf32]}}\n")
     assert load_config(path).options == ("tf32", "compile")
-    known = "options: unknown option 'turbo'; allowed: channels_last, tf32"
-    assert refusal(tmp_path, f"{HEAD}{LOADER}training: {{options: [turbo]}}\n").startswith(known)
 
 
 # --- where there is nothing but torch ---

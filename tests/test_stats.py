@@ -21,16 +21,11 @@ from autotune.stats import (
 )
 
 
-@pytest.mark.parametrize("degrees", [*range(1, 31), 40, 99, 100, 1000])
+@pytest.mark.parametrize("degrees", [*range(1, 9), 15, 30, 100, 1000])
 @pytest.mark.parametrize("probability", [0.5001, 0.6, 0.9, 0.95, 0.975, 0.99, 0.995, 0.9995])
 def test_quantiles_are_those_of_scipy(probability: float, degrees: int) -> None:
     expected = float(student.ppf(probability, degrees))
     assert student_quantile(probability, degrees) == pytest.approx(expected, rel=1e-6)
-
-
-def test_one_value_has_no_interval() -> None:
-    assert around(*mean_rate([1.0])) is None
-    assert half_width([1.0]) == math.inf
 
 
 @given(st.lists(st.floats(1.0, 1e6), min_size=2, max_size=20), st.booleans())
@@ -96,6 +91,8 @@ LINES = [[float(index) for index in range(count)] for count in (3, 5, 12)]
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 1.0], *LINES])
 def test_fewer_than_three_values_and_those_on_a_line_say_nothing_of_their_resemblance(values: list[float]) -> None:
     assert autocorrelated_half_width(values) == math.inf
+    assert around(*mean_rate([1.0])) is None  # one has no interval at all
+    assert half_width([1.0]) == math.inf
 
 
 @given(st.floats(-1e9, 1e9), st.integers(3, 50))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import runpy
 import sys
 import threading
 from functools import partial
@@ -16,7 +17,6 @@ from torch.utils.data import DataLoader
 from autotune.errors import UsageError
 from autotune.workload import ImportedWorkload, PickledWorkload, Workload, describe, load
 from tests.datasets import CountingUp, Squares
-from tests.processes import printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,26 +157,14 @@ def test_a_reference_leads_to_a_workload(model: str, dataset: str | None, classe
     assert names(loaded(model, dataset)) == classes
 
 
-def test_a_module_in_a_package_is_found(folder: Path) -> None:
+def test_a_module_in_a_package_is_found_and_a_file_elsewhere_finds_its_siblings(folder: Path) -> None:
     write(folder / "package" / "__init__.py", "")
     write(folder / "package" / "train.py", "from mine import build")
-    assert names(loaded("package.train:build")) == ("Net", "Data")
-
-
-def test_a_file_elsewhere_finds_its_siblings(folder: Path) -> None:
     write(folder / "else where" / "sibling_of_train.py", "from mine import Net, Data")
     code = "from sibling_of_train import Data, Net\ndef build(): return Net(), Data()"
     script = write(folder / "else where" / "train_with_sibling.py", code)
-    assert names(loaded(f"{script}:build")) == ("Net", "Data")
-    assert names(loaded("else where/train_with_sibling.py:build")) == ("Net", "Data")
-
-
-def test_a_file_named_like_an_imported_module_leaves_that_module_alone(folder: Path) -> None:
-    import json
-
-    write(folder / "sub" / "json.py", "from mine import build")
-    assert names(loaded("sub/json.py:build")) == ("Net", "Data")
-    assert sys.modules["json"] is json
+    for reference in ("package.train:build", f"{script}:build", "else where/train_with_sibling.py:build"):
+        assert names(loaded(reference)) == ("Net", "Data")
 
 
 @pytest.mark.parametrize("name", ["train_once.py", "json.py"])
@@ -193,10 +181,16 @@ def test_files_of_one_name_are_kept_apart(folder: Path) -> None:
         assert names(loaded("mine:Net", f"{name}/same_name.py:{name}")) == ("Net", "Squares")
 
 
-def test_objects_of_a_file_can_be_pickled_by_loader_workers(folder: Path) -> None:
+def test_a_file_named_like_an_imported_module_leaves_it_alone_and_its_objects_can_be_pickled_by_workers(
+    folder: Path,
+) -> None:
+    import json
+
     write(folder / "sub" / "json.py", "from mine import Data, Net\nclass D(Data): pass")
-    dataset = loaded("sub/json.py:Net", "sub/json.py:D").dataset
-    assert type(pickle.loads(pickle.dumps(dataset))) is type(dataset)
+    found = loaded("sub/json.py:Net", "sub/json.py:D")
+    assert names(found) == ("Net", "D")
+    assert sys.modules["json"] is json
+    assert type(pickle.loads(pickle.dumps(found.dataset))) is type(found.dataset)
 
 
 def test_the_callers_path_is_searched_last(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -340,7 +334,7 @@ def test_live_objects_are_checked_too(workload: Callable[[], Any], message: str)
     assert str(caught.value).startswith(message)
 
 
-def test_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
+def test_classes_of_a_script_travel_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = write(
         tmp_path / "script_of_the_user.py",
         """
@@ -362,11 +356,12 @@ def test_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
         def loss(output, target): return (output - target).abs().sum()
 
         source = describe(Workload(Net(1, 1), Data(), loss=loss))
-        open(sys.argv[1], "wb").write(source.blob)
+        with open(sys.argv[1], "wb") as file: file.write(source.blob)
         """,
     )
     blob = tmp_path / "blob"
-    printed(script, blob, folder=tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), str(blob)])
+    runpy.run_path(str(script), run_name="__main__")
     workload = load(PickledWorkload(blob=blob.read_bytes(), path=()))
     assert (type(workload.model).__module__, *names(workload)) == ("__main__", "Net", "Data")
     assert workload.dataset[4] == 12.0

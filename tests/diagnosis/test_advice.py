@@ -196,7 +196,7 @@ def check_figures(result: Result, text: str) -> None:
     assert result.findings[0] is limits[0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     job=JOBS,
     machine=MACHINES,

@@ -176,20 +176,18 @@ def test_where_workers_failed_the_advice_says_so_and_why_and_the_way_out(workers
     assert found.advice.startswith("four workers failed here (shm in it): give it more" if workers else said)
 
 
-def test_more_workers_are_not_advised_where_they_would_not_fit() -> None:
+def test_where_workers_would_not_fit_or_failed_the_way_out_is_said_once() -> None:
     why = "its batches in flight would need 900 open files; 512 are allowed (ulimit -n)"
-    for workers, said in ((0, "loader"), (2, "more")):
-        known = evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING)
+    alone, two = (
+        evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING) for workers in (0, 2)
+    )
+    for known, said in ((alone, "loader"), (two, "more")):
         advice = advice_of(replace(known, refusal_of_more_workers=why)).advice
         assert advice.startswith(f"{said} workers would not fit ({why}); ")
-
-
-def test_the_way_out_of_a_failure_is_said_once() -> None:
-    known = evidence(WAITS, **COMPUTING)
     files = Attempt(outcome=Outcome.SHM, message="too many open files; allow more (ulimit -n)")
     look = Probe(part="loader", config=Config(batch_size=BATCH), attempt=files)
-    found = advice_of(replace(known, config=Config(batch_size=BATCH), looks=(look,)))
-    assert found.advice.startswith("one worker failed here (too many open files; allow more (ulimit -n)); ")
+    advice = advice_of(replace(alone, looks=(look,))).advice
+    assert advice.startswith("one worker failed here (too many open files; allow more (ulimit -n)); ")
 
 
 def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none_of_workers() -> None:
@@ -269,7 +267,8 @@ def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_h
 
 SMALL = {"batch_bytes": 128 * BATCH}
 READ_BACK = Synchronisation(operator="item", where="train.py:12 step", per_step=1.0)
-BESIDES: dict[str, tuple[Cause, Evidence]] = {
+BESIDES: dict[str, tuple[Cause | None, Evidence]] = {
+    "nothing": (None, evidence(split(), anatomy=clean())),
     "values read back": (Cause.SYNCHRONISATION, evidence(split(), anatomy=clean(synchronisations=(READ_BACK,)))),
     "many tensors": (Cause.MANY_TENSORS, evidence(split(), anatomy=clean(batch_tensors=40))),
     "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=clean(numpy_arrays=1))),
@@ -302,39 +301,40 @@ def test_what_is_worth_knowing_comes_after_the_limit(name: str) -> None:
     cause, known = BESIDES[name]
     found = find(known)
     assert found[0].cause is Cause.COMPUTE
-    assert [finding.cause for finding in found if not finding.is_limit] == [cause]
+    assert [finding.cause for finding in found if not finding.is_limit] == ([cause] if cause else [])
 
 
-def test_a_clean_workload_has_nothing_besides() -> None:
-    assert [finding.cause for finding in find(evidence(split(), anatomy=clean()))] == [Cause.COMPUTE]
+HALF = {"samples_per_second": BATCH / 0.060, "steady_samples_per_second": BATCH / 0.060}
+AT_STARTS = {"steady_samples_per_second": BATCH / 0.030, "restart_seconds": 2.0}
+LATE = examples.loader_trace(receive_seconds=0.2)
+SHARES: dict[str, tuple[dict[Cause, float | None], Evidence]] = {
+    "what takes the most time comes first, the next after it": (
+        {Cause.COPY: 40 / 90, Cause.WAITING: 20 / 90},
+        evidence(split(data_wait=20.0, host_to_device=40.0), facts=ON_GPU, **BLOCKED),
+    ),
+    "a slow launch is told beside others by the time it takes": (
+        {Cause.LAUNCH: 30 / 50, Cause.WAITING: 20 / 50},
+        evidence(split(data_wait=20.0), facts=ON_GPU, compute=BY_HOST, anatomy=clean(), **BLOCKED),
+    ),
+    "a queue that drained in the window hides no late loader": (
+        {Cause.WAITING: 0.5}, evidence(split(), **HALF, **BLOCKED)
+    ),
+    "waiting at the start of epochs is no late loader": (
+        {Cause.RESTARTS: 0.5}, evidence(split(data_wait=30.0), **AT_STARTS)
+    ),
+}  # fmt: skip
 
 
-def test_what_takes_the_most_time_comes_first_and_the_next_after_it() -> None:
-    found = find(evidence(split(data_wait=20.0, host_to_device=40.0), facts=ON_GPU, **BLOCKED))
-    assert [finding.cause for finding in found] == [Cause.COPY, Cause.WAITING]
-    assert [finding.share for finding in found] == pytest.approx([40 / 90, 20 / 90])
-
-
-def test_a_slow_launch_is_told_beside_other_limits_by_the_time_it_takes() -> None:
-    found = find(evidence(split(data_wait=20.0), facts=ON_GPU, compute=BY_HOST, anatomy=clean(), **BLOCKED))
-    assert [finding.cause for finding in found] == [Cause.LAUNCH, Cause.WAITING]
-    assert [finding.share for finding in found] == pytest.approx([30 / 50, 20 / 50])
-
-
-def test_a_queue_that_drained_in_the_window_hides_no_late_loader() -> None:
-    steady = BATCH / 0.060  # in the long run, of which the window saw nothing
-    found = find(evidence(split(), samples_per_second=steady, steady_samples_per_second=steady, **BLOCKED))
-    assert [(finding.cause, finding.share) for finding in found] == [(Cause.WAITING, pytest.approx(0.5))]
-
-
-def test_waiting_at_the_start_of_epochs_is_no_late_loader() -> None:
-    found = find(evidence(split(data_wait=30.0), steady_samples_per_second=BATCH / 0.030, restart_seconds=2.0))
-    assert [(finding.cause, finding.share) for finding in found] == [(Cause.RESTARTS, pytest.approx(0.5))]
+@pytest.mark.parametrize("name", SHARES)
+def test_limits_come_by_the_share_of_the_time_that_each_takes(name: str) -> None:
+    shares, known = SHARES[name]
+    found = find(known)
+    assert [finding.cause for finding in found] == list(shares)
+    assert [finding.share for finding in found] == pytest.approx(list(shares.values()))
 
 
 def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> None:
-    odd = evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.2))
-    assert find(odd)[0].cause is Cause.DECODING
+    assert find(evidence(WAITS, ready_batches=3.0, loader=LATE))[0].cause is Cause.DECODING
 
 
 @pytest.mark.parametrize(
@@ -372,6 +372,10 @@ def test_the_code_that_takes_the_time_is_named() -> None:
     found = advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING))
     assert "70 % in data.py:7 decode" in found.evidence
     assert not any("crop" in figure for figure in found.evidence)
+    collating = clean(collate_seconds=0.032, sample_seconds=0.001)
+    assert (
+        "collating is 50 % of building a batch" in advice_of(evidence(WAITS, anatomy=collating, **COMPUTING)).evidence
+    )
 
 
 @pytest.mark.parametrize(
@@ -384,11 +388,6 @@ def test_where_nothing_is_decoded_no_decoder_is_advised(collating: float, sample
     assert found.cause is cause
     assert ("decod" in found.what + found.advice) is (cause is Cause.DECODING)
     assert found.advice.startswith("more workers; ")
-
-
-def test_collating_is_named_where_it_takes_time() -> None:
-    anatomy = clean(collate_seconds=0.032, sample_seconds=0.001)
-    assert "collating is 50 % of building a batch" in advice_of(evidence(WAITS, anatomy=anatomy, **COMPUTING)).evidence
 
 
 def advice_of(known: Evidence) -> Finding:

@@ -54,13 +54,6 @@ def test_whatever_is_set_is_exported_or_said(name: str, config: Config) -> None:
         compile(found.text, name, "exec")
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_factor_of_the_learning_rate_is_noted(name: str) -> None:
-    scaled = replace(PLAIN, measured={"learning_rate": learning_rate_of("AdamW", 16, 64)})
-    note = "The batch is another: multiply the learning rate by 2 (square root rule of AdamW)."
-    assert [note in export(config, name).notes for config in (scaled, PLAIN)] == [True, False]
-
-
 def without(knob: str) -> Config:
     """The full configuration, but for one knob, which is as torch has it."""
     if knob in OPTIONS:
@@ -96,11 +89,6 @@ def test_the_text_says_every_gap_that_it_does_not_fill(name: str) -> None:
     for gap in found.gaps:
         is_filled = name in PYTHON and gap.knob in filled
         assert (filled[gap.knob] if is_filled else gap.otherwise) in found.text, gap
-
-
-def test_what_is_left_to_torch_is_not_exported() -> None:
-    assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
-    assert set(settings(FULL)) == set(SETTINGS)
 
 
 def test_lightning() -> None:
@@ -139,12 +127,9 @@ def test_accelerate() -> None:
     assert found.values["DataLoaderConfiguration"] == {"non_blocking": True}
     assert "Accelerator(\n#         dataloader_config=DataLoaderConfiguration(non_blocking=True),\n" in found.text
     assert " --num_cpu_threads_per_process 3 train.py" in found.text
-
-
-def test_accelerates_own_number_of_threads_is_not_taken_where_torch_chose() -> None:
-    found = export(PLAIN, "accelerate")
-    assert found.values["launch"] == {}
-    assert ' --num_cpu_threads_per_process $(python -c "import torch; print(torch.get_num_threads())")' in found.text
+    plain = export(PLAIN, "accelerate")  # its own number of threads is not taken where torch chose
+    assert plain.values["launch"] == {}
+    assert ' --num_cpu_threads_per_process $(python -c "import torch; print(torch.get_num_threads())")' in plain.text
 
 
 @pytest.mark.parametrize("name", ["transformers", "accelerate"])
@@ -169,14 +154,11 @@ def environment(text: str, *, beside: str = "") -> dict[str, str]:
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
 
-def test_the_shells_environment_holds_every_setting() -> None:
+def test_the_shells_environment_holds_every_setting_and_keeps_nothing_of_an_earlier_file() -> None:
     found = environment(export(FULL, "shell").text)
     assert found.items() >= export(FULL, "shell").values["environment"].items()
     assert (found["AUTOTUNE_BATCH_SIZE"], found["AUTOTUNE_AMP"]) == ("512", "fp16")
     assert (found["AUTOTUNE_PIN_MEMORY"], found["AUTOTUNE_COMPILE"], found["OMP_NUM_THREADS"]) == ("1", "1", "3")
-
-
-def test_the_shells_environment_keeps_nothing_of_an_earlier_file() -> None:
     found = environment(export(PLAIN, "shell").text, beside=export(FULL, "shell").text)
     kept = {f"AUTOTUNE_{name}" for name in ("BATCH_SIZE", "NUM_WORKERS", "PIN_MEMORY", "AMP", "ACCUMULATION_STEPS")}
     assert {name for name in found if name.startswith("AUTOTUNE_")} == kept
@@ -193,13 +175,16 @@ def test_torchrun_starts_the_ranks_that_were_measured_with_their_threads() -> No
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_no_text_of_a_file_is_in_an_export(name: str) -> None:
+def test_no_text_of_a_file_is_in_an_export_and_the_factor_of_the_learning_rate_is_noted(name: str) -> None:
     """Python reads an encoding from comments, and what is decoded by it is code."""
     made_on = dict.fromkeys(("device", "torch", "workload"), 'x coding: raw_unicode_escape \\u000aprint("hacked")')
     measured = {"samples_per_second": 1.0, "verdict": "faster", "bottleneck": "hacked"}
     found = export(Config(measured=measured, made_on=made_on), name)
     assert "hacked" not in found.text
     assert "coding" not in found.text
+    scaled = replace(PLAIN, measured={"learning_rate": learning_rate_of("AdamW", 16, 64)})
+    note = "The batch is another: multiply the learning rate by 2 (square root rule of AdamW)."
+    assert [note in export(config, name).notes for config in (scaled, PLAIN)] == [True, False]
 
 
 def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:
@@ -214,7 +199,9 @@ def coverage() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def test_the_command_line_and_the_documentation_know_the_same_tools() -> None:
+def test_the_command_line_and_the_documentation_know_the_same_tools_and_what_is_left_to_torch_is_in_none() -> None:
+    assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
+    assert set(settings(FULL)) == set(SETTINGS)
     assert (*TARGETS, "patch") == EXPORTS
     assert coverage() in PAGE.read_text(encoding="utf-8")
 

@@ -164,24 +164,33 @@ def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(
         assert settings(loader) == (16, 0, None, False)
 
 
-def test_arguments_are_laid_out_as_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    source = HEAD + CHANGED["with comments"]
-    _, site = made(source.encode(), tmp_path, monkeypatch)
-    (_, after), *_ = patch_of(answer_at(site), Script.of(["train.py"])).files.values()
-    assert after.decode().removeprefix(HEAD) == (
-        "loader = DataLoader(  # trains\n    ds,  # all\n    batch_size=16,  # small\n    num_workers=3,\n"
-        "    prefetch_factor=4,\n    persistent_workers=True,\n    # the end\n)\n"
-    )
+LINES = "    num_workers=3,\n    prefetch_factor=4,\n    persistent_workers=True,\n"
+NONE = Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num_workers": 2}})
 
 
-def test_arguments_of_workers_go_where_the_answer_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("source", "answer", "changed"),
+    [
+        (
+            CHANGED["with comments"],
+            ANSWER,
+            CHANGED["with comments"].replace("small\n", f"small\n{LINES}"),
+        ),
+        (
+            "loader = DataLoader(ds, batch_size=16, num_workers=2, prefetch_factor=4, timeout=3)\n",
+            NONE,
+            "loader = DataLoader(ds, batch_size=16, num_workers=0)\n",
+        ),
+    ],
+    ids=["laid out as those that are there", "those of workers go where there are none"],
+)
+def test_arguments_are_written_as_a_user_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, answer: Config, changed: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    source = HEAD + "loader = DataLoader(ds, batch_size=16, num_workers=2, prefetch_factor=4, timeout=3)\n"
-    _, site = made(source.encode(), tmp_path, monkeypatch)
-    none = answer_at(site, Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num_workers": 2}}))
-    (_, after), *_ = patch_of(none, Script.of(["train.py"])).files.values()
-    assert after.decode().removeprefix(HEAD) == "loader = DataLoader(ds, batch_size=16, num_workers=0)\n"
+    _, site = made((HEAD + source).encode(), tmp_path, monkeypatch)
+    (_, after), *_ = patch_of(answer_at(site, answer), Script.of(["train.py"])).files.values()
+    assert after.decode().removeprefix(HEAD) == changed
 
 
 def test_threads_are_set_before_torch_is_imported_unless_the_script_does(tmp_path: Path) -> None:
@@ -229,19 +238,6 @@ def test_a_trainer_gets_its_own_names(tmp_path: Path) -> None:
     )
 
 
-def test_a_helper_that_makes_the_loader_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("loader = create_loader(data)\n")
-    made_on = {"loader": "train.py:1 create_loader ImageFolder[96]", "threads": 2}
-    patch = patch_of(replace(ANSWER, made_on=made_on), Script.of([str(tmp_path / "train.py")]))
-    assert patch.remarks == (
-        (
-            "train.py:1: create_loader(...) makes the loader: pass it num_workers=3, prefetch_factor=4, "
-            "persistent_workers=True by its own names"
-        ),
-    )
-    assert not patch.files
-
-
 def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -270,17 +266,26 @@ def test_the_factor_of_the_learning_rate_is_left_to_the_user(tmp_path: Path, mon
     assert f"multiply the learning rate by {factor:.3g} (linear rule of SGD)" in remarks
 
 
-def test_only_an_answer_for_a_script_is_made_a_patch(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(HEAD)
-    with pytest.raises(ConfigFileError, match="names no DataLoader of a script"):
-        patch_of(ANSWER, Script.of([str(tmp_path / "train.py")]))
-    gone = replace(ANSWER, made_on={"loader": "train.py:3 list[96]", "threads": 2})
-    assert patch_of(gone, Script.of([str(tmp_path / "train.py")])).remarks == (
+@pytest.mark.parametrize(
+    ("line", "made_by", "said"),
+    [
         (
-            "train.py:3: no call is on this line any more: pass num_workers=3, prefetch_factor=4, "
-            "persistent_workers=True where it is made"
+            "loader = create_loader(data)",
+            "create_loader ImageFolder",
+            "create_loader(...) makes the loader: pass it {} by its own names",
         ),
-    )
+        ("", "list", "no call is on this line any more: pass {} where it is made"),
+    ],
+)
+def test_where_the_loader_is_not_made_by_a_call_it_is_said(tmp_path: Path, line: str, made_by: str, said: str) -> None:
+    (tmp_path / "train.py").write_text(f"{line}\n")
+    script = Script.of([str(tmp_path / "train.py")])
+    patch = patch_of(replace(ANSWER, made_on={"loader": f"train.py:1 {made_by}[96]", "threads": 2}), script)
+    settings = "num_workers=3, prefetch_factor=4, persistent_workers=True"
+    assert patch.remarks == (f"train.py:1: {said.format(settings)}",)
+    assert not patch.files
+    with pytest.raises(ConfigFileError, match="names no DataLoader of a script"):
+        patch_of(ANSWER, script)
 
 
 TRAINERS = {

@@ -38,13 +38,10 @@ def seed_worker(number: int) -> None:
     torch.manual_seed(number)
 
 
-def test_the_present_settings_are_the_loaders() -> None:
+def test_the_present_settings_are_the_loaders_and_without_workers_nothing_is_said_of_them() -> None:
     settings: dict[str, Any] = {"batch_size": 16, "num_workers": 2, "prefetch_factor": 3}
     settings |= {"persistent_workers": True, "pin_memory": False}
     assert read_loader(DataLoader(Squares(64), **settings), "the loader").present == settings
-
-
-def test_without_workers_nothing_is_said_of_them() -> None:
     found = read_loader(DataLoader(Squares(4)), "the loader")
     assert found.present == {"batch_size": 1, "num_workers": 0, "pin_memory": False}
     assert Config(**found.present) == Config(batch_size=1)
@@ -55,17 +52,16 @@ def test_the_order_stays_what_it_was(shuffle: bool) -> None:
     drawn = numbers(again(DataLoader(Squares(100), batch_size=8, shuffle=shuffle), batch_size=16), is_counted=True)
     assert (drawn == sorted(drawn)) is not shuffle
     assert sorted(drawn) == list(range(100))
+    stream = again(DataLoader(CountingUp(20), batch_size=8))
+    assert torch.cat([batch for batch, _ in stream]).flatten().tolist() == list(range(20))
 
 
-def test_what_shuffles_is_not_kept_as_a_sampler() -> None:
-    """The largest sample is looked for in all of the dataset then."""
+def test_a_sampler_is_kept_where_it_draws_in_another_way_than_by_shuffling() -> None:
+    """The largest sample is looked for in all of the dataset where it only shuffles."""
     assert "sampler" not in read_loader(DataLoader(Squares(9), shuffle=True), "the loader").data
-
-
-@pytest.mark.parametrize("options", [{"replacement": True}, {"num_samples": 5}])
-def test_a_sampler_that_draws_in_another_way_is_kept(options: dict[str, Any]) -> None:
-    sampler: RandomSampler = RandomSampler(Squares(9), **options)
-    assert read_loader(DataLoader(Squares(9), sampler=sampler), "the loader").data["sampler"] is sampler
+    for options in ({"replacement": True}, {"num_samples": 5}):
+        sampler: RandomSampler = RandomSampler(Squares(9), **options)
+        assert read_loader(DataLoader(Squares(9), sampler=sampler), "the loader").data["sampler"] is sampler
 
 
 def test_batches_of_torchs_own_sampler_follow_the_batch_size() -> None:
@@ -124,16 +120,8 @@ def test_what_is_for_workers_only_is_left_out_without_them() -> None:
     found = again(loader, num_workers=0, prefetch_factor=None)
     assert (found.num_workers, found.timeout) == (0, 0)
     assert len(list(found)) == 20
-
-
-def test_of_what_torch_does_anyway_nothing_is_said() -> None:
-    data = read_loader(DataLoader(Squares(20), collate_fn=default_collate), "the loader").data
+    data = read_loader(DataLoader(Squares(20), collate_fn=default_collate), "the loader").data  # as torch does anyway
     assert (data["collate_fn"], data["loader_options"]) == (None, None)
-
-
-def test_a_stream_is_a_stream() -> None:
-    loader = again(DataLoader(CountingUp(20), batch_size=8))
-    assert torch.cat([batch for batch, _ in loader]).flatten().tolist() == list(range(20))
 
 
 class Endless(DataLoader[Any]):

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.machine.host import MemoryMeter, cpu_quota, oom_kills
@@ -46,72 +46,57 @@ def meter(root: Path) -> MemoryMeter:
     return MemoryMeter(root)
 
 
+ABOVE = {f"{level}cpu.max": "800000 100000\n" for level in ("", "slice/", "slice/job/")}
+ABOVE |= {f"{level}memory.max": f"{8 * GIB}\n" for level in ("", "slice/", "slice/job/")}
+OWN_V1, ROOT_V1 = "memory/job/memory.limit_in_bytes", "memory/memory.limit_in_bytes"
+LIMITS: dict[str, tuple[str | None, dict[str, str], float | None, int]] = {
+    "v2, its own": ("/job", {"job/cpu.max": "150000 100000\n", "job/memory.max": f"{2 * GIB}\n"}, 1.5, 2 * GIB),
+    "v2, none": ("/job", {"job/cpu.max": "max 100000\n", "job/memory.max": "max\n"}, None, MACHINE),
+    **{
+        f"v2, the tightest is that of {tight or 'the root'}": (
+            "/slice/job",
+            ABOVE | {f"{tight}cpu.max": "300000 100000\n", f"{tight}memory.max": f"{GIB}\n"},
+            3.0,
+            GIB,
+        )
+        for tight in ("", "slice/", "slice/job/")
+    },
+    "v2, a group beside": ("/slice/job", {"slice/other/cpu.max": "100000 100000\n"}, None, MACHINE),
+    "v2, not below the mount": (
+        "/docker/abc", {"cpu.max": "400000 100000\n", "memory.max": f"{GIB}\n"}, 4.0, GIB
+    ),
+    "v2, outside the namespace": (
+        "/../other", {"cpu.max": "400000 100000\n", "../other/cpu.max": "100000 100000\n"}, 4.0, MACHINE
+    ),
+    **{
+        f"v1, {place}": (None, quota_v1(f"{place}/job", 75_000, 50_000) | {OWN_V1: f"{3 * GIB}\n"}, 1.5, 3 * GIB)
+        for place in ("cpu", "cpu,cpuacct")
+    },
+    "v1, a tighter group above": (
+        None,
+        quota_v1("cpu,cpuacct/job", -1) | quota_v1("cpu,cpuacct", 200_000) | {OWN_V1: NO_LIMIT_V1, ROOT_V1: f"{GIB}\n"},
+        2.0,
+        GIB,
+    ),
+    "v1, minus one and huge": (
+        None,
+        quota_v1("cpu,cpuacct/job", -1) | {OWN_V1: NO_LIMIT_V1, "memory/job/memory.usage_in_bytes": "1000\n"},
+        None,
+        MACHINE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_tightest_limit_of_the_own_group_and_those_above_counts(tmp_path: Path, name: str) -> None:
+    group, files, quota, memory = LIMITS[name]
+    root = v1_tree(tmp_path, files) if group is None else v2_tree(tmp_path, group, files)
+    assert (cpu_quota(root), meter(root).total) == (quota, memory)
+    assert meter(root).available() == memory  # nothing is used
+
+
 def test_no_cgroups_do_not_limit(tmp_path: Path) -> None:
     assert (cpu_quota(tmp_path), meter(tmp_path).total, meter(tmp_path).available()) == (None, MACHINE, MACHINE)
-
-
-@pytest.mark.parametrize(
-    ("cpu", "memory", "limits"),
-    [("150000 100000", f"{2 * GIB}", (1.5, 2 * GIB)), ("max 100000", "max", (None, MACHINE))],
-)
-def test_v2_reads_the_groups_own_limits(
-    tmp_path: Path, cpu: str, memory: str, limits: tuple[float | None, int]
-) -> None:
-    root = v2_tree(tmp_path, "/job", {"job/cpu.max": f"{cpu}\n", "job/memory.max": f"{memory}\n"})
-    assert (cpu_quota(root), meter(root).total) == limits
-
-
-@pytest.mark.parametrize("tight", ["", "slice/", "slice/job/"])
-def test_v2_the_tightest_group_above_counts(tmp_path: Path, tight: str) -> None:
-    files = {f"{level}cpu.max": "800000 100000\n" for level in ("", "slice/", "slice/job/")}
-    files |= {f"{level}memory.max": f"{8 * GIB}\n" for level in ("", "slice/", "slice/job/")}
-    files |= {f"{tight}cpu.max": "300000 100000\n", f"{tight}memory.max": f"{GIB}\n"}
-    root = v2_tree(tmp_path, "/slice/job", files)
-    assert (cpu_quota(root), meter(root).total) == (3.0, GIB)
-
-
-def test_v2_groups_beside_the_own_one_do_not_count(tmp_path: Path) -> None:
-    root = v2_tree(tmp_path, "/slice/job", {"slice/other/cpu.max": "100000 100000\n"})
-    assert cpu_quota(root) is None
-
-
-def test_v2_own_path_missing_under_the_mount_reads_the_mounts_top(tmp_path: Path) -> None:
-    root = v2_tree(tmp_path, "/docker/abc", {"cpu.max": "400000 100000\n", "memory.max": f"{GIB}\n"})
-    assert (cpu_quota(root), meter(root).total) == (4.0, GIB)
-
-
-def test_v2_path_outside_the_namespace_reads_the_mounts_top(tmp_path: Path) -> None:
-    root = v2_tree(tmp_path / "root", "/../other", {"cpu.max": "400000 100000\n"})
-    plant(tmp_path / "root", {"sys/fs/other/cpu.max": "100000 100000\n"})
-    assert cpu_quota(root) == 4.0
-
-
-@pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
-def test_v1_reads_quota_over_period_and_the_memory_limit(tmp_path: Path, place: str) -> None:
-    memory = {"memory/job/memory.limit_in_bytes": f"{3 * GIB}\n"}
-    root = v1_tree(tmp_path, quota_v1(f"{place}/job", 75_000, 50_000) | memory)
-    assert (cpu_quota(root), meter(root).total) == (1.5, 3 * GIB)
-
-
-def test_v1_walks_up_to_a_tighter_group(tmp_path: Path) -> None:
-    files = {
-        **quota_v1("cpu,cpuacct/job", -1),
-        **quota_v1("cpu,cpuacct", 200_000),
-        "memory/job/memory.limit_in_bytes": NO_LIMIT_V1,
-        "memory/memory.limit_in_bytes": f"{GIB}\n",
-    }
-    root = v1_tree(tmp_path, files)
-    assert (cpu_quota(root), meter(root).total) == (2.0, GIB)
-
-
-def test_v1_minus_one_and_huge_numbers_are_no_limit(tmp_path: Path) -> None:
-    files = {
-        **quota_v1("cpu,cpuacct/job", -1),
-        "memory/job/memory.limit_in_bytes": NO_LIMIT_V1,
-        "memory/job/memory.usage_in_bytes": "1000\n",
-    }
-    root = v1_tree(tmp_path, files)
-    assert (cpu_quota(root), meter(root).total, meter(root).available()) == (None, MACHINE, MACHINE)
 
 
 def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
@@ -126,37 +111,34 @@ def test_hybrid_takes_the_tighter_of_both_hierarchies(tmp_path: Path) -> None:
     assert (cpu_quota(root), meter(root).total) == (2.0, 4 * GIB)
 
 
-def test_free_memory_is_limit_less_usage_with_file_cache_counted_as_free(tmp_path: Path) -> None:
-    files = {
-        "job/memory.max": f"{4 * GIB}\n",
-        "job/memory.current": f"{3 * GIB}\n",
-        "job/memory.stat": f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n",
-    }
-    assert meter(v2_tree(tmp_path, "/job", files)).available() == 3 * GIB
+def used(group: str, limit: int, current: int, stat: str = "") -> dict[str, str]:
+    files = {"memory.max": f"{limit}\n", "memory.current": f"{current}\n", "memory.stat": stat}
+    return {f"{group}/{name}": content for name, content in files.items()}
+
+
+CACHE_V2 = f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        (used("slice/job", 4 * GIB, 3 * GIB, CACHE_V2), 3 * GIB),
+        (used("slice", 8 * GIB, 7 * GIB) | used("slice/job", 4 * GIB, GIB), GIB),
+        (used("slice/job", 1000, 2000), 0),
+    ],
+    ids=["file cache counts as free", "that of the fullest group", "never negative"],
+)
+def test_free_memory_is_limit_less_usage(tmp_path: Path, files: dict[str, str], free: int) -> None:
+    assert meter(v2_tree(tmp_path, "/slice/job", files)).available() == free
 
 
 def test_free_memory_of_v1_counts_the_cache_of_groups_below(tmp_path: Path) -> None:
     files = {
-        "memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
+        OWN_V1: f"{4 * GIB}\n",
         "memory/job/memory.usage_in_bytes": f"{3 * GIB}\n",
         "memory/job/memory.stat": f"inactive_file 0\ntotal_inactive_file {GIB // 2}\ntotal_active_file {GIB // 2}\n",
     }
     assert meter(v1_tree(tmp_path, files)).available() == 2 * GIB
-
-
-def test_free_memory_is_that_of_the_fullest_group(tmp_path: Path) -> None:
-    files = {
-        "slice/memory.max": f"{8 * GIB}\n",
-        "slice/memory.current": f"{7 * GIB}\n",
-        "slice/job/memory.max": f"{4 * GIB}\n",
-        "slice/job/memory.current": f"{GIB}\n",
-    }
-    assert meter(v2_tree(tmp_path, "/slice/job", files)).available() == GIB
-
-
-def test_free_memory_is_never_negative(tmp_path: Path) -> None:
-    files = {"job/memory.max": "1000\n", "job/memory.current": "2000\n"}
-    assert meter(v2_tree(tmp_path, "/job", files)).available() == 0
 
 
 @pytest.mark.parametrize(
@@ -186,6 +168,7 @@ DAMAGED = st.one_of(
 )
 
 
+@settings(max_examples=50)
 @given(group=DAMAGED, limit=DAMAGED)
 def test_damaged_files_never_raise(group: bytes, limit: bytes) -> None:
     with TemporaryDirectory() as folder:

@@ -69,13 +69,8 @@ def test_the_uuid_finds_the_gpu_whatever_the_order_and_its_memory_is_that_of_thi
 ) -> None:
     install(monkeypatch)
     assert [read(uuid).clock_mhz for uuid in ("aaaa", "GPU-bbbb")] == [1980, 1410]
+    assert [read(uuid).utilisation for uuid in ("dddd", "MIG-dddd")] == [0.87, 0.87]  # a part as a whole one
     assert read("aaaa").process_bytes == 6 * 2**30
-
-
-@pytest.mark.parametrize("uuid", ["dddd", "MIG-dddd"])
-def test_a_part_of_a_gpu_is_found_by_its_uuid_as_a_whole_one_is(monkeypatch: pytest.MonkeyPatch, uuid: str) -> None:
-    install(monkeypatch)
-    assert read(uuid).utilisation == 0.87
 
 
 def test_a_power_cap_is_usual_and_heat_is_not_also_under_the_name_that_older_drivers_gave_the_reasons(

@@ -67,6 +67,9 @@ def test_silence_is_a_timeout_unless_shared_memory_explains_it() -> None:
     assert describe_silence(3, CRASH, shared_memory_full=False)[1] == f"{silence}: it was in decode, data.py line 31"
     assert describe_silence(3, "", shared_memory_full=True)[0] is Outcome.SHM
     assert describe_silence(3, LOST, shared_memory_full=False)[0] is Outcome.SHM
+    words = "too many open files for the tensors in flight; allow more (ulimit -n), or have fewer batches in flight"
+    assert describe_silence(3, FILES, shared_memory_full=False) == (Outcome.SHM, f"{silence}: {words}")
+    assert describe_worker("EOFError", FILES) == (Outcome.SHM, f"{words}: EOFError")  # not by what training read
 
 
 @pytest.mark.parametrize(
@@ -81,12 +84,6 @@ def test_silence_is_a_timeout_unless_shared_memory_explains_it() -> None:
 )
 def test_a_lost_batch_is_known_by_torchs_own_words(output: str, expected: bool) -> None:
     assert (lost_batch(output) is not None) is expected
-
-
-def test_a_worker_that_may_open_no_more_files_is_told_as_that_and_not_by_what_training_read() -> None:
-    words = "too many open files for the tensors in flight; allow more (ulimit -n), or have fewer batches in flight"
-    assert describe_worker("EOFError", FILES) == (Outcome.SHM, f"{words}: EOFError")
-    assert describe_silence(3, FILES, shared_memory_full=False) == (Outcome.SHM, f"no answer within 3 s: {words}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SEEDS = 150
+SEEDS = 60
 
 
 def test_copies_look_as_the_changed_files_would_and_the_files_stay(tmp_path: Path) -> None:

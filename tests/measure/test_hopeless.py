@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.measure.timed_run import TimedRun, Window
@@ -19,7 +17,7 @@ COMPUTE = {"loader-bound": 0.002, "balanced": 0.01, "draining slowly": 0.009, "c
 SECONDS = 2.0
 TRUTH = BATCH_SIZE / 0.01  # samples per second of a noisy pipeline in the long run
 PAUSE = 60.0  # seconds in which every queue is full
-SEEDS = 60
+SEEDS = 40
 
 
 def pipeline(workers: int, prefetch: int, balance: str) -> SimulatedPipeline:
@@ -52,6 +50,7 @@ def test_a_pipeline_that_is_just_fast_enough_is_measured_to_the_end_and_one_that
     truth = pipeline(workers, prefetch, balance).true_rate(1500)
     full, window, _ = measured(pipeline(workers, prefetch, balance), None)
     run, same, _ = measured(pipeline(workers, prefetch, balance), truth / 1.02)
+    assert not full.stopped_early
     assert not run.stopped_early
     assert (run.log.ends, same) == (full.log.ends, window)
     if balance != "draining slowly":
@@ -91,13 +90,6 @@ def test_batches_from_before_the_window_do_not_hide_that_a_loader_is_too_slow_no
     machine = SimulatedPipeline(workers, prefetch, always(0.05 * workers), always(0.005), now=PAUSE)
     truth = machine.true_rate(1500)
     assert not measured(machine, least_rate * truth)[0].stopped_early
-
-
-@given(st.integers(0, 2), st.floats(0.001, 0.1), st.floats(0.001, 0.1))
-@settings(max_examples=40)
-def test_without_a_least_rate_no_window_ends_early(workers: int, build: float, compute: float) -> None:
-    machine = SimulatedPipeline(workers, 2, always(build), always(compute))
-    assert not measured(machine, None)[0].stopped_early
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
@@ -142,9 +134,6 @@ def test_on_an_accelerator_windows_end_early_although_the_host_runs_ahead(step: 
     assert summary.seconds < full.seconds
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE / step, rel=0.01)
     assert full.samples_per_second == pytest.approx(BATCH_SIZE / step, rel=0.01)
-
-
-def test_windows_of_whole_epochs_that_end_early_still_consist_of_them() -> None:
-    run, summary = on_accelerator(0.005, 2 * BATCH_SIZE / 0.005, 20)
-    assert run.stopped_early
-    assert summary.steps % 20 == 0
+    if epoch_batches == 20:  # and still consist of whole epochs
+        run, summary = on_accelerator(step, 2 * BATCH_SIZE / step, epoch_batches)
+        assert (run.stopped_early, summary.steps % 20) == (True, 0)

@@ -62,25 +62,17 @@ def in_batches(size: int) -> BatchSampler:
 @pytest.mark.parametrize(
     "options", [{"sampler": SequentialSampler(range(100))}, {"batch_sampler": in_batches}], ids=["sampler", "batches"]
 )
-@pytest.mark.parametrize(("place", "first"), [(0.0, 0), (0.3, 24), (0.99, 96)])
-def test_the_first_epoch_begins_at_its_place_with_a_whole_batch_and_leaves_nothing_out(
-    place: float, first: int, options: dict[str, Any]
+def test_the_first_epoch_begins_at_its_place_or_everywhere_with_whole_batches_and_leaves_nothing_out(
+    options: dict[str, Any],
 ) -> None:
-    assert drawn(Squares(100), place, **options) == [*range(first, 100), *range(first)]
-    assert drawn(Squares(100), place, epochs=2, **options) == list(range(100))
-
-
-@pytest.mark.parametrize(
-    "options", [{"sampler": SequentialSampler(range(100))}, {"batch_sampler": in_batches}], ids=["sampler", "batches"]
-)
-def test_without_a_place_each_batch_comes_from_another_part_of_the_order(options: dict[str, Any]) -> None:
-    found = drawn(Squares(100), None, **options)
+    for place, first in ((0.0, 0), (0.3, 24), (0.99, 96)):
+        assert drawn(Squares(100), place, **options) == [*range(first, 100), *range(first)]
+        assert drawn(Squares(100), place, epochs=2, **options) == list(range(100))
+    found = drawn(Squares(100), None, **options)  # each batch comes from another part of the order
     assert sorted(found) == list(range(100))
     assert drawn(Squares(100), None, epochs=2, **options) == list(range(100))
     starts = sorted(found[: 4 * 8 : 8])
-    assert all(
-        found[start : start + 8] == list(range(int(found[start]), int(found[start]) + 8)) for start in (0, 8, 16)
-    )
+    assert all(found[at : at + 8] == list(range(int(found[at]), int(found[at]) + 8)) for at in (0, 8, 16))
     assert max(later - earlier for earlier, later in itertools.pairwise([*starts, 100])) <= 40
 
 
@@ -156,13 +148,6 @@ def test_an_epoch_ends_where_training_ends_it_and_begins_anew(dataset: Any, limi
         stream.close()
 
 
-def test_a_limit_beyond_the_loader_changes_nothing() -> None:
-    stream = open_stream(Workload(nn.Linear(1, 1), Squares(80), epoch_batches=100), Config(batch_size=8))
-    for _ in range(25):
-        next(stream)
-    assert (stream.epochs, stream.epoch_batches, stream.epoch_samples) == (3, 10, 80)
-
-
 class Misstated(Divided):
     """Says a length, which is wrong."""
 
@@ -170,7 +155,11 @@ class Misstated(Divided):
         return 40
 
 
-def test_a_length_that_is_wrong_is_noticed() -> None:
+def test_a_limit_beyond_the_loader_changes_nothing_and_a_length_that_is_wrong_is_noticed() -> None:
+    stream = open_stream(Workload(nn.Linear(1, 1), Squares(80), epoch_batches=100), Config(batch_size=8))
+    for _ in range(25):
+        next(stream)
+    assert (stream.epochs, stream.epoch_batches, stream.epoch_samples) == (3, 10, 80)
     stream = open_stream(Workload(nn.Linear(1, 1), Misstated(80)), Config(batch_size=8))
     for _ in range(11):
         next(stream)

@@ -51,11 +51,17 @@ def asking_step(model: nn.Module, batch: Any) -> Any:
     return model(large).mean() + 0 * kept.sum() + 0 * x[torch.tensor([0, 1])].sum()
 
 
-def test_reading_a_value_in_the_training_step_is_found_with_its_line() -> None:
+def backward_step(model: nn.Module, batch: Any) -> Any:
+    return ReadsInBackward.apply(model(batch[0])).mean()  # type: ignore[no-untyped-call]
+
+
+def test_reading_a_value_in_the_training_step_or_in_backward_is_found_with_its_line() -> None:
     (found,) = waits(reading_step)
     assert found.operator == "aten::_local_scalar_dense"
     assert found.where == f"{HERE}:{line_of(reading_step, '.item()')} reading_step"
     assert found.per_step == 1
+    (found,) = waits(backward_step)
+    assert found.where == f"{HERE}:{line_of(ReadsInBackward.backward, '.item()')} backward"
 
 
 def test_what_depends_on_values_is_found_and_indexing_by_numbers_is_not() -> None:
@@ -77,14 +83,6 @@ class ReadsInBackward(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
         return gradient * gradient.sum().item()
-
-
-def test_reading_a_value_in_backward_is_found_too() -> None:
-    def step(model: nn.Module, batch: Any) -> Any:
-        return ReadsInBackward.apply(model(batch[0])).mean()  # type: ignore[no-untyped-call]
-
-    (found,) = waits(step)
-    assert found.where == f"{HERE}:{line_of(ReadsInBackward.backward, '.item()')} backward"
 
 
 @pytest.mark.parametrize("amp", ["off", "fp16"])

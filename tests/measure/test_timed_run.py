@@ -6,8 +6,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
-from statistics import fmean, median
 
 import pytest
 
@@ -20,6 +18,7 @@ from tests.pipeline import BATCH_SIZE, LongerEpochs, ReadyBatches, SimulatedAcce
 LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
 COMPUTE = {"loader-bound": 0.0025, "compute-bound": 0.03, "balanced": 0.01}
 """Seconds of a step, where the workers need 0.01 for a batch together."""
+FEW = [(0, 1), (1, 2), (2, 8), (4, 1), (8, 2), (8, 32)]
 DISTURBANCES: dict[str, dict[int, float]] = {
     "none": {},
     "a first step of 3 s": {0: 3.0},
@@ -44,13 +43,26 @@ def resembling(seed: int, count: int, phi: float, spread: float) -> list[float]:
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
 @pytest.mark.parametrize("balance", COMPUTE)
-@pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
+@pytest.mark.parametrize(("workers", "prefetch"), FEW)
 def test_the_rate_is_the_long_run_rate(workers: int, prefetch: int, balance: str, disturbance: str) -> None:
     build, compute = always(0.01 * max(1, workers)), COMPUTE[balance]
     truth = SimulatedPipeline(workers, prefetch, build, always(compute)).true_rate(1500)
     machine = SimulatedPipeline(workers, prefetch, build, delayed(compute, DISTURBANCES[disturbance]))
     tolerance = 0.015 if disturbance == "five slow steps" else 0.01  # then the window begins at the last of them
     assert machine.measure().samples_per_second == pytest.approx(truth, rel=tolerance)
+
+
+@pytest.mark.parametrize("step", [0.0025, 0.03, 0.01, 0.009, 0.0103])
+@pytest.mark.parametrize(("workers", "prefetch"), FEW)
+def test_the_rate_is_that_of_the_long_run_after_a_pause_and_where_build_times_vary(
+    workers: int, prefetch: int, step: float
+) -> None:
+    generator = random.Random(0)
+    builds = [0.01 * max(1, workers) * max(0.1, generator.gauss(1, 0.1)) for _ in range(6000)]
+    machine = SimulatedPipeline(workers, prefetch, builds.__getitem__, always(step), now=5.0)
+    summary = machine.measure()
+    tolerance = max(0.03, summary.relative_half_width)  # a few bursts vary by chance
+    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=tolerance)
 
 
 def test_no_credit_for_workers_and_prefetching_where_they_do_not_matter() -> None:
@@ -82,27 +94,16 @@ def measured_with(seed: int, workers: int, build: float, phi: float, spread: flo
 @pytest.mark.parametrize(("phi", "spread"), [(0.0, 0.03), (0.8, 0.1)])
 def test_intervals_cover_the_truth_as_often_as_promised(phi: float, spread: float, workers: int) -> None:
     covered = 0
-    for seed in range(200):
+    for seed in range(100):
         summary = measured_with(seed, workers, 0.002 if workers else 0.0, phi, spread)
         error = abs(summary.samples_per_second - BATCH_SIZE / 0.01)
         covered += error <= summary.relative_half_width * summary.samples_per_second
-    assert covered >= 0.9 * 200
+    assert covered >= 0.9 * 100
 
 
 @pytest.mark.parametrize(("workers", "spread"), [(0, 0.3), (4, 0.03)])
 def test_noise_alone_is_steady(spread: float, workers: int) -> None:
-    assert sum(measured_with(seed, workers, 0.0, 0.0, spread).is_steady for seed in range(200)) >= 0.95 * 200
-
-
-def test_the_usual_estimators_are_far_off_where_the_window_is_right() -> None:
-    machine = SimulatedPipeline(8, 2, always(0.08), delayed(0.0025, {0: 3.0}))
-    run, window = machine.run()
-    truth = SimulatedPipeline(8, 2, always(0.08), always(0.0025)).true_rate()
-    lengths = [later - earlier for earlier, later in pairwise(run.log.ends)]
-    mean_of_rates = fmean(BATCH_SIZE / length for length in lengths)
-    warmed_up = 20 * BATCH_SIZE / (run.log.ends[22] - run.log.ends[2])
-    assert min(BATCH_SIZE / median(lengths), mean_of_rates, warmed_up) > 1.5 * truth
-    assert machine.summary(run, window).samples_per_second == pytest.approx(truth, rel=0.01)
+    assert sum(measured_with(seed, workers, 0.0, 0.0, spread).is_steady for seed in range(100)) >= 0.95 * 100
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])
@@ -200,7 +201,7 @@ def test_a_step_time_that_grows_without_end_is_not_steady_and_has_no_narrow_inte
     assert summary.relative_half_width > 0.1
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("loader", FEW)
 @pytest.mark.parametrize("balance", COMPUTE)
 def test_the_shares_of_the_step_add_up_to_it_and_the_device_is_waited_for_at_both_ends_alone(
     loader: tuple[int, int], balance: str
@@ -213,6 +214,8 @@ def test_the_shares_of_the_step_add_up_to_it_and_the_device_is_waited_for_at_bot
     assert summary.step_time.total == pytest.approx(step, rel=1e-9)
     assert summary.step_time.data_wait == pytest.approx(summary.waiting_share * step, rel=1e-9)
     assert summary.step_time.forward + summary.step_time.backward == pytest.approx(COMPUTE[balance], rel=1e-9)
+    if balance == "loader-bound" and loader[0]:
+        assert summary.waiting_share == pytest.approx(0.75, abs=0.03)
 
 
 # --- stalls, bursts and short epochs ---
@@ -290,8 +293,7 @@ def test_the_last_batches_of_a_short_epoch_say_nothing_of_the_workers(
 
 
 @pytest.mark.parametrize("epoch_batches", [7, 24, 100, 1000])
-@pytest.mark.parametrize("prefetch", [1, 2, 16])
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 16), (2, 2), (4, 1), (4, 16)])
 @pytest.mark.parametrize("balance", COMPUTE)
 def test_an_epoch_of_any_length_is_measured_as_it_is(
     balance: str, workers: int, prefetch: int, epoch_batches: int

@@ -3,8 +3,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from dataclasses import astuple, replace
-from statistics import fmean, median
+from dataclasses import replace
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -20,16 +20,7 @@ from autotune.measure.window import (
     stalls,
     summarise,
 )
-from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
-
-
-def follow(machine: SimulatedPipeline, steps: int) -> list[StepRow]:
-    """Train on the next batches."""
-    rows = []
-    for _ in range(steps):
-        begin = machine.now
-        rows.append(StepRow(begin, *machine.step(next(machine)), BATCH_SIZE, machine.ready))
-    return rows
+from tests.pipeline import BATCH_SIZE
 
 
 def row(begin: float, there: float, end: float, *, samples: int = BATCH_SIZE, ready: int = 0) -> StepRow:
@@ -42,29 +33,6 @@ def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
     """Steps of these lengths, without waiting."""
     ends = [sum(seconds[: index + 1]) for index in range(len(seconds))]
     return [row(end - length, end - length, end, ready=ready) for end, length in zip(ends, seconds, strict=True)]
-
-
-def from_step(rows: list[StepRow], first: int) -> list[StepRow]:
-    """The rows from one on, their clock set to 0 at the end of the step before."""
-    zero = rows[first - 1].end
-    return [StepRow(*(time - zero for time in astuple(each)[:7]), each.samples, each.ready) for each in rows[first:]]
-
-
-def window(machine: SimulatedPipeline, blocks: int = 20) -> WindowSummary:
-    """Settle, then measure so many blocks."""
-    workers = machine.num_workers
-    block = max(1, workers) * -(-5 // max(1, workers))
-    rows = follow(machine, max(1, workers))
-    while not is_stationary([r.ready for r in rows], block, workers):
-        rows += follow(machine, block)
-    first = len(rows)
-    rows += follow(machine, blocks * block)
-    return summarise(from_step(rows, first), inventory(rows, first, workers), workers, whole_epochs=False)
-
-
-def inventory(rows: list[StepRow], first: int, workers: int) -> float:
-    """The inventory before a step, over the last burst."""
-    return fmean(row.ready for row in rows[first - max(1, workers) : first])
 
 
 def summed(rows: list[StepRow], ready: int, workers: int = 0, *, whole_epochs: bool = False) -> WindowSummary:
@@ -125,6 +93,7 @@ def test_batches_that_take_as_long_as_they_have_samples_have_no_width(samples: l
 def test_many_bursts_are_merged_to_forty_at_most_so_that_slow_changes_show() -> None:
     found = cycles(ends_of([0.01] * 1000), 0.0, 1)
     assert len(found.edges) == 41
+    assert len(cycles(ends_of([0.01] * 1030), 0.0, 1).edges) <= 41
     assert not found.of_stalls
     slow = [0.010 + 0.002 * math.sin(index / 50) for index in range(1000)]
     shuffled = random.Random(0).sample(slow, len(slow))
@@ -171,61 +140,6 @@ def test_stalls_are_the_bursts_far_longer_than_most_where_one_alone_matters(leng
         assert lengths[place] > 3 * usual
     if len(lengths) > 40:
         assert not stalls([*lengths, 3.1 * usual]) or max(lengths) - usual > 0.05 * sum(lengths)
-
-
-LOADERS = [(0, 1)] + [(workers, prefetch) for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8, 32)]
-BALANCES = {
-    "loader-bound": 0.25,
-    "compute-bound": 3.0,
-    "balanced": 1.0,
-    "draining slowly": 0.9,
-    "just keeping up": 1.03,
-}  # seconds of a step per second that the workers need for a batch together
-
-
-DEVIATIONS = [random.Random(number).gauss(0, 1) for number in range(6000)]
-
-
-def pipeline(
-    balance: str, workers: int, prefetch: int, *, spread: float = 0.0, pause: float = 0.0
-) -> SimulatedPipeline:
-    """A loader whose build times spread so much, and that runs for a pause before the first batch is asked for."""
-
-    def build(number: int) -> float:
-        return 0.01 * max(1, workers) * max(0.1, 1 + spread * DEVIATIONS[number])
-
-    return SimulatedPipeline(workers, prefetch, build, always(0.01 * BALANCES[balance]), now=pause)
-
-
-@pytest.mark.parametrize("balance", BALANCES)
-@pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
-def test_the_rate_is_the_long_run_rate_from_a_cold_start_and_when_build_times_vary(
-    balance: str, workers: int, prefetch: int
-) -> None:
-    machine = pipeline(balance, workers, prefetch)
-    assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.03)
-    machine = pipeline(balance, workers, prefetch, spread=0.1, pause=5.0)
-    summary = window(machine, blocks=40)
-    tolerance = max(0.03, summary.relative_half_width)  # forty bursts vary by chance
-    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=tolerance)
-
-
-def test_a_window_over_the_draining_queue_alone_is_still_right() -> None:
-    machine = pipeline("loader-bound", 4, 32, pause=60.0)
-    follow(machine, 40)  # the workers are back at work
-    rows = follow(machine, 84)
-    assert rows[-1].ready > 0
-    naive = BATCH_SIZE * 80 / (rows[-1].end - rows[3].end)
-    summary = summarise(from_step(rows, 4), inventory(rows, 4, 4), 4, whole_epochs=False)
-    assert naive > 3 * machine.true_rate()
-    assert summary.samples_per_second == pytest.approx(machine.true_rate(), rel=0.06)
-
-
-def test_bursts_are_not_read_as_the_median() -> None:
-    machine = pipeline("loader-bound", 8, 2)
-    typical = median(later.end - earlier.end for earlier, later in itertools.pairwise(follow(machine, 400)[100:]))
-    assert BATCH_SIZE / typical > 2 * machine.true_rate()
-    assert window(machine).samples_per_second == pytest.approx(machine.true_rate(), rel=0.01)
 
 
 @pytest.mark.parametrize(("ready_before", "ready_after", "share"), [(3, 3, 0), (3, 4, 0), (4, 3, 0), (5, 3, 0.04)])
@@ -310,13 +224,6 @@ def test_whole_epochs_are_neither_trimmed_nor_corrected_and_a_short_last_batch_c
     summary = summed(rows, 0, whole_epochs=True)
     assert summary.samples == 39
     assert summary.samples_per_second == pytest.approx(13.0)
-
-
-def test_waiting_is_told_apart_from_computing() -> None:
-    summary = window(pipeline("loader-bound", 2, 2))
-    assert summary.waiting_share == pytest.approx(0.75, abs=0.03)
-    assert summary.step_time.data_wait == pytest.approx(0.75 * summary.step_time.total, rel=0.05)
-    assert summary.ready <= 1
 
 
 PHASES = st.lists(st.floats(0, 1), min_size=7, max_size=7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.config import Config
@@ -13,7 +14,7 @@ from autotune.report.result import RecordedStudy, Result
 from autotune.search.read import read_study
 from autotune.storage.open import StudyStorage
 from tests import examples
-from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of, tuner_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
 SPEED = {"off": 1.0, "bf16": 0.55, "fp16": 0.6}
 MEMORY = {"off": 9_000_000, "bf16": 5_200_000, "fp16": 5_200_000}
@@ -47,19 +48,35 @@ def machine() -> SimulatedMachine:
 
 
 def kept_study(path: Path, **facts: Any) -> Result:
-    """Tune the simulated machine, keep the study in a file, and return the result."""
-    described = gpu_facts(**{**NAMES, **facts})
-    with closing(StudyStorage(path)) as kept:
-        result = tuner_of(machine(), few_of(described, num_workers="0,4,16"), described, host(8)).result(kept)
-        kept.finish()
+    """Write the file of a study of the simulated machine, and return its result; studies of a file are added to."""
+    if path.exists():
+        return keep_study(path, facts)
+    result, content = kept(tuple(facts.items()))
+    path.write_bytes(content)
     return result
+
+
+def keep_study(path: Path, facts: dict[str, Any]) -> Result:
+    described = gpu_facts(**{**NAMES, **facts})
+    with closing(StudyStorage(path)) as storage:
+        result = tuner_of(machine(), few_of(described, num_workers="0,4,16"), described, host(8)).result(storage)
+        storage.finish()
+    return result
+
+
+@cache
+def kept(facts: tuple[tuple[str, Any], ...]) -> tuple[Result, bytes]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.study"
+        return keep_study(path, dict(facts)), path.read_bytes()
 
 
 @cache
 def simulated_result() -> Result:
     """The result of one such run, which is kept nowhere."""
     facts = gpu_facts(**NAMES)
-    return tuner_of(machine(), space_of(facts, amp="off,bf16,fp16"), facts, host(8)).result()
+    space = few_of(facts, amp="off,bf16,fp16", batch_size="32..1024", num_workers="0,4,12,16")
+    return tuner_of(machine(), space, facts, host(8)).result()
 
 
 def unfinished(path: Path) -> RecordedStudy:

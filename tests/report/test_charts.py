@@ -46,9 +46,11 @@ def marks(chart: altair.LayerChart, axis: str) -> list[float]:
     return [layer["encoding"][axis]["datum"] for layer in layers if "datum" in layer["encoding"].get(axis, {})]
 
 
-@pytest.mark.parametrize("make", [simulated_result, examples.faster_result, examples.no_gain_result])
+@pytest.mark.parametrize("make", [simulated_result, examples.no_gain_result])
 def test_every_chart_is_drawn_from_its_table_with_its_groups_in_the_legend(make: Callable[[], Result]) -> None:
-    for chart in charts_of(RecordedStudy.of(make())).values():
+    charts = charts_of(RecordedStudy.of(make()))
+    assert list(charts) == (NAMES if make is simulated_result else ["time", "memory", "history"])
+    for chart in charts.values():
         specification = chart.to_dict()
         assert specification["title"]["text"]
         assert specification["description"].endswith(".")
@@ -58,21 +60,11 @@ def test_every_chart_is_drawn_from_its_table_with_its_groups_in_the_legend(make:
                 assert set(colour["scale"]["domain"]) == set(chart.data["what"])
 
 
-def test_a_result_plots_each_of_its_charts() -> None:
-    result = simulated_result()
-    assert list(charts_of(RecordedStudy.of(result))) == NAMES
-    plots = [getattr(result, name)() for name in dir(Result) if name.startswith("plot_")]
-    assert [type(plot) for plot in plots] == [altair.LayerChart] * len(NAMES)
-
-
-def test_the_parts_of_a_samples_time_add_up_to_its_rate() -> None:
+def test_the_parts_of_a_samples_time_add_up_to_its_rate_and_where_nothing_changes_there_is_one_row() -> None:
     chart = drawn("time", examples.faster_result())
     totals = chart.data.groupby("configuration")["microseconds for each sample"].sum()
     assert [totals["before"], totals["after"]] == pytest.approx([1e6 / 1234.5, 1e6 / 2853.0], rel=0.02)
     assert "Before: a sample takes 810 µs, most of it waiting for data (59 %)." in chart.description
-
-
-def test_one_row_where_nothing_changes_and_a_step_without_time_is_drawn() -> None:
     nothing = StepTime(data_wait=0, host_to_device=0, forward=0, backward=0, optimizer=0, other=0)
     chart = drawn("time", examples.no_gain_result(measurement=examples.measurement(step_time=nothing)))
     assert set(chart.data["configuration"]) == {"your configuration"}
@@ -90,8 +82,7 @@ def test_every_round_and_every_interval_is_shown() -> None:
     assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.description
 
 
-def test_only_charts_that_have_something_to_show_are_drawn() -> None:
-    assert list(charts_of(RecordedStudy.of(examples.no_gain_result()))) == ["time", "memory", "history"]
+def test_of_failures_alone_their_history_is_drawn() -> None:
     charts = charts_of(only_failures())
     assert list(charts) == ["history"]
     assert set(charts["history"].data["what"]) == {"failed"}
@@ -177,12 +168,16 @@ def test_importances_are_percent_by_name() -> None:
     assert chart.data.iloc[:, :2].to_numpy().tolist() == [["workers", 75.0], ["amp", 12.5]]
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
-def test_every_plot_is_written_as_a_file(tmp_path: Path, suffix: str) -> None:
-    files = simulated_result().save_plots(tmp_path / "new" / "folder", suffix)
+def test_every_plot_is_written_as_a_file(tmp_path: Path) -> None:
+    files = simulated_result().save_plots(tmp_path / "new" / "folder", ".svg")
     assert [file.stem for file in files] == NAMES
+    for suffix in (".png", ".pdf"):
+        files += examples.no_gain_result().save_plots(tmp_path, suffix)
     starts = {".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}
-    assert all(file.read_bytes().startswith(starts[suffix]) for file in files)
+    assert all(file.read_bytes().startswith(starts[file.suffix]) for file in files)
+    assert {file.suffix for file in files} == set(starts)
+    plots = [getattr(simulated_result(), name)() for name in dir(Result) if name.startswith("plot_")]
+    assert [type(plot) for plot in plots] == [altair.LayerChart] * len(NAMES)
 
 
 def test_a_drawing_holds_foreign_texts_as_they_are(tmp_path: Path) -> None:

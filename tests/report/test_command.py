@@ -38,15 +38,17 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_study_becomes_a_page(folder: Path, capsys: Said) -> None:
+def test_a_study_becomes_a_page_and_its_trials_a_table(folder: Path, capsys: Said) -> None:
     result = kept_study(folder / "autotune.study")
     assert main(["report", "autotune.study"]) == 0
     assert f"{result.speedup:.2f} times the samples a second" in (folder / "report.html").read_text(encoding="utf-8")
     assert capsys.readouterr() == ("", f"Written: report.html, of {read_study('autotune.study').name}.\n")
+    assert main(["report", "autotune.study", "--output", "trials.parquet"]) == 0
+    table = pandas.read_parquet(folder / "trials.parquet")
+    assert (list(table), len(table)) == (list(COLUMNS), len(result.history))
 
 
-@pytest.mark.parametrize("module", ["altair", "vl_convert"])
-@pytest.mark.parametrize("is_cut_off", [False, True])
+@pytest.mark.parametrize(("module", "is_cut_off"), [("altair", False), ("vl_convert", True)])
 def test_without_the_chart_library_a_page_has_all_but_charts(
     module: str, is_cut_off: bool, folder: Path, monkeypatch: Patch, capsys: Said
 ) -> None:
@@ -71,14 +73,6 @@ def test_without_the_chart_library_a_page_has_all_but_charts(
     assert main([*TUNE, "--report", "seen.html"]) == 0
     assert line in capsys.readouterr().err
     assert "times the samples a second" in simulated_result()._repr_html_()
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_its_trials_become_a_table(suffix: str, folder: Path) -> None:
-    result = kept_study(folder / "autotune.study")
-    assert main(["report", "autotune.study", "--output", f"trials{suffix}"]) == 0
-    table = (pandas.read_csv if suffix == ".csv" else pandas.read_parquet)(folder / f"trials{suffix}")
-    assert (list(table), len(table)) == (list(COLUMNS), len(result.history))
 
 
 def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys: Said) -> None:
@@ -112,16 +106,6 @@ def test_what_cannot_be_shown_is_said(arguments: Any, code: int, message: str, f
     assert message in capsys.readouterr().err
     assert names(folder) == ["a.study", "notes.csv"]
     assert (folder / "notes.csv").read_text() == "mine\n"
-
-
-def test_a_run_writes_its_page_where_it_is_told_to(folder: Path, monkeypatch: Patch, capsys: Said) -> None:
-    monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
-    assert main([*TUNE, "--report", "seen.html"]) == 0
-    assert names(folder) == ["seen.html", "tuned.yaml"]
-    assert "load_config(&#34;tuned.yaml&#34;)" in (folder / "seen.html").read_text(encoding="utf-8")
-    err = capsys.readouterr().err
-    assert "Written: seen.html" in err
-    assert "See it" not in err
 
 
 @pytest.mark.parametrize(
@@ -158,18 +142,27 @@ def test_a_run_that_is_kept_says_how_to_see_it(flags: Any, command: str, monkeyp
     assert f"See it: {command}" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_link_is_written_through(folder: Path, monkeypatch: Patch) -> None:
+def test_a_run_writes_its_page_where_it_is_told_to_and_a_link_is_written_through(
+    folder: Path, monkeypatch: Patch, capsys: Said
+) -> None:
     kept_study(folder / "autotune.study")
-    for name in ("report.html", "trials.csv", "seen.html"):
+    written = ("report.html", "trials.csv", "seen.html")
+    for name in written:
         (folder / f"real-{name}").write_text("before")
         (folder / name).symlink_to(f"real-{name}")
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main(["report", "autotune.study"]) == 0
     assert main(["report", "autotune.study", "--output", "trials.csv"]) == 0
+    capsys.readouterr()
     assert main([*TUNE, "--report", "seen.html"]) == 0
-    for name in ("report.html", "trials.csv", "seen.html"):
+    for name in written:
         assert (folder / name).is_symlink()
         assert len((folder / f"real-{name}").read_text(encoding="utf-8")) > 1000
+    assert names(folder) == sorted(["autotune.study", "tuned.yaml", *written, *(f"real-{name}" for name in written)])
+    assert "load_config(&#34;tuned.yaml&#34;)" in (folder / "seen.html").read_text(encoding="utf-8")
+    err = capsys.readouterr().err
+    assert "Written: seen.html" in err
+    assert "See it" not in err
 
 
 def test_a_password_is_not_part_of_a_command(monkeypatch: Patch, capsys: Said) -> None:

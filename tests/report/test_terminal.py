@@ -65,24 +65,20 @@ def rows(result: Result) -> dict[str, list[str]]:
     return {heading: values for heading, *values in cells}
 
 
-@pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("result", RESULTS)
-def test_a_summary_fits_its_width_and_cuts_nothing(result: Result, width: int) -> None:
-    lines = (shown(summary(result), width) + shown(ending(result, "autotune.yaml", ["a.study"]), width)).splitlines()
-    assert max(map(cell_len, lines)) <= width
-    assert not any("…" in line for line in lines)
+def test_a_summary_fits_its_width_and_cuts_nothing_and_a_result_prints_as_it(result: Result) -> None:
     use = ["Use it:  python -m autotune export autotune.yaml --to python"] if result.config != result.baseline else []
     last = ["Written: autotune.yaml", *use, "See it:  python -m autotune report a.study"]
-    assert lines[-len(last) - 1 :][1:] == last
-    assert ("Use it" in " ".join(lines)) == bool(use)
-
-
-@pytest.mark.parametrize("result", RESULTS)
-def test_a_result_prints_as_its_summary_and_its_repr_is_a_sentence(result: Result) -> None:
-    text = str(result)
-    assert text.rstrip().endswith(".")
-    assert verdict_sentence(result) in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 100
+    for width in (80, 120):
+        text = shown(summary(result), width) + shown(ending(result, "autotune.yaml", ["a.study"]), width)
+        lines = text.splitlines()
+        assert max(map(cell_len, lines)) <= width
+        assert not any("…" in line for line in lines)
+        assert lines[-len(last) - 1 :][1:] == last
+        assert ("Use it" in text) == bool(use)
+    assert str(result).rstrip().endswith(".")
+    assert verdict_sentence(result) in " ".join(str(result).split())
+    assert max(map(len, str(result).splitlines())) <= 100
     assert repr(result) == f"<Result: {verdict_sentence(result)}>"
 
 
@@ -125,16 +121,13 @@ def test_a_faster_summary_compares_before_and_after() -> None:
     assert table["waiting for data"] == ["59 % ━━━━━━━", "2 %"]
 
 
-def test_no_gain_shows_one_column_and_says_keep() -> None:
+def test_no_gain_shows_one_column_and_which_memory_is_used_of_how_much() -> None:
     text = shown(summary(examples.no_gain_result()), width=120)
     assert "before" not in text
     assert "your configuration" in text
     assert "Note          the loader is the limit" in text
     assert "1,234 (1,200 to 1,270)" in text
-
-
-def test_memory_says_which_and_how_much_there_is() -> None:
-    assert "0.50 of 8.0 GiB host" in shown(summary(examples.no_gain_result()))
+    assert "0.50 of 8.0 GiB host" in text
     assert "24.0 of 80.0 GiB device" in shown(summary(examples.no_gain_result(measurement=DEVICE)))
 
 
@@ -203,28 +196,26 @@ OTHERS = "; with another batch size, precision or thread count"
 NOT_KNOWN = f"{OTHERS} the limit is unknown"
 
 
+STEPS = (StepForecast(batch_size=128, amp="bf16", ceiling=3000.0, rate=2900.0, refusal=None),)
+EXPECTED = Landscape(steps=STEPS, loaders=(), importances=(), memory_bytes=2**30)
+SLOW = examples.measurement(samples_per_second=10.0, ceiling_samples_per_second=3557.5)
+
+
 @pytest.mark.parametrize(
-    ("remaining", "said"),
-    [(0.0, ""), (0.98, f"{OTHERS} at most 98 %"), (354.75, NOT_KNOWN), (inf, NOT_KNOWN)],
+    ("changes", "said"),
+    [
+        ({"remaining_gain": 0.0}, f"{ALONE}."),
+        ({"remaining_gain": 0.98}, f"{ALONE}{OTHERS} at most 98 %."),
+        ({"remaining_gain": 354.75}, f"{ALONE}{NOT_KNOWN}."),
+        ({"remaining_gain": inf}, f"{ALONE}{NOT_KNOWN}."),
+        ({"remaining_gain": 1.5, "landscape": EXPECTED}, f"{ALONE}{NOT_KNOWN}."),  # beyond any step's
+        ({"measurement": SLOW}, "would gain at most 355 times."),  # no percentage of five digits
+    ],
 )
 def test_what_is_left_is_said_of_the_step_itself_and_of_others_as_far_as_it_is_known(
-    remaining: float, said: str
+    changes: dict[str, Any], said: str
 ) -> None:
-    result = examples.faster_result(remaining_gain=remaining)
-    assert f"{ALONE}{said}." in shown(summary(result), width=200)
-
-
-def test_a_gain_beyond_what_is_expected_of_any_step_is_not_known() -> None:
-    steps = (StepForecast(batch_size=128, amp="bf16", ceiling=3000.0, rate=2900.0, refusal=None),)
-    expected = Landscape(steps=steps, loaders=(), importances=(), memory_bytes=2**30)
-    text = shown(summary(examples.faster_result(remaining_gain=1.5, landscape=expected)), width=200)
-    assert f"{ALONE}{NOT_KNOWN}." in text
-
-
-def test_many_times_is_no_percentage_of_five_digits() -> None:
-    slow = examples.measurement(samples_per_second=10.0, ceiling_samples_per_second=3557.5)
-    text = shown(summary(examples.faster_result(measurement=slow)), width=200)
-    assert "would gain at most 355 times." in text
+    assert said in shown(summary(examples.faster_result(**changes)), width=200)
 
 
 @pytest.mark.parametrize(
@@ -305,10 +296,7 @@ def test_the_live_display_counts_down_and_numbers_the_running_trial() -> None:
     assert "trial 5" in foot
     assert "42s of the budget left" in foot
     assert "device_oom" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_a_narrow_terminal_cuts_the_status_and_keeps_its_two_lines() -> None:
-    display = LiveProgress(Console(file=io.StringIO(), width=40))
+    display = LiveProgress(Console(file=io.StringIO(), width=40))  # cuts the status, and keeps its two lines
     display(Progress(phase="search", seconds_left=50.0, running=examples.ANSWER, best_rate=2.0, baseline_rate=1.0))
     assert len(shown(display.render(), width=40).splitlines()) == 2
 
@@ -330,12 +318,6 @@ def test_the_snippet_trains_with_the_file_it_names(name: str, tmp_path: Path) ->
     exec(snippet(examples.faster_result(config=config), str(path)), names)
     assert names["config"] == config
     assert not torch.equal(model.weight, before)
-
-
-def test_the_snippet_of_an_iterable_dataset_does_not_shuffle() -> None:
-    text = snippet(examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0")), "a.yaml")
-    assert "shuffle" not in text
-    assert 'device = "cuda:0"' in text
 
 
 def with_arguments(*names: str, config: Config = examples.ANSWER, **facts: Any) -> str:
@@ -362,16 +344,17 @@ def test_the_snippet_keeps_the_users_sampler_batch_sampler_and_collate_function(
     assert "set_epoch" not in own
 
 
-def test_the_snippet_counts_samples_and_flushes_whatever_the_file_says() -> None:
+def test_the_snippet_fits_the_dataset_and_the_loss_and_counts_samples_and_flushes_whatever_the_file_says() -> None:
+    stream = snippet(examples.faster_result(facts=examples.facts(iterable=True, device="cuda:0")), "a.yaml")
+    assert ("shuffle" in stream, 'device = "cuda:0"' in stream) == (False, True)
+    of_sum, of_mean = with_arguments(loss_reduction="sum"), with_arguments(loss_reduction="mean")
+    assert ('reduction="sum"' in of_sum, 'reduction="sum"' in of_mean) == (True, False)
     for text in (with_arguments(), with_arguments(config=Config(accumulation_steps=4), loss_reduction="sum")):
         assert text.endswith(LOOP)
     assert "backward(loss, len(batch[0]))  #" in LOOP
     assert LOOP.splitlines()[-1].startswith("    accumulator.flush()")
-
-
-@pytest.mark.parametrize("page", ["settings.md", "config-file.md"])
-def test_the_documentation_shows_the_same_loop(page: str) -> None:
-    assert LOOP in (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    for page in ("settings.md", "config-file.md"):
+        assert LOOP in (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
 
 
 def look(part: Part, config: Config, payload: Any = None, outcome: Outcome = Outcome.OK, message: str = "") -> Probe:
@@ -398,12 +381,6 @@ def test_a_look_is_one_line_that_says_what_was_found(expected: str, probe: Probe
     line = probe_line(probe).plain
     assert expected in line
     assert "\n" not in line
-
-
-@pytest.mark.parametrize(("reduction", "said"), [("mean", False), ("sum", True)])
-def test_the_snippet_says_when_the_loss_is_a_sum(reduction: Any, said: bool) -> None:
-    result = examples.faster_result(facts=examples.facts(loss_reduction=reduction))
-    assert ('reduction="sum"' in snippet(result, "a.yaml")) is said
 
 
 UNCONFIRMED = "that training is faster with it was not confirmed"
@@ -483,16 +460,13 @@ def test_the_limit_comes_first_with_its_share_its_evidence_and_what_to_do() -> N
     assert "1. dataset copies: the dataset consists of many Python objects\n" in besides
 
 
-def test_a_trace_is_named_with_its_longest_operations() -> None:
+def test_a_trace_is_named_with_its_longest_operations_and_the_width_is_kept() -> None:
     text = diagnosed(trace=TRACE)
     assert "12.3 ms      4 times  aten::mm" in text
     assert "Written: trace.json" in text
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_it_keeps_to_the_width(width: int) -> None:
-    text = diagnosed(width=width, trace=TRACE, notes=("something to know " * 10,))
-    assert max(map(cell_len, text.splitlines())) <= width
+    for width in (40, 80, 120):
+        text = diagnosed(width=width, trace=TRACE, notes=("something to know " * 10,))
+        assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_brackets_in_names_are_no_markup() -> None:

@@ -31,19 +31,6 @@ def location(request: pytest.FixtureRequest, path: Path) -> str:
     return f"{request.param}{path}"
 
 
-def test_a_study_is_read_as_it_was_kept(location: str) -> None:
-    keep(location, 0, 1, 2)
-    study = read_study(location)
-    assert study.history == (trial(0), trial(1), trial(2))
-    assert study.result is None
-    assert study.location == location
-    assert study.made_on == dict(HERE.parts)
-
-
-def test_the_result_of_a_run_is_there_to_the_last_bit(path: Path) -> None:
-    assert kept_study(path) == read_study(path).result
-
-
 def test_reading_neither_waits_for_a_run_nor_changes_its_file(path: Path) -> None:
     with opened(path) as storage:
         add(storage, 0)
@@ -53,8 +40,11 @@ def test_reading_neither_waits_for_a_run_nor_changes_its_file(path: Path) -> Non
         assert path.read_bytes() == before
 
 
-def test_the_newest_of_several_is_read_or_the_one_that_is_named(location: str) -> None:
+def test_a_study_is_read_as_it_was_kept_and_of_several_the_newest_or_the_one_that_is_named(location: str) -> None:
     keep(location, 0, 1)
+    study = read_study(location)
+    assert (study.history, study.result) == ((trial(0), trial(1)), None)
+    assert (study.location, study.made_on) == (location, dict(HERE.parts))
     elsewhere = Identity(parts={**HERE.parts, "CPU": "another"})
     keep(location, 0, 1, 2, identity=elsewhere)
     first, second = HERE.name, elsewhere.name
@@ -78,33 +68,11 @@ def test_every_recorded_study_can_be_shown(path: Path) -> None:
     assert len(study.history) >= 10
 
 
-def test_what_is_not_there_is_said_and_not_created(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"a\.study: cannot be read: No such file or directory"):
-        read_study(tmp_path / "a.study")
-    with pytest.raises(StorageError, match=r"a\.db: cannot be read: there is no such file"):
-        read_study(f"sqlite:///{tmp_path / 'a.db'}")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_is_no_study_is_said(path: Path) -> None:
-    path.write_text("batch_size: 3\n")
-    with pytest.raises(StorageError, match="the file exists and is not a study"):
-        read_study(path)
-    path.write_bytes(b"")
-    with pytest.raises(StorageError, match=r"a\.study: "):
-        read_study(f"sqlite:///{path}")
-    with pytest.raises(StorageError, match=r"cannot be read"):
-        read_study("nothing://user:secret@host/name")
-
-
-@pytest.mark.parametrize("zones", [("Etc/GMT-14", "Etc/GMT+12"), ("Etc/GMT+12", "Etc/GMT-14")])
-def test_the_newest_study_is_the_one_that_ended_last_wherever_its_host_is(
-    zones: tuple[str, str], tmp_path: Path
-) -> None:
+def test_the_newest_study_is_the_one_that_ended_last_wherever_its_host_is(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     names = []
     try:
-        for number, zone in enumerate(zones):
+        for number, zone in enumerate(("Etc/GMT-14", "Etc/GMT+12")):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TZ", zone)
                 time.tzset()
@@ -158,6 +126,27 @@ def test_measurements_since_the_result_are_counted(path: Path) -> None:
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     optuna.load_study(study_name=study.name, storage=storage).add_trial(frozen(trial(99)))
     assert read_study(path).since == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "location", "said"),
+    [
+        (None, "a.study", r"a\.study: cannot be read: No such file or directory"),
+        (None, "sqlite:///a.study", r"a\.study: cannot be read: there is no such file"),
+        (b"batch_size: 3\n", "a.study", "the file exists and is not a study"),
+        (b"", "sqlite:///a.study", r"a\.study: "),
+        (None, "nothing://user:secret@host/name", "cannot be read"),
+    ],
+)
+def test_what_is_no_study_is_said_and_nothing_is_created(
+    path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, location: str, said: str
+) -> None:
+    monkeypatch.chdir(path.parent)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StorageError, match=said):
+        read_study(location)
+    assert content is not None or list(path.parent.iterdir()) == []
 
 
 def test_a_file_of_other_studies_holds_none_of_ours(path: Path) -> None:

@@ -1,65 +1,118 @@
-"""The recorded study of scripts holds the figures that its README and the project's quote."""
+"""The scripts of studies count, time and build what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
-import pandas as pd
+import pandas
+import pytest
+import torch
+from torch.utils.data import DataLoader
 
-ROOT = Path(__file__).resolve().parents[2]
-STUDY = ROOT / "studies" / "scripts"
-SHARED = ("shards", "replay")
-"""Scripts whose workers share a stream: how many there are decides which samples come when."""
-
-
-def test_scripts_are_read_right_and_trained_at_the_rate_of_their_file() -> None:
-    runs = pd.read_csv(STUDY / "scripts.csv", keep_default_na=False, na_values=[""])
-    assert set(runs.script) == {job.stem for job in (STUDY / "jobs").glob("*.py")}
-    assert len(runs) == 20
-    refused = runs[runs.verdict == "refused"]
-    assert not refused.message.isna().any()
-    runs = runs[runs.verdict != "refused"]
-    assert runs.is_right_line.all()
-    assert set(runs.files_written) == {"none"}
-    assert (runs.loss_difference[~runs.script.isin(SHARED)] <= 1e-4).all()
-    assert runs.present_ratio.between(0.9, 1.1).all()
-    assert runs.ratio.between(0.9, 1.1).all()
-    quoted = f"{runs.ratio.min():.2f} to {runs.ratio.max():.2f} times"
-    for readme in (STUDY / "README.md", ROOT / "README.md"):
-        assert quoted in " ".join(readme.read_text(encoding="utf-8").split())
-    for run in runs.itertuples():
-        present = f"{run.present_rate:,.0f} | {run.own_rate:,.0f} | {run.present_ratio:.3f}"
-        applied = f"{run.file_rate:,.0f} | {run.own_rate_applied:,.0f} | {run.ratio:.3f}"
-        cells = f"{run.verdict} | {run.speedup:g} | {present} | {applied} |"
-        assert cells in (STUDY / "README.md").read_text(encoding="utf-8"), run.script
+from autotune import Config
+from autotune.outcome import Outcome
+from autotune.records import Request
+from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
+from tests.studies.test_figures import STUDIES, script
 
 
-def test_variants_of_scripts_have_the_answers_that_they_should() -> None:
-    ends, together, checks = (pd.read_csv(STUDY / f"{name}.csv") for name in ("ends", "together", "checks"))
-    assert list(ends.steps[:4]) == [150, 215, 300, 500]
-    assert set(ends.verdict) == {"faster"}
-    assert ends.to_endless.between(0.9, 1.1).all()
-    assert ends.ratio.between(0.9, 1.1).all()
-    assert together[together.name == "answer"].to_best.item() >= 0.95
-    assert set(zip(checks.change, checks.exit_code, strict=True)) == {("none", 0), ("a sleep", 1)}
-    readme = " ".join((STUDY / "README.md").read_text(encoding="utf-8").split())
-    assert f"{ends.to_endless.min():.2f} to {ends.to_endless.max():.2f} times the endless" in readme
-    assert f"{together[together.name == 'answer'].to_best.item():.2f} of the best of that grid" in readme
+def test_first_answers_are_rated_over_whole_epochs_after_a_warm_up_or_a_part_of_a_long_one() -> None:
+    told = (("step", 50, 1.0), ("epoch", 100, 1.5), ("epoch", 200, 3.0), ("epoch", 300, 6.0), ("step", 350, 9.5))
+    lines = [f"{kind}: {done} samples until {moment} s\n" for kind, done, moment in (*told, ("epoch", 400, 13.0))]
+    rate_of = script("first_answers", "study").rate_of
+    assert rate_of(["a warning\n", *lines]) == pytest.approx(200 / 10.0)
+    assert rate_of(lines[:4]) is None
+    long = [f"step: {10 * moment} samples until {moment} s\n" for moment in range(1, 40)]
+    assert rate_of(long) == pytest.approx(10.0)
 
 
-def test_rates_of_scripts_are_those_of_workloads() -> None:
-    rates = pd.read_csv(STUDY / "rates.csv")
-    assert len(rates) == 2
-    assert rates.ratio.between(0.95, 1.05).all()
+def test_a_first_answer_has_one_row_for_each_job_and_door_and_is_known_by_its_numbers(tmp_path: Path) -> None:
+    study, path = script("first_answers", "study"), tmp_path / "results.csv"
+    for door, rate in (("script", 1.0), ("function", 2.0), ("script", 3.0)):
+        study.add(path, {"job": "jpeg", "door": door}, {"present": [rate], "answer": [rate, rate + 2.0]})
+    found = pandas.read_csv(path)
+    assert list(found.columns) == list(study.COLUMNS)
+    rows = list(zip(found.door, found.trained_present, found.trained_answer, strict=True))
+    assert rows == [("function", 2.0, 3.0), ("script", 3.0, 4.0)]
+    Config(batch_size=64, num_workers=2, amp="bf16", intra_op_threads=1).save(tmp_path / "autotune.yaml")
+    loader = {"batch_size": 64, "num_workers": 2, "prefetch_factor": 2, "persistent_workers": False}
+    settings = loader | {"pin_memory": False, "threads": 1, "amp": "bf16"}
+    assert study.settings_of(tmp_path / "autotune.yaml") == settings
 
 
-def test_a_layer_costs_little_to_read_through(study: Callable[[str], ModuleType]) -> None:
-    rows = pd.read_csv(STUDY / "files.csv").to_dict("records")
-    assert len(rows) == 14
-    a_file, large = 1e6 * study("files").more(rows, "small") / 3000, 100 * study("files").share(rows, "large")
-    assert a_file <= 10
-    assert large <= 3
-    readme = " ".join((STUDY / "README.md").read_text(encoding="utf-8").split())
-    assert f"takes {a_file:.1f} µs of CPU time a file more than without, a file of 64 MiB {large:.1f} % more" in readme
+def test_every_job_has_a_script_and_both_doors_and_importing_one_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = script("first_answers", "study")
+    for name, job in study.JOBS.items():
+        assert job.exists()
+        assert study.asking(name, "script", None)[3:] == ["run", str(job)]
+        assert str(job) in " ".join(study.asking(name, "function", "30s"))
+    monkeypatch.setenv("FIRST_ANSWERS_DATA", str(tmp_path))
+    monkeypatch.syspath_prepend(str(STUDIES / "first_answers" / "jobs"))
+    for name in ("neutral", "jpeg", "text"):
+        script("first_answers", name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["sleeping", "jpegs", "texts"])
+def test_a_workload_of_predictions_builds_batches(name: str) -> None:
+    workload = getattr(script("loader_prediction", "workloads"), name)()
+    batch = next(iter(DataLoader(workload.dataset, batch_size=4, shuffle=True, collate_fn=workload.collate_fn)))
+    assert len(batch) == 4
+
+
+def test_words_are_followed_by_words_of_the_same_passage() -> None:
+    workloads = script("promise", "workloads")
+    words, following = workloads.pad_passages([torch.tensor([5, 6, 7]), torch.tensor([8, 9])])
+    assert words.tolist() == [[5, 6], [8, 9]]
+    assert following.tolist() == [[6, 7], [9, workloads.PADDING]]
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 0), (1, 1), (1, 8), (2, 2), (4, 1), (8, 2)])
+def test_the_truth_of_a_measurement_is_that_of_arithmetic_and_of_the_recursion(workers: int, prefetch: int) -> None:
+    pipelines = script("measurement_truth", "pipelines")
+    pipeline = pipelines.PIPELINES[2]
+    truth = pipelines.true_rate(pipeline, workers, prefetch, [pipeline.build] * 60)
+    bound = 1 / (pipeline.build + pipeline.step) if not workers else min(1 / pipeline.step, workers / pipeline.build)
+    assert truth <= pipelines.BATCH_SIZE * bound * (1 + 1e-9)
+    again = SimulatedPipeline(workers, prefetch, always(pipeline.build), always(pipeline.step)).true_rate(1000)
+    assert truth == pytest.approx(again * pipelines.BATCH_SIZE / BATCH_SIZE, rel=0.01)
+
+
+def test_one_batch_in_twenty_is_slow_to_build() -> None:
+    pipelines = script("measurement_truth", "pipelines")
+    delayed = next(each for each in pipelines.scenarios() if each.delay == "random builds")
+    seconds = [pipelines.build_seconds(delayed, index) for index in range(0, pipelines.LENGTH, 10)]
+    assert set(seconds) == {delayed.build, 20 * delayed.build}
+    assert sum(each > delayed.build for each in seconds) == pytest.approx(1000, rel=0.1)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.0, "no gain"), (0.3, "faster")])
+def test_a_run_of_the_study_of_confirmation_ends_as_it_should(gain: float, verdict: str) -> None:
+    found = script("confirmation", "simulate").run(("steady", gain, 180.0, 1))
+    assert found["verdict"] == verdict
+    assert float(found["seconds"]) <= 190
+
+
+@pytest.mark.parametrize("family", range(4))
+def test_a_machine_is_the_same_for_the_same_seed_and_repeats_itself_within_its_noise(family: int) -> None:
+    machines = script("simulated_machines", "machines")
+    world = machines.draw_world(machines.FAMILIES[family], 7)
+    assert world == machines.draw_world(machines.FAMILIES[family], 7)
+    machine = machines.Machine(world=world, noise=0.01, disturbed=0.0)
+    base = machine.space.base
+    rates = [machine.measure(base, Request(seconds=2.0)).measurement.samples_per_second for _ in range(20)]
+    assert machine.rate(base) == pytest.approx(sum(rates) / 20, rel=0.02)
+    assert machine.time > 20
+
+
+def test_the_search_that_runs_on_real_machines_comes_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = script("simulated_machines", "compare")
+    monkeypatch.setattr(compare, "TRIALS", 10)  # thirty are recorded
+    world = compare.draw_world(compare.FAMILIES[0], 3)
+    machine = compare.Machine(world=world, noise=0.01, disturbed=0.0)
+    rows = list(compare.ours(machine))
+    assert len(rows) == compare.TRIALS
+    assert rows[-1]["regret"] <= 0.05
+    assert not {outcome for _, _, outcome, _ in machine.attempts} - {Outcome.OK}
