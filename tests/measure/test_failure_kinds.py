@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import threading
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from autotune.errors import UserCodeError
 from autotune.measure.failures import classify
 from autotune.measure.rank_launch import RankFailedError, raise_failure
 from autotune.outcome import Outcome
-from tests.broken import WithLock
+from tests.datasets import Squares
 
 KILLED = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
 BUS_ERROR = RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ...")
@@ -180,6 +181,14 @@ def test_batch_normalisation_on_a_single_sample_comes_with_the_way_out() -> None
     outcome, message, _ = classify(raised.value)
     assert outcome is Outcome.USER_ERROR
     assert message.endswith("drop that batch (drop_last=True), or take another batch size")
+
+
+class WithLock(Squares):
+    """Cannot be sent to another process."""
+
+    def __init__(self) -> None:
+        super().__init__(256)
+        self._lock = threading.Lock()
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
