@@ -121,8 +121,9 @@ def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
     assert sum(result.verdict is Verdict.FASTER for result in results) <= 1
 
 
-def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:
-    result = tuned(SimulatedMachine(cost=equal_everywhere))
+def test_where_everything_is_equal_the_baseline_is_the_answer_with_the_threads_that_torch_takes() -> None:
+    result = tuned(SimulatedMachine(cost=equal_everywhere), CPU, cpus=4)
+    assert (result.config.intra_op_threads, result.config.inter_op_threads) == (4, 2)
     assert result.verdict is Verdict.NO_GAIN
     assert 0 < (result.most_gain or 0) <= 0.05
     assert there(result.likeliest).speedup == pytest.approx(1.0)
@@ -130,11 +131,6 @@ def test_where_everything_is_equal_the_baseline_is_the_answer() -> None:
     assert result.config.batch_size == examples.BASELINE.batch_size
     assert (result.speedup, result.speedup_ci95) == (1.0, None)
     assert result.samples_per_second == result.baseline_samples_per_second == pytest.approx(1000)
-
-
-def test_the_answer_names_torchs_own_thread_counts() -> None:
-    result = tuned(SimulatedMachine(cost=equal_everywhere), CPU, cpus=4)
-    assert (result.config.intra_op_threads, result.config.inter_op_threads) == (4, 2)
 
 
 def test_a_failing_candidate_gives_the_baseline_and_a_note() -> None:
@@ -196,7 +192,7 @@ def test_an_interrupted_confirmation_claims_nothing() -> None:
     assert len(ran) == 9  # the trials, and the round that was complete
 
 
-@pytest.mark.parametrize("trials", [1, 2, 3, 7])
+@pytest.mark.parametrize("trials", [1, 7])
 def test_the_number_of_trials_limits_the_search(trials: int) -> None:
     result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
     assert len(searched(result)) == trials
@@ -512,27 +508,6 @@ def test_progress_goes_through_the_phases_in_order() -> None:
     assert [p.looked.config for p in seen if p.looked] == [p.running for p in seen if p.running and p.phase == "probe"]
     left = [progress.seconds_left for progress in seen]
     assert left == sorted(left, reverse=True)
-
-
-MEASURED = """samples_per_second ci95 peak_memory_bytes memory_limit_bytes ceiling_samples_per_second bottleneck
-    baseline speedup speedup_ci95 verdict"""
-DOCUMENTED = {
-    "dataloader": {"batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers"},
-    "training": {"amp", "accumulation_steps"},
-    "threads": {"intra_op", "inter_op"},
-    "measured": set(MEASURED.split()),
-    "made_on": {"device", "cpus", "torch", "driver", "workload", "date", "autotune"},
-}
-
-
-@pytest.mark.parametrize("cost", [loader_bound, equal_everywhere])
-def test_the_file_holds_every_documented_key(cost: Callable[[Config], StepCost]) -> None:
-    document = tuned(SimulatedMachine(cost=cost, noise=0.001)).config.to_document()
-    assert document["autotune"] == 1
-    for section, keys in DOCUMENTED.items():
-        of_workers = set() if document["dataloader"]["num_workers"] else {"prefetch_factor", "persistent_workers"}
-        assert keys - of_workers <= set(document[section])
-    assert "samples_per_second" in document["measured"]["baseline"]
 
 
 # --- places of the epoch ---
