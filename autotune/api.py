@@ -88,9 +88,9 @@ def best_config(
 ) -> Config:
     """Return the fastest configuration for this model and dataset on this machine, or the baseline.
 
-    The gain is proven, or likely by odds of 20 to 1; ``.measured`` holds verdict and evidence. Model and dataset are
-    copied to another process: your own are never trained, moved or changed. The arguments up to ``epoch_batches`` are
-    those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
+    The gain is proven, or likely by odds of 20 to 1 in undisturbed rounds; ``.measured`` holds verdict and evidence.
+    Model and dataset are copied to another process: your own are never trained, moved or changed. The arguments up to
+    ``epoch_batches`` are those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
     """
     known = TuneOptions.__annotations__
     for name in options.keys() - known.keys():

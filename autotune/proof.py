@@ -22,6 +22,7 @@ from autotune.stats import (
     Interval,
     alpha_of,
     around,
+    chance_by_pairs,
     chance_of_gain,
     count_interval,
     mean_rate,
@@ -36,6 +37,8 @@ NEGLIGIBLE = 1.05
 TOLD_APART, SPREAD = 0.8, 0.04
 """Probability from which a dearer finalist counts as faster than a cheaper one, and the usual spread of a pair's
 difference. No claim rests on them, so they need not be on the safe side."""
+LIKELY = 20 / 21
+"""Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
 UNLIKELY = 0.1
 """Probability below which a finalist that was dropped is no more than negligibly faster."""
 ROUNDS_TO_DROP = 2
@@ -270,9 +273,13 @@ class Confirmation:
         alpha = alpha_of(self.finalists[index].number)
         return sequential_interval(*self._pairs(index), alpha, self.planned or MAX_ROUNDS)
 
-    def chance(self, index: int) -> float:
-        """Return the probability that a finalist is faster than the baseline."""
-        return chance_of_gain(*self._pairs(index))
+    def is_likely(self, index: int) -> bool:
+        """Return whether a finalist is faster by odds of 20 to 1, in three rounds or more that nobody disturbed."""
+        rounds = [(ours, *one.baselines) for ours, one in self._measured(index)]
+        quiet = [one for one in rounds if not any(each.conditions.taken_share for each in one)]
+        if self.is_crowded or len(quiet) < LEAST_ROUNDS:
+            return False
+        return chance_by_pairs(*self._pairs(index)) >= LIKELY and self.speedup(index) >= CLAIM
 
     @cached_property
     def is_crowded(self) -> bool:

@@ -136,7 +136,8 @@ class Answer:
     """Answer of a run of autotune, with its evidence."""
 
     config: Config
-    """The answer: proven to be faster, or faster by odds of 20 to 1 where undecided; the baseline otherwise."""
+    """The answer: proven to be faster; where undecided, faster by odds of 20 to 1 in three undisturbed rounds; else the
+    baseline."""
     baseline: Config
     """The settings that the user trains with today."""
     samples_per_second: float

@@ -281,6 +281,20 @@ def chance_of_gain(
     return below if t >= 0 else 1 - below
 
 
+def chance_by_pairs(rates: Sequence[float], others: Sequence[float]) -> float:
+    """Return the probability of a gain by Student's t of the logarithms of the pairs' ratios; 0.5 below two pairs.
+
+    Nothing is supposed of their spread: where it is wide, few pairs tell little.
+    """
+    logarithms = [math.log(rate / other) for rate, other in zip(rates, others, strict=True)]
+    if len(logarithms) < 2:
+        return 0.5
+    mean, error = fmean(logarithms), math.sqrt(variance(logarithms) / len(logarithms))
+    t = mean / max(error, EQUAL)
+    below = student_cdf(abs(t), len(logarithms) - 1)
+    return below if t >= 0 else 1 - below
+
+
 @lru_cache(maxsize=1024)
 def bound(rounds: int, alpha: float, planned: int = MAX_ROUNDS) -> float:
     """Return the value that Student's t must exceed after so many rounds for a gain to be proven.

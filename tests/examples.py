@@ -344,16 +344,13 @@ def no_gain_result(**changes: Any) -> Result:
 
 
 def undecided_result(**changes: Any) -> Result:
-    """What is likely to be faster, in one round of a short run on a busy machine."""
-    found = Finalist(config=ANSWER, speedup=2.311, interval=None, ratios=(2.311,), has_failed=False)
+    """What is likely to be faster, in three rounds of a short run."""
+    found = Finalist(config=ANSWER, speedup=2.311, interval=(0.97, 3.1), ratios=(2.3, 2.1, 2.5), has_failed=False)
     measured = {"samples_per_second": 2853.0, "verdict": "undecided"}
     example = faster_result(
         config=replace(ANSWER, measured=measured),
         verdict=Verdict.UNDECIDED,
-        rounds=1,
-        ci95=None,
-        next_run_95=None,
-        speedup_ci95=None,
+        speedup_ci95=(0.97, 3.1),
         likeliest=found,
         missing=("more time (--budget 1m)", "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"),
         stop_reason="the budget is spent",

@@ -518,6 +518,24 @@ def with_neighbour(found: Confirmation, *disturbed: int, config: Config = CHEAP)
     return replace(found, complete=tuple(of(number, one) for number, one in enumerate(found.complete)))
 
 
+@pytest.mark.parametrize(
+    ("rates", "is_likely"),
+    [
+        ([1190.0, 1250.0, 1130.0, 1200.0], True),
+        ([60_000.0, 60_000.0], False),  # two rounds are no evidence, whatever they show
+        ([1190.0, 1005.0, 940.0, 1200.0], False),
+        ([3990.0, 510.0, 1900.0, 2000.0], False),  # a wide spread of few pairs tells little
+        ([1012.0, 1011.0, 1012.0, 1013.0], False),  # sure, and below what is claimed
+    ],
+)
+def test_an_unproven_answer_has_three_undisturbed_rounds_that_agree(rates: list[float], is_likely: bool) -> None:
+    found = confirmation(RATES[: len(rates)], rates)
+    assert found.is_likely(0) == is_likely
+    if is_likely:
+        assert with_neighbour(found, 3).is_likely(0)  # three are left
+        assert not with_neighbour(found, 1, 3).is_likely(0)
+
+
 RATES = [(1000.0, 1001.0), (1002.0, 1000.0), (999.0, 1000.0), (1001.0, 1000.0)]
 
 

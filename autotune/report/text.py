@@ -306,9 +306,18 @@ def _best_text(result: Answer) -> str:
     best = result.likeliest
     if best is None:
         return "Nothing was compared with them"
-    rounds = counted(len(best.ratios), "round")
-    rate = f"{best.speedup:.2f} times your rate in {rounds} ({_interval_text(best.interval)})"
-    return f"The best alternative, {config_text(best.config)}, ran at {rate}"
+    name, rounds = f"The best alternative, {config_text(best.config)},", len(best.ratios)
+    if best.interval is None:
+        return f"{name} was {_few_rounds_text(best.ratios)} that there was time for"
+    return f"{name} ran at {best.speedup:.2f} times your rate in {rounds} rounds ({_interval_text(best.interval)})"
+
+
+def _few_rounds_text(ratios: Sequence[float]) -> str:
+    """Return the outcome of rounds that are too few to tell a factor."""
+    faster = sum(ratio > 1 for ratio in ratios)
+    if len(ratios) == 1:
+        return f"{'faster' if faster else 'no faster'} in the one round"
+    return f"faster in {faster} of the {len(ratios)} rounds"
 
 
 def cause_text(finding: Finding) -> str:

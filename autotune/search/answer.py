@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
-from autotune.diagnosis.limits import TAKEN, find
+from autotune.diagnosis.limits import find
 from autotune.diagnosis.notes import (
     cause_of_unevenness,
     crowded_in,
@@ -23,7 +23,7 @@ from autotune.diagnosis.notes import (
     on_validation,
 )
 from autotune.probes import LoaderTrace
-from autotune.proof import CLAIM, NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
+from autotune.proof import NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
 from autotune.records import ADDED, Probe, Trial, WorkloadFacts
 from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
@@ -37,8 +37,6 @@ from autotune.search.probe_plan import untried_precision
 from autotune.search.stopping import Ending
 from autotune.stats import Interval
 
-ODDS = 20 / 21
-"""Probability of a gain from which an unproven configuration is the answer: odds of 20 to 1."""
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
@@ -163,9 +161,7 @@ def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple
     most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
     if most <= NEGLIGIBLE:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
-    is_taken = confirmation.standing(index).typical.conditions.taken_share >= TAKEN
-    is_likely = confirmation.chance(index) >= ODDS and confirmation.speedup(index) >= CLAIM and not is_taken
-    return Verdict.UNDECIDED, index if is_likely else None, None
+    return Verdict.UNDECIDED, index if confirmation.is_likely(index) else None, None
 
 
 def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:

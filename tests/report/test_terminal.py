@@ -33,6 +33,7 @@ from autotune.report.terminal import (
 from autotune.report.text import LOOP, before_after, config_text, printable, snippet, verdict_sentence
 from autotune.result import Landscape, StepForecast, TriedOption
 from tests import examples
+from tests.search.there import there
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -159,19 +160,25 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
     machine = "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"
     missing = f"More time (--budget 1m) and {machine} would"
     undecided = examples.undecided_result()
-    likely = "Probably about 2.3 times the samples a second: 1 round, no proof yet"
+    likely = "Probably about 2.3 times the samples a second: 3 rounds, no proof yet; 95 % interval 0.97 to 3.10"
     assert verdict_sentence(undecided) == f"{likely}. {missing} prove it."
-    assert verdict_sentence(replace(undecided, speedup=1.134)).startswith(
-        "Probably about 1.13 times the samples a second:"
+    assert verdict_sentence(replace(undecided, speedup=1.134, missing=())) == (
+        "Probably about 1.13 times the samples a second: 3 rounds, no proof yet; 95 % interval 0.97 to 3.10."
     )
-    known = replace(undecided, rounds=4, speedup_ci95=(0.97, 3.1), missing=())
-    assert verdict_sentence(known) == (
-        "Probably about 2.3 times the samples a second: 4 rounds, no proof yet; 95 % interval 0.97 to 3.10."
+    best = f"Undecided: the best alternative, {config_text(examples.ANSWER)},"
+    assert verdict_sentence(replace(undecided, config=undecided.baseline)) == (
+        f"{best} ran at 2.31 times your rate in 3 rounds (95 % interval 0.97 to 3.10); keep your settings for now. "
+        f"{missing} decide it."
     )
-    assert verdict_sentence(examples.undecided_result(config=undecided.baseline)) == (
-        f"Undecided: the best alternative, {config_text(examples.ANSWER)}, ran at 2.31 times your rate in 1 round "
-        f"(no interval yet); keep your settings for now. {missing} decide it."
-    )
+    for ratios, told in (
+        ((60.0,), "faster in the one round"),
+        ((0.9,), "no faster in the one round"),
+        ((60.0, 0.9), "faster in 1 of the 2 rounds"),
+    ):
+        few = replace(there(undecided.likeliest), interval=None, ratios=ratios)
+        assert verdict_sentence(replace(undecided, config=undecided.baseline, likeliest=few, missing=())) == (
+            f"{best} was {told} that there was time for; keep your settings for now."
+        )
     nothing = verdict_sentence(
         examples.undecided_result(config=undecided.baseline, likeliest=None, missing=("more time (--budget 1m)",))
     )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import ttest_1samp
 
 from autotune.stats import (
     ALPHA,
@@ -17,6 +18,7 @@ from autotune.stats import (
     PLANNED_SHARE,
     alpha_of,
     bound,
+    chance_by_pairs,
     chance_of_gain,
     fieller_interval,
     sequential_interval,
@@ -141,6 +143,16 @@ def test_a_larger_gain_is_asked_for_as_if_the_others_were_so_much_faster(pairs: 
     rates, others = zip(*pairs, strict=True)
     faster = [ratio * other for other in others]
     assert chance_of_gain(rates, others, ratio) == pytest.approx(chance_of_gain(rates, faster))
+
+
+@given(st.lists(st.tuples(RATES, RATES), min_size=2, max_size=8))
+def test_the_chance_by_pairs_is_that_of_a_t_test_of_their_ratios(pairs: Pairs) -> None:
+    rates, others = zip(*pairs, strict=True)
+    logarithms = np.log(rates) - np.log(others)
+    if np.std(logarithms) > 1e-6:
+        expected = 1 - ttest_1samp(logarithms, 0, alternative="greater").pvalue
+        assert chance_by_pairs(rates, others) == pytest.approx(expected, abs=1e-6)
+    assert chance_by_pairs(rates[:1], others[:1]) == 0.5
 
 
 # --- beside others that come and go ---

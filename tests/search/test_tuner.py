@@ -187,7 +187,7 @@ def test_an_interrupted_confirmation_claims_nothing() -> None:
     result = tuned(SimulatedMachine(cost=four_shared_cores, interrupt_at=10), CPU, cpus=4, trials=6)
     assert (result.verdict, result.stop_reason) == (Verdict.UNDECIDED, "interrupted by the user")
     assert (len(there(result.likeliest).ratios), result.speedup_ci95) == (1, None)
-    assert result.config != result.baseline  # a single round tells so much of a gain like this one
+    assert result.config == result.baseline  # whatever a single round tells
     ran = result.history
     assert len(ran) == 9  # the trials, and the round that was complete
 
@@ -231,13 +231,13 @@ def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_i
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_where_others_take_half_of_the_cpus_only_what_is_proven_is_the_answer(is_busy: bool) -> None:
+def test_fewer_than_three_rounds_are_no_answer_and_tell_no_factor(is_busy: bool) -> None:
     outcome = Outcome.SUSPECT if is_busy else None
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome, seconds=6.0)
     result = tuned(machine, budget=45.0)
     assert (result.verdict, result.rounds < 3) == (Verdict.UNDECIDED, True)
-    assert there(result.likeliest).speedup > 2
-    assert (result.config == result.baseline) == is_busy
+    assert (result.config, result.speedup) == (result.baseline, 1.0)
+    assert " times " not in verdict_sentence(result)
     assert any(what.startswith("a quieter machine") for what in result.missing) == is_busy
 
 
