@@ -34,8 +34,6 @@ BAD_INDEX = 3
 FOREVER = 3600.0
 KEPT: list[object] = []
 
-not_callable = 3
-
 
 class Sleeping(Dataset[torch.Tensor]):
     """Takes 20 ms a sample and next to no CPU."""

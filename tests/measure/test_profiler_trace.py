@@ -29,7 +29,6 @@ from tests.measure.doing import Doing
 pytestmark = pytest.mark.machine
 
 CONFIG = Config(batch_size=4)
-STEP_SECONDS = 0.01
 
 
 class Wide(nn.Module):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import BatchSampler, Dataset, SequentialSampler
+from torch.utils.data import Dataset, SequentialSampler
 
 from autotune.config import Config
 from autotune.measure.batch import tensors_in
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.machine
 
 STEP_SECONDS = 0.03
 MIB = 2**20
-LONGEST = 17  # length of the longest sequence of Ragged
 
 
 def training(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -80,10 +79,6 @@ def opened(dataset: Any, batch_size: int = 8, training_step: Any = training, **o
 
 def pad(samples: list[torch.Tensor]) -> torch.Tensor:
     return pad_sequence(samples, batch_first=True)
-
-
-def in_order(batch_size: int) -> BatchSampler:
-    return BatchSampler(SequentialSampler(range(100)), batch_size, drop_last=False)
 
 
 def opened_at_once(*given: Any, **options: Any) -> WarmStep:
@@ -272,19 +267,6 @@ def test_a_larger_batch_needs_more_memory_of_the_host_by_as_much_as_it_is_larger
     assert grown < 3 * 32 * MIB  # the samples and the batch made of them
     assert small.memory == "host"
     assert MIB < small.peak_memory_bytes == small.host_memory_bytes <= small.memory_limit_bytes
-
-
-class HasOneLarge(Dataset[torch.Tensor]):
-    """Samples of 4 bytes, and one of 64 MiB."""
-
-    def __init__(self, large: int) -> None:
-        self._large = large
-
-    def __len__(self) -> int:
-        return 31
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.ones(self._large if index == 20 else 1)
 
 
 def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> None:
