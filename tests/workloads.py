@@ -93,27 +93,6 @@ def loss_of(model: nn.Module) -> torch.Tensor:
     return loss
 
 
-@functools.lru_cache(maxsize=2000)
-def decoded(index: int) -> bytes:
-    return bytes([index % 251]) * 2**18  # on pages of its own: the heap may hold free ones that are shared
-
-
-class Cached(Squares):
-    """Decodes 256 KiB for every item, and caches the last 2,000."""
-
-    def __init__(self) -> None:
-        super().__init__(10**8)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(0.004)
-        decoded(index)
-        return super().__getitem__(index)
-
-
-def cached() -> Workload:
-    return Workload(nn.Linear(1, 1), Cached(), sampler=range(10**8))
-
-
 def small() -> Workload:
     return Workload(nn.Linear(1, 1), Squares(256))
 
@@ -224,10 +203,6 @@ def hangs() -> Workload:
 
 def worker_hangs() -> Workload:
     return broken(lambda: get_worker_info() and time.sleep(FOREVER))
-
-
-def out_of_memory() -> Workload:
-    return broken(raise_memory_error)
 
 
 def worker_out_of_memory() -> Workload:
