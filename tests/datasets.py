@@ -69,14 +69,6 @@ class SlowToOpen(Squares):
         return super().__getitem__(index)
 
 
-class HoldsALambda(Squares):
-    """Cannot be sent to a worker that is not forked."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.transform = lambda x: x
-
-
 def first_elements(samples: list[Any]) -> dict[str, torch.Tensor]:
     """A collate function of one's own."""
     return {"x": torch.stack([sample[0] for sample in samples])}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, SequentialSampler
 
 from autotune.config import Config
@@ -75,10 +74,6 @@ def opened(dataset: Any, batch_size: int = 8, training_step: Any = training, **o
     device.forget_peaks()
     workload = Workload(nn.Linear(1, 1), dataset, training_step=training_step, **options)
     return open_step(workload, Config(batch_size=batch_size), device)
-
-
-def pad(samples: list[torch.Tensor]) -> torch.Tensor:
-    return pad_sequence(samples, batch_first=True)
 
 
 def opened_at_once(*given: Any, **options: Any) -> WarmStep:
@@ -238,13 +233,6 @@ def test_slow_steps_are_made_three_times(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(f"autotune.measure.step_probe.{limit}", 0.0)
     opened(Squares(100), 8, step := Training(STEP_SECONDS))
     assert len(step.batches) == 3
-
-
-def test_what_is_timed_is_the_users_own_training_and_it_trains() -> None:
-    model = nn.Linear(1, 1)
-    before = model.weight.detach().clone()
-    open_step(Workload(model, Squares(100)), Config(batch_size=8), CpuDevice())
-    assert not torch.equal(model.weight, before)
 
 
 # --- memory ---
