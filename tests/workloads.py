@@ -181,10 +181,6 @@ def raise_value_error() -> None:
     raise ValueError(f"item {BAD_INDEX} is broken")
 
 
-def exits() -> Workload:
-    return broken(functools.partial(os._exit, 3))
-
-
 def killed() -> Workload:
     return broken(kill_itself)
 
@@ -199,10 +195,6 @@ def worker_killed() -> Workload:
 
 def hangs() -> Workload:
     return broken(functools.partial(time.sleep, FOREVER))
-
-
-def worker_hangs() -> Workload:
-    return broken(lambda: get_worker_info() and time.sleep(FOREVER))
 
 
 def worker_out_of_memory() -> Workload:

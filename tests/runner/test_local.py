@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import nn
 
 import autotune
 from autotune.config import Config
-from autotune.errors import NothingFeasibleError, UsageError, UserCodeError
+from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.machine.descendants import MARK
 from autotune.machine.host import inspect_host
 from autotune.machine.protocol import Channel
@@ -27,7 +26,7 @@ from autotune.records import Attempt, Measurement, Part, Request, StepTime
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests.datasets import Squares
-from tests.processes import PATIENCE, are_gone
+from tests.processes import are_gone
 from tests.quiet import undisturbed
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
@@ -77,18 +76,6 @@ def sleeping() -> Iterator[ProcessRunner]:
     with runner_of("sleeping") as runner:
         runner.inspect(Config(batch_size=8))
         yield runner
-
-
-@pytest.mark.timed
-def test_the_rate_with_workers_is_what_arithmetic_says(sleeping: ProcessRunner) -> None:
-    truth = min(8 / STEP_SECONDS, 4 * 8 / LOAD)
-
-    def measure() -> float:
-        rate = measured(sleeping.measure(Config(batch_size=8, num_workers=4), Request(seconds=3))).samples_per_second
-        assert rate <= truth * 1.02
-        return rate
-
-    assert undisturbed(measure, lambda rate: rate >= truth * 0.95) >= truth * 0.95
 
 
 @pytest.mark.timed
@@ -218,15 +205,6 @@ def test_what_a_dataset_opens_when_it_is_first_read_is_not_inherited_by_workers(
     assert [attempt.message for attempt in attempts if not attempt.found] == []
 
 
-def test_a_configuration_that_raises_ends_its_process_and_the_next_gets_a_clean_one() -> None:
-    with runner_of("raising_at_batch_size_7") as runner:
-        runner.inspect(Config(batch_size=5))
-        first = loss(runner.measure(Config(batch_size=5), QUICK))
-        attempt = runner.measure(Config(batch_size=7), QUICK)
-        assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
-        assert loss(runner.measure(Config(batch_size=5), QUICK)) != first
-
-
 def test_a_loss_that_was_not_finite_does_not_spoil_the_next_configuration() -> None:
     with runner_of("nan_at_batch_size_7") as runner:
         runner.inspect(Config(batch_size=5))
@@ -248,8 +226,6 @@ def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process
 @pytest.mark.parametrize(
     ("name", "num_workers", "outcome", "message"),
     [
-        ("exits", 0, Outcome.CRASHED, "the process ended without an answer (exit code 3)"),
-        ("killed", 0, Outcome.HOST_OOM, "the process was killed (signal 9)"),
         ("worker_killed", 2, Outcome.WORKER_DIED, "RuntimeError: DataLoader worker (pid"),
         ("loss_is_nan", 0, Outcome.NUMERICS, "the loss became nan"),
         ("worker_out_of_memory", 1, Outcome.HOST_OOM, "MemoryError"),
@@ -268,31 +244,6 @@ def test_a_failure_is_an_outcome_and_the_next_configuration_is_measured(
         assert measured(runner.measure(SOUND, QUICK)).steps > 0
         if outcome is Outcome.USER_ERROR:
             assert 'workloads.py", line ' in attempt.details
-
-
-def test_a_hang_ends_at_the_limit_with_its_whole_group(processes: Callable[[], list[psutil.Process]]) -> None:
-    with runner_of("worker_hangs") as runner:
-        runner.inspect(failing(num_workers=2))
-        begin = time.monotonic()
-        attempt = runner.measure(failing(num_workers=2), Request(seconds=0.2, time_limit=3))
-        assert 3 <= time.monotonic() - begin < 3 + PATIENCE
-        assert (attempt.outcome, attempt.message[:20]) == (Outcome.TIMEOUT, "no answer within 3 s")
-        assert are_gone(processes)
-        assert measured(runner.measure(SOUND, QUICK)).steps > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        ("with_empty_dataset", UsageError, "the dataset is empty"),
-        ("no_such_function", UsageError, "has no attribute 'no_such_function'"),
-        ("build_raises", UserCodeError, "ZeroDivisionError: their build fails"),
-    ],
-)
-def test_a_workload_that_cannot_be_looked_at_is_an_error(name: str, error: type[Exception], message: str) -> None:
-    with runner_of(name) as runner, pytest.raises(error, match=message) as caught:
-        runner.inspect(Config())
-    assert OURS not in getattr(caught.value, "user_traceback", "")
 
 
 @pytest.mark.parametrize(
