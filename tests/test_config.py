@@ -156,6 +156,7 @@ COUNTS = "torch.get_num_threads(), torch.get_num_interop_threads()"
 BOTH = "intra_op_threads=3, inter_op_threads=5"
 
 
+@pytest.mark.machine
 def test_apply_threads_changes_neither_what_has_no_count_nor_what_torch_has_fixed() -> None:
     code = "import os, torch; from autotune.config import Config; torch.set_num_interop_threads(2)\n"
     code += f"seen = lambda: (dict(os.environ), {COUNTS}); before = seen(); Config().apply_threads()\n"

@@ -1,4 +1,4 @@
-"""The step alone: what it costs on a resident batch, and that the largest samples were trained on."""
+"""The step alone: what it costs on a resident batch, in time and in memory."""
 
 from __future__ import annotations
 
