@@ -4,7 +4,6 @@ are asked for."""
 from __future__ import annotations
 
 import ctypes
-import functools
 import multiprocessing
 import subprocess
 import sys
@@ -38,10 +37,6 @@ def segfaults() -> Workload:
 
 def worker_segfaults() -> Workload:
     return broken(lambda: get_worker_info() and read_address_zero())
-
-
-def aborts() -> Workload:
-    return broken(functools.partial(ctypes.CDLL(None).abort))
 
 
 class Growing(Squares):

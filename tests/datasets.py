@@ -69,32 +69,6 @@ class SlowToOpen(Squares):
         return super().__getitem__(index)
 
 
-class Ragged(Dataset[torch.Tensor]):
-    """Sequences of 1 to 17 ones."""
-
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.ones(1 + index % 17)
-
-
-class HoldsALambda(Squares):
-    """Cannot be sent to a worker that is not forked."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.transform = lambda x: x
-
-
-class Lengthening(CountingUp):
-    """Every epoch is two samples longer than the one before."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        self._length += 2
-        return super().__iter__()
-
-
 def first_elements(samples: list[Any]) -> dict[str, torch.Tensor]:
     """A collate function of one's own."""
     return {"x": torch.stack([sample[0] for sample in samples])}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from dataclasses import replace
@@ -151,14 +152,16 @@ def test_only_fp16_scales_gradients(amp: Amp, enabled: bool) -> None:
     assert (scaler.scale(loss) is loss) is not enabled
 
 
-def after_threads(threads: str, print_: str, before: str = "") -> str:
-    """What a process prints after ``apply_threads`` of a configuration."""
-    imports = "import os, torch; from autotune.config import THREAD_VARIABLES, Config"
-    return printed("-c", f"{imports}\n{before}\nConfig({threads}).apply_threads()\nprint({print_})")
-
-
 COUNTS = "torch.get_num_threads(), torch.get_num_interop_threads()"
 BOTH = "intra_op_threads=3, inter_op_threads=5"
+
+
+@pytest.mark.machine
+def test_apply_threads_changes_neither_what_has_no_count_nor_what_torch_has_fixed() -> None:
+    code = "import os, torch; from autotune.config import Config; torch.set_num_interop_threads(2)\n"
+    code += f"seen = lambda: (dict(os.environ), {COUNTS}); before = seen(); Config().apply_threads()\n"
+    code += f"print(seen() == before); Config({BOTH}).apply_threads(); print({COUNTS})"
+    assert printed("-c", code) == "True\n3 2"
 
 
 def test_apply_threads_sets_torchs_counts_and_before_torch_it_does_not_warn() -> None:
@@ -166,24 +169,8 @@ def test_apply_threads_sets_torchs_counts_and_before_torch_it_does_not_warn() ->
     assert printed("-c", f"{code}Config({BOTH}).apply_threads(); import torch; print({COUNTS})") == "3 5"
 
 
-@pytest.mark.machine
-@pytest.mark.parametrize(
-    ("threads", "print_", "before", "expected"),
-    [
-        ("intra_op_threads=3", "{os.environ[name] for name in THREAD_VARIABLES}", "", "{'3'}"),
-        ("", f"before == (dict(os.environ), {COUNTS})", f"before = dict(os.environ), {COUNTS}", "True"),
-        (BOTH, COUNTS, "torch.set_num_interop_threads(2)", "3 2"),
-    ],
-    ids=["later children", "no counts", "fixed by torch"],
-)
-def test_apply_threads_reaches_later_children_and_changes_nothing_else(
-    threads: str, print_: str, before: str, expected: str
-) -> None:
-    assert after_threads(threads, print_, before) == expected
-
-
 @pytest.mark.parametrize(("threads", "warns"), [("1", True), ("3", False)], ids=["after torch", "set by the caller"])
-def test_apply_threads_warns_where_it_comes_after_torch(
+def test_apply_threads_warns_where_it_comes_after_torch_and_reaches_later_children(
     monkeypatch: pytest.MonkeyPatch, threads: str, warns: bool
 ) -> None:
     for name in THREAD_VARIABLES:
@@ -195,6 +182,7 @@ def test_apply_threads_warns_where_it_comes_after_torch(
             Config(intra_op_threads=3).apply_threads()
         assert ["apply_threads()" in str(warning.message) for warning in caught] == [True] * warns
         assert torch.get_num_threads() == 3
+        assert {os.environ[name] for name in THREAD_VARIABLES} == {"3"}
     finally:
         torch.set_num_threads(before)
 

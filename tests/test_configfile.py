@@ -45,11 +45,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 NUMBERS = st.floats(0, allow_nan=False, allow_infinity=False) | st.integers(0, 2**63 - 1)
 INTERVALS = st.none() | st.lists(NUMBERS, min_size=2, max_size=2).map(sorted)
 SCALARS = st.none() | st.booleans() | TEXTS | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False)
-ANYTHING = st.recursive(
-    SCALARS | st.floats() | st.integers(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
-    max_leaves=10,
-)
 
 
 @st.composite
@@ -125,35 +120,6 @@ def test_yaml_and_json_carry_the_same_data_and_a_byte_order_mark_does_no_harm(tm
         assert read_document(tmp_path / name) == parse((tmp_path / name).read_text()) == VALID
         (tmp_path / name).write_text(json.dumps(VALID), encoding="utf-8-sig")
         assert read_document(tmp_path / name) == VALID
-
-
-@st.composite
-def spoilt_documents(draw: st.DrawFn) -> Any:
-    document = json.loads(json.dumps(VALID))
-    section = document[draw(st.sampled_from(sorted(set(VALID) - {"autotune"})))]
-    key = draw(st.sampled_from(sorted(section)) | TEXTS)
-    if draw(st.booleans()):
-        section[key] = draw(ANYTHING)
-    else:
-        section.pop(key, None)
-    if draw(st.booleans()):
-        document[draw(st.sampled_from(sorted(VALID)) | TEXTS)] = draw(ANYTHING)
-    return document
-
-
-@given(document=spoilt_documents() | ANYTHING, as_json=st.booleans())
-def test_any_document_loads_or_is_refused_with_a_reason(document: Any, as_json: bool) -> None:
-    text = json.dumps(document) if as_json else yaml.safe_dump(document)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / ("a.json" if as_json else "a.yaml")
-        path.write_text(text)
-        try:
-            config = load_quietly(path)
-        except ConfigFileError as error:
-            assert str(error).startswith(f"{path}: ")  # noqa: PT017
-        else:
-            config.save(path)
-            assert load_quietly(path) == config
 
 
 @pytest.mark.parametrize(

@@ -100,17 +100,20 @@ def documents(count: int) -> Iterator[tuple[str, bytes]]:
 
 
 def loads(path: Path, content: bytes) -> bool:
-    """Tell whether a config file loads; anything but our own error fails the test."""
+    """Tell whether a config file loads, and is the same once saved; anything but our own error fails the test."""
     path.write_bytes(content)
-    message = ""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            load_config(path)
-    except ConfigFileError as error:
-        message = str(error)
-    assert not message or message.startswith(f"{path}: ")
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            config = load_config(path)
+        except ConfigFileError as error:
+            message = str(error)
+        else:
+            config.save(path)
+            assert load_config(path) == config
+            return True
+    assert message.startswith(f"{path}: ")
     assert "\n" not in message
-    return not message
+    return False
 
 
 def test_no_config_file_raises_anything_but_our_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

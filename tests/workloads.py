@@ -34,8 +34,6 @@ BAD_INDEX = 3
 FOREVER = 3600.0
 KEPT: list[object] = []
 
-not_callable = 3
-
 
 class Sleeping(Dataset[torch.Tensor]):
     """Takes 20 ms a sample and next to no CPU."""
@@ -93,27 +91,6 @@ def sleeping() -> Workload:
 def loss_of(model: nn.Module) -> torch.Tensor:
     loss: torch.Tensor = model(torch.zeros(1, 1)).sum()
     return loss
-
-
-@functools.lru_cache(maxsize=2000)
-def decoded(index: int) -> bytes:
-    return bytes([index % 251]) * 2**18  # on pages of its own: the heap may hold free ones that are shared
-
-
-class Cached(Squares):
-    """Decodes 256 KiB for every item, and caches the last 2,000."""
-
-    def __init__(self) -> None:
-        super().__init__(10**8)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(0.004)
-        decoded(index)
-        return super().__getitem__(index)
-
-
-def cached() -> Workload:
-    return Workload(nn.Linear(1, 1), Cached(), sampler=range(10**8))
 
 
 def small() -> Workload:
@@ -204,10 +181,6 @@ def raise_value_error() -> None:
     raise ValueError(f"item {BAD_INDEX} is broken")
 
 
-def exits() -> Workload:
-    return broken(functools.partial(os._exit, 3))
-
-
 def killed() -> Workload:
     return broken(kill_itself)
 
@@ -222,14 +195,6 @@ def worker_killed() -> Workload:
 
 def hangs() -> Workload:
     return broken(functools.partial(time.sleep, FOREVER))
-
-
-def worker_hangs() -> Workload:
-    return broken(lambda: get_worker_info() and time.sleep(FOREVER))
-
-
-def out_of_memory() -> Workload:
-    return broken(raise_memory_error)
 
 
 def worker_out_of_memory() -> Workload:

@@ -395,10 +395,6 @@ def advice_of(known: Evidence) -> Finding:
 
 
 def test_workers_are_advised_as_far_as_there_are_cpus_for_them() -> None:
-    assert advice_of(evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)).advice.startswith(
-        "use loader workers"
-    )
-    assert advice_of(evidence(WAITS, **COMPUTING)).advice.startswith("more workers")
     enough = replace(LOADED, num_workers=8)
     assert not advice_of(evidence(WAITS, config=enough, **COMPUTING)).advice.startswith("more workers")
     assert advice_of(evidence(WAITS, config=enough, **BLOCKED)).advice.startswith("more workers")  # they only wait

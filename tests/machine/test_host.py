@@ -96,14 +96,6 @@ def test_cpus_are_the_affinity_masks_or_as_many_whole_ones_as_the_quota_gives(
     assert host.quota_cpus == (None if quota.startswith("max") else int(quota.split()[0]) / 100_000)
 
 
-def test_an_affinity_of_one_cpu_gives_one() -> None:
-    code = (
-        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from autotune.machine.host import inspect_host; host = inspect_host(); print(host.affinity_cpus, host.cpus)"
-    )
-    assert printed("-c", code) == "1 1"
-
-
 @given(affinity=st.integers(1, 1024), quota=st.none() | st.floats(0.01, 2048))
 def test_usable_cpus_are_the_most_that_neither_affinity_nor_quota_exceed(affinity: int, quota: float | None) -> None:
     cpus = usable_cpus(affinity, quota)
@@ -143,15 +135,6 @@ def test_versions_are_those_installed_and_the_missing_are_left_out() -> None:
     assert versions["torch"] == version("torch")
     assert set(versions) <= {"python", "torch", "optuna", "autotune"}
     assert all(versions.values())
-
-
-def test_this_machine_is_read_without_torch_optuna_or_yaml() -> None:
-    code = (
-        "import sys; from autotune.machine.host import MemoryMeter, inspect_host\n"
-        "assert inspect_host().cpus >= 1 and MemoryMeter().available() > 0\n"
-        "print([name for name in ('torch', 'optuna', 'yaml') if name in sys.modules])"
-    )
-    assert printed("-c", code) == "[]"
 
 
 def stand_in_for_nvml(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import mmap
 import time
@@ -11,9 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils import data
 
 from autotune.config import Config
@@ -22,7 +19,7 @@ from autotune.measure.device import CpuDevice
 from autotune.measure.step_probe import open_step
 from autotune.records import Measurement, Request
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Divided, Lengthening, Ragged, SlowToOpen, Squares, first_elements
+from tests.datasets import CountingUp, Divided, SlowToOpen, Squares
 from tests.measure.doing import MANY, Doing
 from tests.measure.test_step_probe import Training
 
@@ -133,28 +130,6 @@ def test_workers_that_are_kept_open_the_dataset_once_and_new_ones_for_each_epoch
 # --- samplers ---
 
 
-class Endless(data.Sampler[int]):
-    """Draws forever, as samplers for training by steps do."""
-
-    def __iter__(self) -> Iterator[int]:
-        while True:
-            yield from (3, 1, 4)
-
-
-@WITHOUT_AND_WITH_WORKERS
-def test_a_sampler_without_end_is_one_epoch_of_unknown_length(loader: dict[str, Any]) -> None:
-    found = measured(Squares(10), loader, sampler=Endless(), training_step=(training := Training()))
-    assert found.samples == training.samples(found.steps) == 8 * found.steps
-    assert torch.cat([x for x, _ in training.batches]).unique().tolist() == [1, 3, 4]
-    assert (found.epoch_samples, found.restart_seconds, found.epoch_host_memory_bytes) == (None, None, None)
-
-
-@pytest.mark.parametrize("count", [37, MANY + 1])
-def test_an_epoch_is_as_long_as_the_users_sampler(count: int) -> None:
-    sampler = data.WeightedRandomSampler([1.0] * 10, count)
-    assert measured(Squares(10), {"num_workers": 2}, sampler=sampler).epoch_samples == count
-
-
 class Sorting(data.SequentialSampler):
     """Takes a while to order an epoch."""
 
@@ -171,46 +146,6 @@ def test_each_epoch_has_the_time_that_the_sampler_takes_to_order_it(loader: dict
     assert found.order_seconds >= OPENING
     most = length / (length / found.steady_samples_per_second + OPENING)
     assert found.samples_per_second <= most * (1 + 1e-9)
-
-
-def test_training_is_on_what_the_users_sampler_draws() -> None:
-    subset = data.SubsetRandomSampler(range(50, 87))
-    found = measured(Squares(1000), {}, sampler=subset, training_step=(training := Training()))
-    assert torch.cat([x for x, _ in training.batches]).unique().tolist() == list(range(50, 87))
-    assert (found.samples % 37, found.epoch_samples) == (0, 37)
-
-
-def test_what_a_batch_sampler_drops_is_not_counted() -> None:
-    dataset = Squares(37)
-    sampler = functools.partial(data.BatchSampler, data.RandomSampler(dataset), drop_last=True)
-    found = measured(dataset, {}, batch_sampler=sampler, training_step=(training := Training()))
-    assert {len(x) for x, _ in training.batches} == {8}
-    assert found.samples == training.samples(found.steps) == 8 * found.steps
-    assert found.epoch_samples == 32
-
-
-@pytest.mark.parametrize(
-    ("length", "options"),
-    [
-        (11, {"batch_sampler": lambda size: [[0, 1, 2, 3, 4, 5, 6, 7], [8], [9, 10]]}),
-        (37, {"collate_fn": first_elements}),
-    ],
-    ids=["of different sizes", "of the user's collate function"],
-)
-def test_batches_count_what_each_holds(length: int, options: dict[str, Any]) -> None:
-    found = measured(Squares(length), {}, **options, training_step=(training := Training()))
-    assert found.samples == training.samples(found.steps)
-    assert (found.samples % length, found.epoch_samples) == (0, length)
-    if "collate_fn" in options:
-        assert training.batches[-1].keys() == {"x"}
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_padded_sequences_are_counted_as_samples_however_long(batch_first: bool) -> None:
-    pad = functools.partial(pad_sequence, batch_first=batch_first)
-    found = measured(Ragged(), {}, collate_fn=pad, training_step=(training := Training()))
-    assert len({batch.shape[batch_first] for batch in training.batches}) > 1
-    assert (found.samples % 100, found.epoch_samples) == (0, 100)
 
 
 # --- iterable datasets ---
@@ -247,34 +182,6 @@ def test_an_iterable_epoch_that_ends_is_measured_whole(loader: dict[str, Any]) -
     assert (found.samples % 61, found.epoch_samples) == (0, 61)
     assert found.samples_per_second == pytest.approx(found.samples / found.seconds)
     assert found.persistence_gain is not None
-
-
-class Sized(Divided):
-    """Says a length, which is wrong."""
-
-    def __len__(self) -> int:
-        return 5
-
-
-def test_what_an_iterable_dataset_says_of_its_length_is_not_relied_upon() -> None:
-    assert measured(Sized(61), {"num_workers": 2}).epoch_samples == 61
-
-
-def test_epochs_that_grow_longer_are_measured_all_the_same() -> None:
-    assert measured(Lengthening(97), {}, batch_size=1).samples_per_second > 0
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_sampler_that_yields_more_than_it_says_is_measured_all_the_same() -> None:
-    sampler = functools.partial(Understating, data.SequentialSampler(range(1000)), drop_last=False)
-    assert measured(Squares(1000), {}, batch_size=2, batch_sampler=sampler).samples_per_second > 0
-
-
-class Understating(data.BatchSampler):
-    """Yields more batches than it says."""
-
-    def __len__(self) -> int:
-        return super().__len__() * 9 // 10
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # there is nothing to pin memory for

@@ -26,7 +26,7 @@ from autotune.outcome import Outcome
 from autotune.records import Conditions, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
-from tests.datasets import HoldsALambda, Squares
+from tests.datasets import Squares
 from tests.measure.doing import Doing, spin
 
 QUICK = Request(seconds=0.3, time_limit=60)
@@ -158,11 +158,6 @@ def squares_without_fork() -> Workload:
     return squares()
 
 
-def lambda_without_fork() -> Workload:
-    torch.multiprocessing.set_start_method("forkserver", force=True)
-    return Workload(nn.Linear(1, 1), HoldsALambda(100_000))
-
-
 def test_workers_that_are_not_forked_are_counted_alike() -> None:
     with runner_of("squares_without_fork") as runner:
         found = runner.measure(WITH_WORKERS, QUICK).measurement
@@ -171,16 +166,6 @@ def test_workers_that_are_not_forked_are_counted_alike() -> None:
     assert 0 < found.ready_batches <= 4
     assert found.conditions.own_cpus > 0.15
     assert found.worker_growth_bytes_per_sample is not None
-
-
-def test_a_dataset_that_cannot_be_sent_to_workers_says_so_and_is_measured_without() -> None:
-    with runner_of("lambda_without_fork") as runner:
-        measured, refused = (runner.measure(config, QUICK) for config in (ALONE, WITH_WORKERS))
-    assert (refused.outcome, refused.measurement) == (Outcome.UNPICKLABLE, None)
-    assert "pickle" in refused.message
-    assert "lambda" in refused.message
-    assert measured.outcome in (Outcome.OK, Outcome.SUSPECT)
-    assert measured.measurement is not None
 
 
 class Products(Squares):

@@ -196,13 +196,3 @@ def test_operators_of_a_step_grow_with_the_layers_of_a_model_and_not_with_accumu
     assert 4 <= some - few <= 20  # forward, backward and two parameters to change
     assert many - some == 3 * (some - few)
     assert operators(2, accumulation_steps=4) == some
-
-
-def test_a_dictionary_for_a_model_that_gives_its_own_loss_is_trained_on() -> None:
-    class Transformer(nn.Linear):
-        def forward(self, x: torch.Tensor) -> Any:
-            return {"loss": super().forward(x).mean()}
-
-    found = look(Squares(MANY), Transformer(1, 1), collate_fn=first_elements)
-    assert (found.batch_tensors, found.synchronisations) == (1, ())
-    assert found.operators_per_step > 5

@@ -92,16 +92,6 @@ def test_batches_from_before_the_window_do_not_hide_that_a_loader_is_too_slow_no
     assert not measured(machine, least_rate * truth)[0].stopped_early
 
 
-@pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
-def test_the_slower_a_pipeline_is_the_less_time_it_takes(workers: int, prefetch: int) -> None:
-    lengths = []
-    for ratio in (0.5, 0.9, 0.97, 1.05):
-        run, window, _ = measured(noisy(workers, prefetch, 0.3, 0.1, seed=1), TRUTH / ratio)
-        lengths.append(length(run, window))
-    assert lengths == sorted(lengths)
-    assert lengths[0] < 0.5 * lengths[-1]
-
-
 def test_a_window_that_is_ended_early_has_blocks_enough_for_an_interval() -> None:
     run, window, summary = measured(noisy(0, 1, 0.0, 0.05, seed=3), 100 * TRUTH)
     assert run.stopped_early

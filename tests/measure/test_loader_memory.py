@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
 
 from autotune.config import Config
@@ -60,6 +61,7 @@ def test_batches_are_those_of_the_default_collate_function_and_one_whose_collati
     batch, built = CountingCollate(None, 0)([Squares()[2], Squares()[3]])
     assert built.samples == 2
     assert [part.tolist() for part in batch] == [[[2.0], [3.0]], [[4.0], [9.0]]]
+    assert CountingCollate(pad_sequence, 0)([torch.ones(5), torch.ones(3)])[1].samples == 2  # first is the length
     counter = CountingCollate(first_elements, 0)
     with pytest.raises(IndexError):
         counter([()])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, default_collate, get_worker_info
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, get_worker_info
 
 from autotune.config import Config
 from autotune.measure import loader_probe as looks
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.machine
 
 BATCH_SIZE = 4
 SAMPLE_SECONDS = 0.01
-BATCH_SECONDS = 0.03
 SECONDS = 0.5  # length of a look
 WITHOUT_ITS_LATENESS = 0.7  # share of a build that is left where the batch before it arrived late
 SAMPLE_BYTES = 8  # of a sample of Squares: two floats
@@ -86,33 +85,14 @@ def test_a_batch_takes_the_time_of_its_samples_in_a_worker() -> None:
     assert SECONDS - 3 * truth < sum(trace.build_seconds) < 1.5 * SECONDS
 
 
-def collate_slowly(samples: list[Any]) -> Any:
-    time.sleep(BATCH_SECONDS)
-    return default_collate(samples)
-
-
 def of_twice_as_many(batch_size: int) -> BatchSampler:
     return BatchSampler(SequentialSampler(range(MANY)), 2 * batch_size, drop_last=False)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "options", "seconds", "batch_bytes"),
-    [
-        (Squares(MANY), {"collate_fn": collate_slowly}, BATCH_SECONDS, BATCH_SIZE * SAMPLE_BYTES),
-        (
-            Sleeping(),
-            {"batch_sampler": of_twice_as_many},
-            2 * BATCH_SIZE * SAMPLE_SECONDS,
-            2 * BATCH_SIZE * SAMPLE_BYTES,
-        ),
-        (SleepingStream(), {}, BATCH_SIZE * SAMPLE_SECONDS, BATCH_SIZE * 4),
-    ],
-    ids=["the user's collate function", "the user's batch sampler", "an iterable dataset"],
-)
-def test_batches_are_the_users(dataset: Any, options: dict[str, Any], seconds: float, batch_bytes: int) -> None:
-    trace = look(dataset, seconds=0.3, **options)
-    assert trace.batch_bytes == batch_bytes
-    assert fmean(trace.build_seconds) > WITHOUT_ITS_LATENESS * seconds
+def test_batches_are_those_of_the_users_batch_sampler() -> None:
+    trace = look(Sleeping(), seconds=0.3, batch_sampler=of_twice_as_many)
+    assert trace.batch_bytes == 2 * BATCH_SIZE * SAMPLE_BYTES
+    assert fmean(trace.build_seconds) > WITHOUT_ITS_LATENESS * 2 * BATCH_SIZE * SAMPLE_SECONDS
 
 
 def test_epochs_of_three_batches_are_looked_at_without_their_starts() -> None:
@@ -160,15 +140,6 @@ def test_a_dataset_takes_the_cpu_where_it_computes_and_not_where_it_sleeps(sleep
     computing = look(Doing(lambda index: spin(SAMPLE_SECONDS)))
     assert computing.cpu_seconds > 0.8 * BATCH_SIZE * SAMPLE_SECONDS
     assert 0 <= sleeping.cpu_seconds < 0.4 * BATCH_SIZE * SAMPLE_SECONDS
-
-
-def test_a_batch_has_the_bytes_of_all_its_tensors() -> None:
-    class Nested(Squares):
-        def __getitem__(self, index: int) -> Any:
-            x = torch.zeros(3, 5)
-            return {"x": x, "y": (torch.tensor(index), index), "mask": torch.zeros(7, dtype=torch.bool), "name": "a"}
-
-    assert look(Nested(MANY), seconds=0.1).batch_bytes == BATCH_SIZE * (3 * 5 * 4 + 8 + 8 + 7)
 
 
 def test_starting_a_worker_includes_opening_the_dataset_and_not_the_first_batch() -> None:

@@ -21,7 +21,7 @@ from autotune.machine.host import inspect_host
 from autotune.measure.process_memory import held_bytes
 from autotune.measure.worker import Session
 from autotune.outcome import Outcome
-from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
 from autotune.records import Attempt, Measurement, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
@@ -35,7 +35,7 @@ ANATOMY = Request(seconds=1.0, time_limit=60, part="anatomy")
 TRAINING = Request(seconds=0.3, time_limit=60)
 OURS = str(Path(autotune.__file__).parent)
 SOUND = Config(batch_size=8, intra_op_threads=1)
-Found = TypeVar("Found", LoaderTrace, ComputeProbe, Measurement, Anatomy, Trace)
+Found = TypeVar("Found", LoaderTrace, ComputeProbe, Measurement, Anatomy)
 
 pytestmark = [
     pytest.mark.machine,
@@ -79,30 +79,6 @@ def test_a_look_inside_names_the_users_code(sleeping: ProcessRunner) -> None:
     assert (found.code[0].where, found.synchronisations) == ("built-in time.sleep", ())
 
 
-def trace_at(path: Path) -> Request:
-    return Request(seconds=0.4, time_limit=60, part="trace", trace_path=str(path))
-
-
-def test_a_trace_is_written_by_the_process_and_training_goes_on_after_it(
-    sleeping: ProcessRunner, tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.json"
-    attempt = sleeping.measure(SOUND, trace_at(path))
-    assert (attempt.outcome, attempt.message) == (Outcome.OK, ""), attempt.details
-    assert found_in(attempt, Trace).path == str(path)
-    assert path.stat().st_size > 0
-    assert found_in(sleeping.measure(SOUND, TRAINING), Measurement).steps > 0
-
-
-def test_a_trace_that_cannot_be_written_is_an_error_that_names_the_file(
-    sleeping: ProcessRunner, tmp_path: Path
-) -> None:
-    path = tmp_path / "missing" / "trace.json"
-    attempt = sleeping.measure(SOUND, trace_at(path))
-    assert (attempt.outcome, attempt.found) == (Outcome.USER_ERROR, False)
-    assert attempt.message.startswith(f"{path}: the trace cannot be written: No such file or directory; name a file")
-
-
 def test_what_a_look_at_the_step_gave_is_the_ceiling_of_training_after_it(sleeping: ProcessRunner) -> None:
     config = Config(batch_size=4, intra_op_threads=1)
     attempt = sleeping.measure(config, COMPUTE)
@@ -121,16 +97,6 @@ def test_looks_and_training_of_other_batch_sizes_share_a_process(workers: int, p
         assert found_in(runner.measure(trained, TRAINING), Measurement).loss == first
 
 
-def test_after_an_error_looks_and_training_go_on_in_a_clean_process() -> None:
-    with runner_of("raising_at_batch_size_7") as runner:
-        runner.inspect(SOUND)
-        first = found_in(runner.measure(SOUND, TRAINING), Measurement).loss
-        attempt = runner.measure(Config(batch_size=7, intra_op_threads=1), COMPUTE)
-        assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: cannot train on 7")
-        traced(runner.measure(SOUND, LOADER))
-        assert found_in(runner.measure(SOUND, TRAINING), Measurement).loss != first
-
-
 @pytest.fixture
 def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the broken workloads break in this process too."""
@@ -145,6 +111,7 @@ STEP = ("ValueError: cannot train on 7", "step")
 @pytest.mark.parametrize(
     ("make", "batch_size", "look", "told"),
     [
+        (workloads.item_raises, 8, TRAINING, ITEM),
         (workloads.item_raises, 8, LOADER, ITEM),
         (workloads.item_raises_in_worker, 8, LOADER, ITEM),
         (workloads.collate_raises_in_worker, 8, LOADER, ("ValueError: cannot collate", "collate")),
@@ -153,7 +120,16 @@ STEP = ("ValueError: cannot train on 7", "step")
         (workloads.item_raises, 64, COMPUTE, ITEM),
         (workloads.raising_at_batch_size_7, 7, COMPUTE, STEP),
     ],
-    ids=["item", "item in worker", "collate", "item inside", "step inside", "item of the resident batch", "step"],
+    ids=[
+        "item in training",
+        "item",
+        "item in worker",
+        "collate",
+        "item inside",
+        "step inside",
+        "item of the resident batch",
+        "step",
+    ],
 )
 def test_an_error_in_the_users_code_is_an_outcome_with_their_frames_and_none_of_ours(
     make: Callable[[], Workload], batch_size: int, look: Request, told: tuple[str, str]

@@ -55,11 +55,6 @@ def test_readings_of_a_rare_straggler_hold_the_rate_that_some_of_them_did_not_se
     assert sum(holding) >= 9
 
 
-def test_of_ten_readings_alone_many_do_not_hold_it() -> None:
-    alone = [there(reading(number).ci95) for number in range(10)]
-    assert sum(low <= TRUTH <= high for low, high in alone) <= 7
-
-
 def test_without_pauses_intervals_stay_what_they_were() -> None:
     known = [reading(number, one_in=1e12) for number in range(3)]
     standing = standing_of(examples.BASELINE, known)

@@ -29,7 +29,6 @@ from tests.measure.doing import Doing
 pytestmark = pytest.mark.machine
 
 CONFIG = Config(batch_size=4)
-STEP_SECONDS = 0.01
 
 
 class Wide(nn.Module):
@@ -89,12 +88,14 @@ def test_a_file_that_is_there_is_replaced_and_compressed_where_its_name_ends_in_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_not_replaced_nor_is_a_folder_made(tmp_path: Path) -> None:
     pipe = tmp_path / "trace.json"
     os.mkfifo(pipe)
     with pytest.raises(UsageError, match="it is no regular file"):
         trace(workload(), pipe)
     assert pipe.is_fifo()
+    with pytest.raises(UsageError, match=r"gone/a\.json: the trace cannot be written: No such file .*; name a file in"):
+        trace(workload(), tmp_path / "gone" / "a.json")
     assert list(tmp_path.iterdir()) == [pipe]
 
 

@@ -204,14 +204,6 @@ def test_training_equals_a_loop_written_by_hand_to_the_last_bit() -> None:
     assert not are_equal(model, classifier())
 
 
-def test_gradients_are_freed_after_each_optimizer_step_and_kept_before_it() -> None:
-    step, is_free = step_of(model := classifier(), Config(accumulation_steps=2)), []
-    for batch in batches(4):
-        step(batch)
-        is_free.append(all(parameter.grad is None for parameter in model.parameters()))
-    assert is_free == [False, True, False, True]
-
-
 def test_the_last_loss_is_kept_undivided_and_without_its_graph() -> None:
     model = classifier()
     expected = functional.cross_entropy(model(X), Y)
@@ -256,15 +248,6 @@ def test_autocast_covers_forward_and_loss_only_where_it_was_asked_for(amp: Amp, 
     assert model.dtype == dtype
     assert loss.dtype == torch.float32
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("amp", ["bf16", "fp16"])
-def test_half_precision_takes_the_same_step_within_its_precision(amp: Amp) -> None:
-    model, reference = classifier(), classifier()
-    step_of(reference, optimizer=SGD)([X, Y])
-    step_of(model, Config(amp=amp), optimizer=SGD)([X, Y])
-    torch.testing.assert_close(parameters(model), parameters(reference), rtol=0, atol=1e-3)
-    assert not are_equal(model, classifier())
 
 
 class Keywords(nn.Linear):

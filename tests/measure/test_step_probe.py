@@ -1,4 +1,4 @@
-"""The step alone: what it costs on a resident batch, and that the largest samples were trained on."""
+"""The step alone: what it costs on a resident batch, in time and in memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import BatchSampler, Dataset, SequentialSampler
+from torch.utils.data import Dataset, SequentialSampler
 
 from autotune.config import Config
 from autotune.measure.batch import tensors_in
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.machine
 
 STEP_SECONDS = 0.03
 MIB = 2**20
-LONGEST = 17  # length of the longest sequence of Ragged
 
 
 def training(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -76,14 +74,6 @@ def opened(dataset: Any, batch_size: int = 8, training_step: Any = training, **o
     device.forget_peaks()
     workload = Workload(nn.Linear(1, 1), dataset, training_step=training_step, **options)
     return open_step(workload, Config(batch_size=batch_size), device)
-
-
-def pad(samples: list[torch.Tensor]) -> torch.Tensor:
-    return pad_sequence(samples, batch_first=True)
-
-
-def in_order(batch_size: int) -> BatchSampler:
-    return BatchSampler(SequentialSampler(range(100)), batch_size, drop_last=False)
 
 
 def opened_at_once(*given: Any, **options: Any) -> WarmStep:
@@ -245,13 +235,6 @@ def test_slow_steps_are_made_three_times(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(step.batches) == 3
 
 
-def test_what_is_timed_is_the_users_own_training_and_it_trains() -> None:
-    model = nn.Linear(1, 1)
-    before = model.weight.detach().clone()
-    open_step(Workload(model, Squares(100)), Config(batch_size=8), CpuDevice())
-    assert not torch.equal(model.weight, before)
-
-
 # --- memory ---
 
 
@@ -272,19 +255,6 @@ def test_a_larger_batch_needs_more_memory_of_the_host_by_as_much_as_it_is_larger
     assert grown < 3 * 32 * MIB  # the samples and the batch made of them
     assert small.memory == "host"
     assert MIB < small.peak_memory_bytes == small.host_memory_bytes <= small.memory_limit_bytes
-
-
-class HasOneLarge(Dataset[torch.Tensor]):
-    """Samples of 4 bytes, and one of 64 MiB."""
-
-    def __init__(self, large: int) -> None:
-        self._large = large
-
-    def __len__(self) -> int:
-        return 31
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.ones(self._large if index == 20 else 1)
 
 
 def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> None:

@@ -1,6 +1,6 @@
 """The memory of forked workers, by what they are known to hold.
 
-``test_memory`` runs these tests in a process of their own, whose forks share little else.
+``test_process_memory`` runs these tests in a process of their own, whose forks share little else.
 """
 
 from __future__ import annotations
