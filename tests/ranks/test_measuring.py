@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
 
 BATCH = 8
 PLAIN = Config(batch_size=BATCH, ranks=2)
-FED = Config(batch_size=BATCH, num_workers=2, ranks=2)
 BUILD = BATCH * SAMPLE
 
 
