@@ -137,48 +137,10 @@ def only_the_baseline_is_fast(config: Config) -> StepCost:
     return StepCost(compute=(1e-3 if config == examples.BASELINE else 2e-3) * config.batch_size)
 
 
-@DEVICES
-def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to_win(facts: WorkloadFacts) -> None:
-    run = Run(SimulatedMachine(cost=only_the_baseline_is_fast), facts)
-    assert len(run.study.known.trials) >= 2
-    assert run.study.known.finalists(1)
-    assert run.ending is Ending.COMPLETE
-
-
 def test_where_nothing_else_is_allowed_nothing_else_is_measured() -> None:
     fixed = {"batch_size": 32, "num_workers": 0, "pin_memory": False, "amp": "off", "threads": 2, "prefetch_factor": 2}
     run = Run(SimulatedMachine(cost=loader_bound), CPU, **fixed)
     assert (len(run.machine.calls), run.ending) == (1, Ending.COMPLETE)
-
-
-@DEVICES
-@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DEVICE_OOM, Outcome.USER_ERROR])
-def test_looks_that_fail_do_not_end_the_search(facts: WorkloadFacts, outcome: Outcome) -> None:
-    machine = SimulatedMachine(cost=loader_bound)
-    measure = machine.measure
-
-    def failing(config: Config, request: Request) -> Attempt:
-        if request.part == "training":
-            return measure(config, request)
-        machine.looks.append((config, request))
-        machine.time += 0.5
-        return Attempt(outcome=outcome, message="it fails", seconds=0.5)
-
-    machine.measure = failing  # type: ignore[method-assign]
-    run = Run(machine, facts, max_trials=8)
-    assert 0 < len(machine.looks) < 20
-    assert len(machine.calls) > 1 or run.reason.startswith("every allowed configuration")
-    assert run.reason
-
-
-def test_a_resumed_study_looks_no_further_and_measures_no_baseline_again(tmp_path: Path) -> None:
-    journal = tmp_path / "study.journal"
-    first, again, done = (Run(SimulatedMachine(cost=loader_bound), storage=journal, max_trials=n) for n in (1, 3, 3))
-    assert first.machine.looks
-    assert (again.machine.looks, len(again.machine.calls)) == ([], 2)
-    assert again.study.known.trials[0].config == first.space.base == first.machine.calls[0][0]
-    assert len(again.study.known.trials) == 3
-    assert done.machine.looks == done.machine.calls == []
 
 
 def test_a_trial_below_the_best_may_end_early_and_the_baseline_may_not() -> None:

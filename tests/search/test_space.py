@@ -125,6 +125,7 @@ def test_the_fingerprint_tells_spaces_apart() -> None:
     prints = [space.fingerprint for space in SPACES.values()]
     assert len(set(prints)) == len(prints)
     assert space_of(examples.facts()).fingerprint == CPU.fingerprint
+    assert space_of(examples.facts(), options=("compile",)).fingerprint != CPU.fingerprint
     for more in ({"accumulation_steps": 2}, {"ranks": 2}):
         other = space_of(examples.facts(), baseline=replace(examples.BASELINE, **more))
         assert other.fingerprint != CPU.fingerprint
