@@ -23,7 +23,6 @@ from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
     few_of,
-    four_shared_cores,
     gpu_facts,
     host,
     larger_batches_pay,
@@ -69,12 +68,6 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "study.journal"
 
 
-def test_the_baseline_is_the_first_trial_even_beyond_the_bounds() -> None:
-    baseline, *others = run(opened(batch_size="64..256"), SimulatedMachine(cost=loader_bound), 15)
-    assert (baseline.number, baseline.kind, baseline.config) == (0, "baseline", examples.BASELINE)
-    assert all(trial.kind != "baseline" for trial in others)
-
-
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
 def test_failures_are_pruned_and_infeasible(outcome: Outcome, journal: Path) -> None:
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome if config.num_workers else None)
@@ -103,14 +96,6 @@ def test_every_trial_carries_its_full_record(journal: Path) -> None:
             "threads": config.intra_op_threads or gpu_facts().intra_op_threads,
             **{name: getattr(config, name) for name in ("batch_size", "num_workers", "pin_memory", "amp", *of_workers)},
         }
-
-
-def test_a_reopened_study_proposes_what_an_uninterrupted_one_would(journal: Path) -> None:
-    whole = run(opened(), SimulatedMachine(cost=four_shared_cores), 30)
-    machine = SimulatedMachine(cost=four_shared_cores)
-    parts = [trial for count in (4, 9, 17) for trial in run(opened(journal), machine, count)]
-    seen, expected = ([(trial.number, trial.kind, trial.config) for trial in each] for each in (parts, whole))
-    assert seen == expected
 
 
 def test_a_trial_that_a_killed_run_was_at_is_not_counted(journal: Path) -> None:
