@@ -137,6 +137,13 @@ def only_the_baseline_is_fast(config: Config) -> StepCost:
     return StepCost(compute=(1e-3 if config == examples.BASELINE else 2e-3) * config.batch_size)
 
 
+def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to_win() -> None:
+    run = Run(SimulatedMachine(cost=only_the_baseline_is_fast))
+    assert len(run.study.known.trials) >= 2
+    assert run.study.known.finalists(1)
+    assert run.ending is Ending.COMPLETE
+
+
 def test_where_nothing_else_is_allowed_nothing_else_is_measured() -> None:
     fixed = {"batch_size": 32, "num_workers": 0, "pin_memory": False, "amp": "off", "threads": 2, "prefetch_factor": 2}
     run = Run(SimulatedMachine(cost=loader_bound), CPU, **fixed)

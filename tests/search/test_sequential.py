@@ -86,12 +86,6 @@ def test_an_interval_excludes_equality_exactly_where_the_bound_is_exceeded(pairs
         assert (interval[0] > 1) == (margin > 0)
 
 
-def test_pairs_that_agree_prove_a_gain_on_a_machine_that_slows_down() -> None:
-    others = [1250.0, 1000.0, 800.0]
-    interval = sequential_interval([2 * other for other in others], others, alpha_of(2), LEAST_ROUNDS)
-    assert interval == pytest.approx((2.0, 2.0))
-
-
 @given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=LEAST_ROUNDS, max_size=8))
 @settings(max_examples=50)
 def test_there_is_always_an_interval_and_it_holds_the_ratio(pairs: Pairs) -> None:
