@@ -158,15 +158,6 @@ def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
         assert alone.refusals[0] == together.refusals[index]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(0, "inline"), (1, "build"), (2, "build"), (4, "build"), (8, "step")])
-def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -> None:
-    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),))
-    config = workers(count) if count else Config()
-    waited = gpu_baseline().measurement.step_time.data_wait  # type: ignore[union-attr]
-    seconds = {"inline": waited, "build": 0.06 / max(1, count), "step": STEP}[limit]
-    assert rate(config, observations) == pytest.approx(32 / seconds)
-
-
 @pytest.mark.parametrize(("found", "build"), [(0.06, 0.18), (0.15, 0.15)], ids=["missed stalls", "saw as much"])
 def test_what_training_waited_for_corrects_a_look_that_missed_the_stalls(found: float, build: float) -> None:
     measured = examples.measurement(epoch_samples=None)
@@ -243,16 +234,6 @@ def test_shared_memory_holds_batches_ahead_plus_one(count: int, prefetch: int, h
     largest = allowed // (count * prefetch + 1)
     assert of(largest) is None
     assert "of shared memory; /dev/shm has 1000 MiB" in str(of(largest + 1))
-
-
-def test_a_refusal_says_how_much() -> None:
-    observations = known(host=machine(shm_bytes=64 * MIB), probes=(look_at_loader(batch_bytes=300 * MIB),))
-    assert refusal(workers(2, 2), observations) == (
-        "its batches in flight would need 1.5 GiB of shared memory; /dev/shm has 64 MiB"
-    )
-    assert refusal(Config(batch_size=128), known_of_gpu()) == (
-        "it would need 96.0 GiB of device memory; 72.0 GiB of 80.0 GiB may be used"
-    )
 
 
 @pytest.mark.parametrize("known_of", [known, known_of_gpu], ids=["cpu", "gpu"])
