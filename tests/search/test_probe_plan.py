@@ -218,29 +218,6 @@ def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(out
         assert len(of_bf16) == 1
 
 
-def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before_its_first_step() -> None:
-    for baseline, compared in ((Config(), ["bf16", "fp16"]), (Config(amp="bf16"), ["fp16"])):
-        probes = on_gpu(baseline=baseline, bounds={"amp": "off,bf16,fp16"}).run()
-        assert [probe.config.amp for probe in probes if probe.part == "numerics"] == compared
-        for amp in compared:
-            parts = [probe.part for probe in probes if probe.config.amp == amp and probe.part != "loader"]
-            assert parts[0] == "numerics"
-            assert "compute" in parts
-        assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
-
-
-@pytest.mark.parametrize("faster", [False, True])
-def test_half_precision_is_looked_at_before_any_ladder_and_a_slower_precision_borrows_its_curve(faster: bool) -> None:
-    def rate(config: Config) -> float:
-        return 1e4 * config.batch_size / (config.batch_size + 32) * (2.0 if faster and config.amp != "off" else 1.0)
-
-    probes = [probe for probe in on_gpu(bounds={"amp": "off,bf16,fp16"}, rate=rate).run() if probe.part != "loader"]
-    first = [(probe.part, probe.config.amp, probe.config.batch_size) for probe in probes[:3]]
-    assert first == [("compute", "off", 32), ("numerics", "bf16", 32), ("compute", "bf16", 32)]
-    ladder = [probe.config for probe in probes[3:] if probe.part == "compute" and probe.config.amp != "fp16"]
-    assert {config.amp for config in ladder} == ({"bf16"} if faster else {"off", "bf16"})
-
-
 def test_half_precision_is_looked_at_where_fp32_leaves_too_little_memory_free() -> None:
     def memory(config: Config) -> int:
         """fp32 takes too much from 128 on, by a jump that the line does not foretell."""
