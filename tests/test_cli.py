@@ -559,22 +559,19 @@ def test_without_a_terminal_each_finished_trial_is_one_plain_line(run: Run) -> N
 # --- export ---
 
 
-@pytest.fixture
-def file(folder: Path) -> str:
-    Config(batch_size=64, num_workers=2, amp="bf16", intra_op_threads=3).save("a.yaml")
-    return "a.yaml"
-
-
-def test_an_export_goes_to_standard_output_or_where_it_is_told_to(file: str, run: Run) -> None:
-    code, out, err = run(f"export {file} --to lightning")
+def test_an_export_goes_to_standard_output_or_where_it_is_told_to(run: Run) -> None:
+    examples.ANSWER.save("a.yaml")
+    code, out, err = run("export a.yaml --to lightning")
     assert (code, err) == (0, "")
     assert 'precision="bf16-mixed"' in out
-    assert run(f"export {file} --to shell --output a.sh") == (0, "", "")
-    assert "export AUTOTUNE_BATCH_SIZE=64\n" in Path("a.sh").read_text()
+    assert run("export a.yaml --to shell --output a.sh") == (0, "", "")
+    assert f"export AUTOTUNE_BATCH_SIZE={examples.ANSWER.batch_size}\n" in Path("a.sh").read_text()
 
 
-def test_who_has_read_enough_closes_the_pipe_without_an_error(file: str) -> None:
-    command = [sys.executable, "-m", "autotune", "export", file, "--to", "python"]
+@pytest.mark.usefixtures("folder")
+def test_who_has_read_enough_closes_the_pipe_without_an_error() -> None:
+    examples.ANSWER.save("a.yaml")
+    command = [sys.executable, "-m", "autotune", "export", "a.yaml", "--to", "python"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
