@@ -34,7 +34,7 @@ def test_what_cannot_be_divided_is_refused_and_a_baseline_brings_its_ranks(
     with pytest.raises(UsageError) as caught:
         as_baseline(*arguments)
     assert message in str(caught.value)
-    given = [(Config(ranks=2),), ({"ranks": 3},), (Config(ranks=2), None, 2)]
+    given: list[tuple[Any, ...]] = [(Config(ranks=2),), ({"ranks": 3},), (Config(ranks=2), None, 2)]
     assert [as_baseline(*each).ranks for each in given] == [2, 3, 2]
 
 

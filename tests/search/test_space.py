@@ -117,8 +117,8 @@ def test_the_fingerprint_tells_spaces_apart() -> None:
     assert len(set(prints)) == len(prints)
     assert space_of(examples.facts()).fingerprint == CPU.fingerprint
     assert space_of(examples.facts(), options=("compile",)).fingerprint != CPU.fingerprint
-    for more in ({"accumulation_steps": 2}, {"ranks": 2}):
-        other = space_of(examples.facts(), baseline=replace(examples.BASELINE, **more))
+    for baseline in (replace(examples.BASELINE, accumulation_steps=2), replace(examples.BASELINE, ranks=2)):
+        other = space_of(examples.facts(), baseline=baseline)
         assert other.fingerprint != CPU.fingerprint
 
 
