@@ -48,10 +48,6 @@ def defaults() -> Iterator[None]:
     assert differing_settings() == {}
 
 
-def test_of_defaults_nothing_is_said() -> None:
-    assert differing_settings() == {}
-
-
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("name", sorted(torch_settings()))
 def test_what_is_set_here_is_set_where_the_workload_is_loaded(name: str) -> None:

@@ -61,16 +61,20 @@ def test_the_split_of_a_step_is_the_slowest_ranks() -> None:
     assert [rank.data_wait_seconds for rank in found.ranks] == [0.01, 0.05]
 
 
-@pytest.mark.parametrize(("memory", "limit"), [("host", 50), ("device", 100)])
-def test_memory_is_that_of_the_fullest_rank_and_host_memory_is_shared(memory: str, limit: int) -> None:
-    found = one_of(*(measured(memory=memory, peak_memory_bytes=peak, memory_limit_bytes=100) for peak in (10, 30)))
-    assert (found.peak_memory_bytes, found.memory_limit_bytes) == (30, limit)
-
-
-def test_the_rank_with_the_least_room_says_what_fits() -> None:
-    room = {5: 100, 4: 6}  # of the second, others hold most
-    ranks = [measured(memory="device", peak_memory_bytes=peak, memory_limit_bytes=most) for peak, most in room.items()]
-    assert (one_of(*ranks).peak_memory_bytes, one_of(*ranks).memory_limit_bytes) == (4, 6)
+@pytest.mark.parametrize(
+    ("memory", "of_ranks", "counts"),
+    [
+        ("host", {10: 100, 30: 100}, (30, 50)),
+        ("device", {10: 100, 30: 100}, (30, 100)),
+        ("device", {5: 100, 4: 6}, (4, 6)),  # of the second, others hold most
+    ],
+)
+def test_memory_is_that_of_the_rank_with_the_least_room_and_host_memory_is_shared(
+    memory: str, of_ranks: dict[int, int], counts: tuple[int, int]
+) -> None:
+    ranks = [{"peak_memory_bytes": peak, "memory_limit_bytes": most} for peak, most in of_ranks.items()]
+    found = one_of(*(measured(memory=memory, **each) for each in ranks))
+    assert (found.peak_memory_bytes, found.memory_limit_bytes) == counts
 
 
 def test_a_loss_that_is_not_finite_is_seen_in_whichever_rank_and_an_interval_that_no_one_knows_is_not_known() -> None:

@@ -1,4 +1,4 @@
-"""A search over configurations of several ranks: rates are those of all, settings and memory those of each."""
+"""Configurations of several ranks: settings and memory are those of each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import autotune
 from autotune.cli import main
@@ -16,45 +14,8 @@ from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
 from autotune.records import Measurement, RankShare
 from autotune.report.text import TIMES, alone, config_text, snippet
-from autotune.search.space import build_space
-from autotune.search.tuner import Tuner
-from autotune.storage.identity import identify
 from tests import examples
-from tests.simulated import SimulatedMachine, gpu_facts, host, larger_batches_pay, loader_bound, tuner_of
-
-FACTS = gpu_facts()
-
-
-def run_of(machine: SimulatedMachine, ranks: int, whole: int | None = None, **facts: Any) -> Tuner:
-    known = gpu_facts(**facts)
-    baseline = as_baseline(None, whole, ranks)
-    space = build_space(known, host(16).for_rank(ranks).cpus, baseline, {}, whole)
-    return tuner_of(machine, space, known, host(16))
-
-
-@pytest.mark.parametrize("cost", [loader_bound, larger_batches_pay])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_best_of_a_known_machine_is_found(cost: Any, ranks: int) -> None:
-    run = run_of(machine := SimulatedMachine(cost=cost), ranks)
-    result = run.result()
-    assert result.verdict == "faster"
-    assert machine.rate(result.config) >= 0.95 * machine.best(run.setup.space)
-    assert {config.ranks for config, _ in (*machine.calls, *machine.looks)} == {ranks}
-    assert result.config.measured is not None
-    assert result.config.measured["baseline"]["ranks"] == ranks
-    assert result.config.to_document()["training"]["ranks"] == ranks
-
-
-def test_the_cpus_are_divided_among_the_ranks_and_studies_of_other_ranks_are_other_studies() -> None:
-    spaces = {ranks: run_of(SimulatedMachine(cost=loader_bound), ranks).setup.space for ranks in (1, 2, 4)}
-    assert [max(spaces[ranks].values["num_workers"]) for ranks in (1, 4)] == [32, 8]
-    assert len({identify(FACTS, host(), space.fingerprint).name for space in spaces.values()}) == 3
-
-
-@given(st.sampled_from([1, 2, 4]), st.sampled_from([64, 256, 1024]))
-def test_the_samples_of_a_step_are_those_of_all_ranks(ranks: int, whole: int) -> None:
-    space = run_of(SimulatedMachine(cost=loader_bound), ranks, whole).setup.space
-    assert {config.samples_per_step * config.accumulation_steps for config in space.configs} == {whole}
+from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound, tuner_of
 
 
 @pytest.mark.parametrize(
@@ -67,14 +28,13 @@ def test_the_samples_of_a_step_are_those_of_all_ranks(ranks: int, whole: int) ->
         ((Config(ranks=2), None, 4), "--ranks 4: the baseline has 2"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+def test_what_cannot_be_divided_is_refused_and_a_baseline_brings_its_ranks(
+    arguments: tuple[Any, ...], message: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         as_baseline(*arguments)
     assert message in str(caught.value)
-
-
-def test_a_baseline_brings_its_ranks() -> None:
-    given = [(Config(ranks=2),), ({"ranks": 3},), (Config(ranks=2), None, 2)]
+    given: list[tuple[Any, ...]] = [(Config(ranks=2),), ({"ranks": 3},), (Config(ranks=2), None, 2)]
     assert [as_baseline(*each).ranks for each in given] == [2, 3, 2]
 
 
@@ -155,7 +115,9 @@ def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.
     [(2, 1, ["pass --ranks 2, and train with torchrun"]), (1, 1, ["take it out"]), (None, 1, []), (2, 2, [])],
 )
 def test_a_run_says_what_to_do_about_data_parallel(devices: int | None, ranks: int, advice: list[str]) -> None:
-    run = run_of(SimulatedMachine(cost=loader_bound), ranks, data_parallel_devices=devices)
-    found = [note for note in run.result().notes if "nn.DataParallel" in note]
+    facts = gpu_facts(data_parallel_devices=devices)
+    space = few_of(facts, 8, Config(ranks=ranks))
+    result = tuner_of(SimulatedMachine(cost=loader_bound), space, facts, host(16), max_trials=1).result()
+    found = [note for note in result.notes if "nn.DataParallel" in note]
     assert len(found) == len(advice)
     assert all(map(str.endswith, found, advice))

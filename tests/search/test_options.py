@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
-from autotune.limits import MemoryLimit
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Part, Request
 from autotune.report.result import Result
@@ -27,7 +24,6 @@ from autotune.search.setup import Setup
 from autotune.search.space import Space
 from autotune.search.study import open_study
 from autotune.step_options import OPTIONS
-from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.search.there import there
 from tests.simulated import (
@@ -102,62 +98,12 @@ def outcomes(result: Result) -> dict[str, TriedOption]:
 # --- what a run gives ---
 
 
-def test_an_option_that_pays_is_searched_with_confirmed_and_returned() -> None:
-    result = tuned(Optioned(factors={"channels_last": 1.3, "tf32": 1.005}, noise=0.001))
-    assert (result.verdict, result.config.options) == ("faster", ("channels_last",))
-    assert [(tried.option, tried.kept) for tried in result.tried] == [("channels_last", True), ("tf32", False)]
-    assert outcomes(result)["channels_last"].gain == pytest.approx(0.3)
-    for kind in ("search", "confirm"):
-        assert ("channels_last",) in {trial.config.options for trial in result.history if trial.kind == kind}
-    assert not any("tf32" in trial.config.options for trial in result.history)
-
-
 def test_options_that_pay_each_are_tried_together_and_returned_together() -> None:
     machine = Optioned(factors=dict.fromkeys(OPTIONS, 1.1), noise=0.001)
     result = tuned(machine, tuple(OPTIONS), 600.0)
     assert (result.verdict, result.config.options) == ("faster", tuple(OPTIONS))
     looks = [(request.part, len(config.options)) for config, request in machine.looks if config.options]
     assert looks == [("compute", 1), ("numerics", 1)] * len(OPTIONS) + [("compute", 6), ("numerics", 6)]
-
-
-@pytest.mark.parametrize(
-    ("machine", "said"),
-    [
-        (Optioned(factors={"channels_last": 1.01}), "the step is not 2% faster with it"),
-        (Optioned(factors={"channels_last": 0.7}), "the step is not 2% faster with it"),
-        (
-            Optioned(factors={"channels_last": 1.5}, memory={"channels_last": 2**30}),
-            "training would take 1.5 GiB of memory with it; 1.0 GiB may be used",
-        ),
-        (
-            Optioned(factors={"channels_last": 3.0}, unsound=frozenset({"channels_last"})),
-            "with channels_last the loss becomes nan at step 1 of 20, in fp32 it stays finite",
-        ),
-        (
-            Optioned(factors={"channels_last": 3.0}, first_steps={"channels_last": 1000.0}),
-            "no answer; give a larger --budget",
-        ),
-        *(
-            (
-                Optioned(
-                    fails=lambda config, outcome=outcome: outcome if "channels_last" in config.options else None  # type: ignore[misc]
-                ),
-                f"{outcome} here",
-            )
-            for outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.DEVICE_OOM)
-        ),
-    ],
-)
-def test_an_option_that_is_of_no_use_is_left_out_with_the_reason_and_the_next_is_used(
-    machine: Optioned, said: str
-) -> None:
-    machine = replace(machine, cost=larger_batches_pay, factors={**machine.factors, "tf32": 1.2}, noise=0.001)
-    result = tuned(machine, plan={"memory_limit": MemoryLimit(most=2**30)})
-    tried = outcomes(result)
-    assert (tried["channels_last"].kept, tried["channels_last"].message) == (False, said)
-    assert tried["tf32"].kept
-    assert result.config.options == ("tf32",)
-    assert not any("channels_last" in trial.config.options for trial in result.history if trial.kind != "skipped")
 
 
 def test_what_only_the_step_alone_gains_is_tried_and_not_returned() -> None:
@@ -196,13 +142,6 @@ def test_a_disturbed_look_is_taken_again() -> None:
     assert [request.part for config, request in machine.looks if config.options] == ["compute"] * 2 + ["numerics"]
 
 
-def test_without_further_options_none_is_looked_at() -> None:
-    machine = Optioned(factors={"channels_last": 1.3})
-    assert tuned(machine, ()).tried == ()
-    assert not any(config.options for config, _ in (*machine.looks, *machine.calls))
-    assert few_of(GPU).fingerprint != few_of(GPU, options=PAIR).fingerprint
-
-
 def test_little_time_is_told_of_each_option_that_it_was_too_little_for() -> None:
     machine = Optioned(factors=dict.fromkeys(OPTIONS, 1.2), first_steps=dict.fromkeys(OPTIONS, 8.0))
     result = tuned(machine, tuple(OPTIONS), 90.0)
@@ -210,19 +149,6 @@ def test_little_time_is_told_of_each_option_that_it_was_too_little_for() -> None
     assert result.tried[0].gain == pytest.approx(0.2)
     assert result.tried[-1].message == "there was no time to try it; give a larger --budget"
     assert machine.time <= 90.0 + 2 * (machine.seconds + 8.0)
-
-
-def test_a_run_that_goes_on_looks_at_no_option_again(tmp_path: Path) -> None:
-    slow = {"channels_last": 8.0, "tf32": 8.0}
-    machine = Optioned(factors=dict.fromkeys(PAIR, 1.2), first_steps=slow, noise=0.001)
-    space, results = few_of(GPU, options=PAIR), []
-    for budget in (60.0, 400.0):
-        with closing(StudyStorage(tmp_path / "study.journal")) as kept:
-            results.append(tuner_of(machine, space, GPU, host(8), budget + machine.time).result(kept))
-    looks = [(request.part, config) for config, request in machine.looks]
-    assert len(set(looks)) == len(looks)
-    assert "no time" in results[0].tried[1].message
-    assert results[1].config.options == PAIR
 
 
 def test_an_interrupt_tells_of_what_was_tried() -> None:
@@ -261,6 +187,39 @@ def planned(machine: Optioned, space: Space) -> tuple[list[tuple[Part, Config]],
         looks.append(look)
         study.looked(*look, machine.measure(look[1], Request(seconds=1.0, time_limit=60.0, part=look[0])))
     return looks, study.known.observations
+
+
+NO_USE: list[tuple[dict[str, Any], str]] = [
+    ({"factors": {"channels_last": 1.01}}, "the step is not 2% faster with it"),
+    ({"factors": {"channels_last": 0.7}}, "the step is not 2% faster with it"),
+    (
+        {"factors": {"channels_last": 1.5}, "memory": {"channels_last": 2**33}},
+        "training would take 8.5 GiB of memory with it; 7.2 GiB may be used",
+    ),
+    (
+        {"factors": {"channels_last": 3.0}, "unsound": frozenset({"channels_last"})},
+        "with channels_last the loss becomes nan at step 1 of 20, in fp32 it stays finite",
+    ),
+    ({"first_steps": {"channels_last": 1000.0}}, "no answer; give a larger --budget"),
+    *(
+        (
+            {"fails": lambda config, outcome=outcome: outcome if "channels_last" in config.options else None},
+            f"{outcome} here",
+        )
+        for outcome in (Outcome.USER_ERROR, Outcome.CRASHED, Outcome.DEVICE_OOM)
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), NO_USE)
+def test_an_option_that_is_of_no_use_is_left_out_with_the_reason_and_the_next_is_used(
+    changes: dict[str, Any], said: str
+) -> None:
+    space = few_of(GPU, options=PAIR)
+    _, known = planned(Optioned(**changes | {"factors": {"tf32": 1.2, **changes.get("factors", {})}}), space)
+    first, second = tried_options(known, space)
+    assert (first.kept, first.message, second.kept) == (False, said, True)
+    assert there(usable_step(known, space)).options == ("tf32",)
 
 
 @settings(max_examples=30)

@@ -158,27 +158,6 @@ def test_a_configuration_is_predicted_alike_alone_and_among_others() -> None:
         assert alone.refusals[0] == together.refusals[index]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(0, "inline"), (1, "build"), (2, "build"), (4, "build"), (8, "step")])
-def test_more_workers_help_until_the_step_is_the_limit(count: int, limit: str) -> None:
-    observations = known_of_gpu(probes=(look_at_loader(cpu_seconds=0.0),))
-    config = workers(count) if count else Config()
-    waited = gpu_baseline().measurement.step_time.data_wait  # type: ignore[union-attr]
-    seconds = {"inline": waited, "build": 0.06 / max(1, count), "step": STEP}[limit]
-    assert rate(config, observations) == pytest.approx(32 / seconds)
-
-
-@pytest.mark.parametrize(("found", "build"), [(0.06, 0.18), (0.15, 0.15)], ids=["missed stalls", "saw as much"])
-def test_what_training_waited_for_corrects_a_look_that_missed_the_stalls(found: float, build: float) -> None:
-    measured = examples.measurement(epoch_samples=None)
-    measured = replace(measured, step_time=replace(measured.step_time, data_wait=0.18))
-    baseline = examples.trial(measurement=measured)
-    probes = (look_at_loader(build_seconds=(found,) * 4, cpu_seconds=0.0),)
-    observations = known(host=machine(64), trials=(baseline,), probes=probes)
-    step = 32 / float(predict([Config()], observations).ceilings[0])
-    assert rate(Config(), observations) == pytest.approx(32 / (0.18 + step))
-    assert rate(workers(1), observations) == pytest.approx(32 / max(build, step), rel=0.02)
-
-
 def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None:
     observations = known(host=machine(2), probes=(look_at_loader(), look_at_step()))
     step = math.sqrt(STEP * 0.010)  # the trial's and the look's
@@ -190,8 +169,6 @@ def test_training_on_a_cpu_shares_it_with_the_workers_if_there_are_any() -> None
     assert rate(workers(8), replace(observations, host=machine(2, quota_cpus=1.0))) == pytest.approx(16 * capacity)
     assert rate(workers(8), replace(observations, host=machine(64))) == pytest.approx(32 / step)
     alone = predict([examples.BASELINE], known(host=machine(1), probes=(look_at_loader(),)))
-    waited = examples.measurement().step_time.data_wait
-    assert alone.rates[0] == pytest.approx(32 / (waited + STEP))
     assert alone.limits[0] == alone.rates[0]  # every batch is waited for
 
 
@@ -217,17 +194,6 @@ def test_a_look_that_failed_says_nothing_and_a_disturbed_one_counts_only_where_t
         assert predict([Config()], observations).ceilings[0] == pytest.approx(2960)
 
 
-def test_where_training_is_faster_than_its_look_the_looks_of_its_precision_were_too_slow() -> None:
-    looks = [look_at_step(batch, samples_per_second=rate) for batch, rate in ((32, 1000.0), (64, 1500.0))]
-    other = look_at_step(32, samples_per_second=1200.0, amp="bf16")
-    trained = examples.measurement(
-        epoch_samples=None, steady_samples_per_second=1100.0, ceiling_samples_per_second=1100.0
-    )
-    observations = known(trials=(examples.trial(measurement=trained),), probes=(*looks, other))
-    configs = [Config(batch_size=64), Config(batch_size=32, amp="bf16")]
-    assert predict(configs, observations).ceilings == pytest.approx([1.1 * 1500, 1200])
-
-
 @pytest.mark.parametrize(("count", "prefetch"), [(1, 1), (1, 4), (3, 2), (8, 8)])
 @pytest.mark.parametrize(("headroom", "allowed"), [(0.0, 1000 * MIB), (0.1, 900 * MIB)])
 def test_shared_memory_holds_batches_ahead_plus_one(count: int, prefetch: int, headroom: float, allowed: int) -> None:
@@ -243,16 +209,6 @@ def test_shared_memory_holds_batches_ahead_plus_one(count: int, prefetch: int, h
     largest = allowed // (count * prefetch + 1)
     assert of(largest) is None
     assert "of shared memory; /dev/shm has 1000 MiB" in str(of(largest + 1))
-
-
-def test_a_refusal_says_how_much() -> None:
-    observations = known(host=machine(shm_bytes=64 * MIB), probes=(look_at_loader(batch_bytes=300 * MIB),))
-    assert refusal(workers(2, 2), observations) == (
-        "its batches in flight would need 1.5 GiB of shared memory; /dev/shm has 64 MiB"
-    )
-    assert refusal(Config(batch_size=128), known_of_gpu()) == (
-        "it would need 96.0 GiB of device memory; 72.0 GiB of 80.0 GiB may be used"
-    )
 
 
 @pytest.mark.parametrize("known_of", [known, known_of_gpu], ids=["cpu", "gpu"])

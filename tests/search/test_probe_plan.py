@@ -186,22 +186,15 @@ CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
-def answerer(request: pytest.FixtureRequest) -> Answerer:
-    make, options = request.param
-    return make(**options)
-
-
-def test_the_looks_come_to_an_end_and_none_is_taken_twice(answerer: Answerer) -> None:
-    probes = answerer.run()
+@pytest.mark.parametrize(("make", "options"), CASES.values(), ids=CASES)
+def test_looks_end_none_is_taken_twice_and_each_keeps_to_the_bounds_and_a_ladder_to_its_rungs(
+    make: Callable[..., Answerer], options: dict[str, Any]
+) -> None:
+    answerer = make(**options)
+    probes, allowed = answerer.run(), answerer.space.allowed
     assert (probes[0].part, probes[0].config.num_workers) == ("loader", 1)
     assert sum(probe.part == "loader" for probe in probes) <= 2
     assert set(Counter((probe.part, answerer.start.step_key(probe.config)) for probe in probes).values()) == {1}
-
-
-def test_every_look_keeps_to_the_bounds_and_a_ladder_to_its_rungs(answerer: Answerer) -> None:
-    probes = answerer.run()
-    allowed = answerer.space.allowed
     for config in (probe.config for probe in probes):
         assert config.batch_size in allowed["batch_size"]
         assert config.amp in allowed["amp"]
@@ -209,13 +202,6 @@ def test_every_look_keeps_to_the_bounds_and_a_ladder_to_its_rungs(answerer: Answ
     assert {probe.config.num_workers for probe in probes if probe.part != "loader"} <= {0}
     groups = Counter((config.amp, answerer.start.threads(config)) for config in steps(probes))
     assert max(groups.values(), default=0) <= MAX_RUNGS == 6
-
-
-def test_what_is_looked_at_next_follows_from_what_is_known_alone(answerer: Answerer) -> None:
-    probes = answerer.run()
-    for count, probe in enumerate(probes):
-        known = replace(answerer.start, probes=tuple(replace(each) for each in probes[:count]))
-        assert next_probe(known, answerer.space) == (probe.part, probe.config)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.NUMERICS, Outcome.CRASHED, Outcome.USER_ERROR, Outcome.TIMEOUT])
@@ -230,29 +216,6 @@ def test_a_precision_that_fails_for_another_reason_than_memory_is_left_alone(out
     assert {config.amp for config in steps(probes)} == {"off", "bf16", "fp16"}
     if fails_from == 1:
         assert len(of_bf16) == 1
-
-
-def test_every_precision_but_the_baselines_and_fp32_is_compared_with_fp32_before_its_first_step() -> None:
-    for baseline, compared in ((Config(), ["bf16", "fp16"]), (Config(amp="bf16"), ["fp16"])):
-        probes = on_gpu(baseline=baseline, bounds={"amp": "off,bf16,fp16"}).run()
-        assert [probe.config.amp for probe in probes if probe.part == "numerics"] == compared
-        for amp in compared:
-            parts = [probe.part for probe in probes if probe.config.amp == amp and probe.part != "loader"]
-            assert parts[0] == "numerics"
-            assert "compute" in parts
-        assert {probe.config.batch_size for probe in probes if probe.part == "numerics"} == {32}
-
-
-@pytest.mark.parametrize("faster", [False, True])
-def test_half_precision_is_looked_at_before_any_ladder_and_a_slower_precision_borrows_its_curve(faster: bool) -> None:
-    def rate(config: Config) -> float:
-        return 1e4 * config.batch_size / (config.batch_size + 32) * (2.0 if faster and config.amp != "off" else 1.0)
-
-    probes = [probe for probe in on_gpu(bounds={"amp": "off,bf16,fp16"}, rate=rate).run() if probe.part != "loader"]
-    first = [(probe.part, probe.config.amp, probe.config.batch_size) for probe in probes[:3]]
-    assert first == [("compute", "off", 32), ("numerics", "bf16", 32), ("compute", "bf16", 32)]
-    ladder = [probe.config for probe in probes[3:] if probe.part == "compute" and probe.config.amp != "fp16"]
-    assert {config.amp for config in ladder} == ({"bf16"} if faster else {"off", "bf16"})
 
 
 def test_half_precision_is_looked_at_where_fp32_leaves_too_little_memory_free() -> None:
@@ -283,26 +246,18 @@ def test_a_look_at_the_loader_asks_ahead_for_what_there_is_room_for(
     )
 
 
-@pytest.mark.parametrize("fits", [128, 64])
-def test_where_fp32_does_not_fit_a_precision_is_compared_at_the_largest_half_that_does(fits: int) -> None:
+@pytest.mark.parametrize(("fits", "untried"), [(128, None), (64, None), (0, "bf16")])
+def test_where_fp32_does_not_fit_a_precision_is_compared_at_the_largest_half_that_does_and_else_untried(
+    fits: int, untried: str | None
+) -> None:
     def fails(part: Part, config: Config) -> Outcome | None:
         return Outcome.DEVICE_OOM if part == "numerics" and config.batch_size > fits else None
 
     answerer = on_gpu(baseline=Config(batch_size=256, amp="fp16"), bounds={"amp": "off,bf16,fp16"}, fails=fails)
     probes = answerer.run()
-    assert [probe.config.batch_size for probe in probes if probe.part == "numerics"][-1] == fits
-    assert "bf16" in {config.amp for config in steps(probes)}
-    assert untried_precision(replace(answerer.start, probes=tuple(probes)), answerer.space) is None
-
-
-def test_a_precision_that_could_not_be_compared_is_untried_whatever_the_baselines() -> None:
-    def fails(part: Part, config: Config) -> Outcome | None:
-        return Outcome.DEVICE_OOM if part == "numerics" else None
-
-    answerer = on_gpu(baseline=Config(batch_size=256, amp="fp16"), bounds={"amp": "off,bf16,fp16"}, fails=fails)
-    probes = answerer.run()
-    assert {probe.config.amp for probe in probes if probe.part == "compute"} == {"off", "fp16"}
-    assert untried_precision(replace(answerer.start, probes=tuple(probes)), answerer.space) == "bf16"
+    assert {config.amp for config in steps(probes)} == {"off", "fp16", *(() if untried else ("bf16",))}
+    assert not fits or [probe.config.batch_size for probe in probes if probe.part == "numerics"][-1] == fits
+    assert untried_precision(replace(answerer.start, probes=tuple(probes)), answerer.space) == untried
 
 
 def test_threads_that_the_baseline_sets_beside_an_accelerator_make_another_step_than_torchs_own() -> None:

@@ -86,15 +86,6 @@ def test_every_admitted_configuration_is_there_exactly_once_and_from_the_setting
     assert all(admits(space, each) for each in settings)
 
 
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_configuration_keeps_to_the_bounds_and_every_value_within_them_occurs(space: Space) -> None:
-    for knob in KNOBS:
-        name = "intra_op_threads" if knob == "threads" else knob
-        of_workers = knob in ("prefetch_factor", "persistent_workers")
-        found = {getattr(config, name) for config in space.configs if config.num_workers or not of_workers}
-        assert found == set(space.allowed[knob])
-
-
 @pytest.mark.parametrize(
     ("batch_size", "samples"), [(2048, None), (2048, 100_000), (600, 1000), (1000, 1000), (48, None)]
 )
@@ -125,8 +116,10 @@ def test_the_fingerprint_tells_spaces_apart() -> None:
     prints = [space.fingerprint for space in SPACES.values()]
     assert len(set(prints)) == len(prints)
     assert space_of(examples.facts()).fingerprint == CPU.fingerprint
-    other = space_of(examples.facts(), baseline=replace(examples.BASELINE, accumulation_steps=2))
-    assert other.fingerprint != CPU.fingerprint
+    assert space_of(examples.facts(), options=("compile",)).fingerprint != CPU.fingerprint
+    for baseline in (replace(examples.BASELINE, accumulation_steps=2), replace(examples.BASELINE, ranks=2)):
+        other = space_of(examples.facts(), baseline=baseline)
+        assert other.fingerprint != CPU.fingerprint
 
 
 def kept(gain: float | None, **changes: Any) -> Trial:
@@ -155,14 +148,16 @@ def test_a_dataset_whose_epoch_is_set_from_outside_gets_new_workers_each_epoch()
     assert not space.with_persistence(kept(1.0, persistent_workers=False)).persistent_workers
 
 
-@pytest.mark.parametrize(("whole", "batch_size"), [(256, 32), (96, 24), (7, 7)])
-def test_every_configuration_keeps_the_samples_of_a_step(whole: int, batch_size: int) -> None:
-    baseline = Config(batch_size=batch_size, accumulation_steps=whole // batch_size)
+@pytest.mark.parametrize(
+    ("whole", "batch_size", "ranks"), [(256, 32, 1), (96, 24, 1), (7, 7, 1), (96, 24, 2), (64, 16, 4)]
+)
+def test_every_configuration_keeps_the_samples_of_a_step_of_all_ranks(whole: int, batch_size: int, ranks: int) -> None:
+    baseline = Config(batch_size=batch_size, accumulation_steps=whole // (batch_size * ranks), ranks=ranks)
     space = build_space(gpu_facts(epoch_samples=None), 4, baseline, {}, whole)
-    assert {config.batch_size * config.accumulation_steps for config in space.configs} == {whole}
+    assert {config.ranks * config.batch_size * config.accumulation_steps for config in space.configs} == {whole}
     assert baseline.batch_size in (sizes := space.allowed["batch_size"])
-    assert all(whole % size == 0 for size in sizes)
-    assert max(sizes) == whole
+    assert all(whole % (ranks * size) == 0 for size in sizes)
+    assert max(sizes) == whole // ranks
     assert [space.at(space.settings(config)) for config in space.configs] == list(space.configs)
 
 
