@@ -30,7 +30,7 @@ from tests.processes import ROOT, are_gone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.machine, pytest.mark.usefixtures("shared_processes")]
+pytestmark = pytest.mark.machine
 
 ENDED = "the process ended without an answer"
 SOUND = Config(batch_size=8, intra_op_threads=1)

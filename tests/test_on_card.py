@@ -115,7 +115,7 @@ def test_the_right_limit_is_named_first(case: str) -> None:
     config = replace(FED, **({"prefetch_factor": None} if settings.get("num_workers") == 0 else {}), **settings)
     with runner_on(card, job) as runner, patch.object(diagnosis, "ProcessRunner", lambda *given, **options: runner):
         found = diagnosis.diagnose("tests:job", config)
-    assert found.bottleneck is cause, [finding.text for finding in found.findings]
+    assert found.bottleneck is cause, [finding.what for finding in found.findings]
 
 
 def test_a_precision_in_which_the_loss_is_lost_is_left_out_however_fast_it_is() -> None:

@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config import Config
+from autotune.config import WORKER_OPTIONS, Config
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.records import Probe, Trial
@@ -132,4 +132,13 @@ def make_sampler(given: str | BaseSampler, seed: int) -> BaseSampler:
 def running(setup: Setup, trials: Iterable[FrozenTrial], besides: int | None = None) -> list[tuple[str, Config]]:
     """Return who measures which configuration now, but for the running trial of number ``besides``."""
     found = (each for each in trials if each.state is TrialState.RUNNING and each.number != besides)
-    return [(each.user_attrs[BY], setup.config(each.params)) for each in found if BY in each.user_attrs]
+    return [(each.user_attrs[BY], setup.config(each.params)) for each in found if says_what_it_measures(each, setup)]
+
+
+def says_what_it_measures(trial: FrozenTrial, setup: Setup) -> bool:
+    """Return whether a running trial names its tuner and every setting.
+
+    Optuna reads parameters and attributes one after another, so it may have the later without all of the earlier.
+    """
+    of_workers = () if trial.params.get("num_workers") else WORKER_OPTIONS
+    return BY in trial.user_attrs and trial.params.keys() >= setup.distributions.keys() - set(of_workers)

@@ -24,11 +24,11 @@ from autotune.proof import Place
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.report.result import Result
 from autotune.search.known import End, Known
-from autotune.search.sampler import PredictiveSampler, Seen, running
+from autotune.search.sampler import PredictiveSampler, Seen, running, says_what_it_measures
 from autotune.search.setup import Setup
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
-from autotune.storage.trials import BY, FEASIBLE, frozen_trial, write_end, write_look, write_trial
+from autotune.storage.trials import FEASIBLE, frozen_trial, write_end, write_look, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
 """Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
@@ -101,7 +101,7 @@ class TuningStudy:
         """Return whether an earlier trial of another tuner measures the same, or was the last of ``most``."""
         for _ in range(round(UNCLEAR_SECONDS / AGAIN)):
             earlier = [each for each in self._storage.trials if each.number < number]
-            if all(each.state is not TrialState.RUNNING or BY in each.user_attrs for each in earlier):
+            if all(each.state is not TrialState.RUNNING or says_what_it_measures(each, self.setup) for each in earlier):
                 break
             time.sleep(AGAIN)  # one of them does not say yet what it measures
             self.refresh()

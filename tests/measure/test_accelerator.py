@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,8 +25,8 @@ from tests.accelerator import GIB, Card, FakeAccelerator, Job, on_card, workload
 from tests.datasets import Squares
 
 FED = Config(batch_size=32, num_workers=8, prefetch_factor=4, pin_memory=True)
-QUICK, STEPS = (0.0003, 0.003), (0.03, 0.4, 5.0)
-"""Seconds of a step; of those that take many steps, and the others."""
+STEPS = (0.03, 0.4, 5.0)
+"""Seconds of a step."""
 
 
 def warm(card: Card, job: Job, config: Config) -> tuple[WarmStep, FakeAccelerator]:
@@ -73,13 +74,17 @@ def of_loader(seconds: float) -> Job:
 
 
 KINDS = (of_compute, of_launches, of_copies, of_loader)
+MANY = [(of_compute, 0.0003), (of_launches, 0.0003), *((kind, 0.003) for kind in KINDS)]
+"""Those that take thousands of steps."""
 
 
-@pytest.mark.parametrize("seconds", [*(pytest.param(each, marks=pytest.mark.machine) for each in QUICK), *STEPS])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [*itertools.product(KINDS, STEPS), *(pytest.param(*each, marks=pytest.mark.machine) for each in MANY)],
+)
 def test_rates_are_those_of_arithmetic(kind: Any, seconds: float) -> None:
     card, job = Card(), kind(seconds)
-    found, step = measured(card, job, FED)
+    found, step = measured(card, job, FED, seconds=1.0 if seconds < min(STEPS) else 3.0)
     assert found.samples_per_second == pytest.approx(job.rate(card, FED), rel=0.02)
     assert step.compute.samples_per_second == pytest.approx(32 / job.step_seconds(card, 32), rel=0.02)
 

@@ -15,11 +15,11 @@ from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.limits import Budget
 from autotune.records import Probe, Request
-from autotune.search.sampler import PredictiveSampler, Seen, make_sampler
+from autotune.search.sampler import PredictiveSampler, Seen, make_sampler, running
 from autotune.search.setup import Setup, distribution
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
-from autotune.storage.trials import write_look
+from autotune.storage.trials import BY, write_look
 from tests import examples
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, larger_batches_pay, loader_bound, search_only
 
@@ -51,6 +51,21 @@ def test_any_sampler_searches_with_the_same_looks_and_measures_nothing_twice(nam
 
 def optuna_storage(path: Path) -> Any:
     return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+@pytest.mark.parametrize("missing", [(), ("threads",), ("prefetch_factor",), (BY,)])
+def test_a_running_trial_that_is_read_in_part_does_not_count_yet(missing: tuple[str, ...]) -> None:
+    setup = Setup(space=SPACE, facts=FACTS, host=host())
+    config = max(SPACE.configs, key=lambda each: each.num_workers)
+    settings = {name: value for name, value in setup.settings(config).items() if name not in missing}
+    known = {name: each for name, each in setup.distributions.items() if name in settings}
+    trial = optuna.trial.create_trial(
+        state=TrialState.RUNNING,
+        params=settings,
+        distributions=known,
+        user_attrs={} if BY in missing else {BY: "another tuner"},
+    )
+    assert running(setup, [trial]) == ([] if missing else [("another tuner", config)])
 
 
 def test_no_sampler_measures_where_memory_would_not_do() -> None:
