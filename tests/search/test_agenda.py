@@ -17,7 +17,7 @@ from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.search import agenda, tuner
-from autotune.search.agenda import Prove, Step, next_step
+from autotune.search.agenda import CONFIRM_SHARE, PROOF_SHARE, Prove, Step, next_step
 from autotune.search.known import Known
 from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.search.setup import Setup
@@ -79,6 +79,19 @@ def test_the_looks_come_after_the_baseline_and_before_any_other_trial(facts: Wor
     assert looks > 3
     assert run.machine.looks[0][1].part == "loader"
     assert len(run.study.known.probes) == len([told for told in run.told if told.looked]) == looks
+
+
+@pytest.mark.parametrize("budget", [20.0, 30.0])
+def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
+    def never_enough(config: Config) -> StepCost:
+        return StepCost(wait=10.0 / config.batch_size / (1 + config.num_workers), compute=1e-5 * config.batch_size)
+
+    run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
+    assert run.reason == "the budget is spent"
+    three_rounds = min(PROOF_SHARE * budget, run.agenda.proof_seconds)
+    assert three_rounds > CONFIRM_SHARE * budget
+    assert run.clock.left >= three_rounds - run.agenda.trial_cost - 1e-9
+    assert run.clock.spent > (1 - PROOF_SHARE) * budget - run.agenda.trial_cost
 
 
 class Slow(SimulatedMachine):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from autotune.outcome import Outcome
 from autotune.records import Attempt, Part, Probe, Request, Trial
 from autotune.search.forecast import SURE, Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
-from autotune.search.observations import CHANCE, Observations
+from autotune.search.observations import CHANCE, GAIN, Observations
 from autotune.search.predict import Prediction
 from autotune.search.space import Space
 from autotune.search.step_model import MEASURED
@@ -192,6 +192,35 @@ def test_a_disturbed_trial_is_not_measured_again_and_counts_with_a_larger_error(
     assert little < much < more
     assert abs(math.log(quiet / 1500)) < abs(math.log(busy / 1500)) < abs(math.log(busier / 1500))
     assert WORKERS not in left
+
+
+FAILING: dict[str, Callable[[Config], Outcome | None]] = {
+    "memory": lambda config: Outcome.DEVICE_OOM if config.batch_size > 32 else None,
+    "workers": lambda config: Outcome.WORKER_DIED if config.num_workers > 1 else None,
+    "numerics": lambda config: Outcome.NUMERICS if config.amp == "bf16" else None,
+    "disturbed": lambda config: Outcome.SUSPECT if config.num_workers == 2 else None,
+    "nothing": lambda config: None,
+}
+
+
+@pytest.mark.parametrize("fails", FAILING.values(), ids=FAILING)
+@pytest.mark.parametrize("cost_of", [loader_bound, four_shared_cores])
+def test_what_is_proposed_was_not_measured_fits_could_win_and_does_not_fail_for_sure(fails: Any, cost_of: Any) -> None:
+    machine = SimulatedMachine(cost=cost_of, fails=fails, noise=0.02)
+    observations = known(machine, ("loader", Config()), ("compute", Config()))
+    for _ in range(12):
+        forecast = forecast_of(observations, SPACE)
+        if (proposal := forecast.proposal()) is None:
+            assert not forecast.is_open.any()
+            break
+        assert proposal in SPACE.configs
+        assert proposal not in [done.config for done in observations.trials]
+        assert forecast.prediction.refusals[forecast.position[proposal]] is None
+        assert math.exp(forecast.hopes[forecast.position[proposal]] - forecast.best_log) >= 1 + GAIN
+        for done in observations.trials:
+            assert done.measurement is not None or not needs_more(proposal, done.config, done.outcome)
+        told = trial(len(observations.trials), proposal, machine.measure(proposal, Request(seconds=1)))
+        observations = replace(observations, trials=(*observations.trials, told))
 
 
 def test_the_baseline_counts_even_where_it_was_disturbed_or_takes_too_much_memory() -> None:
