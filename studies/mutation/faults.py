@@ -129,7 +129,7 @@ FAULTS = (
         "autotune/search/landscape.py",
         "share=float(along.var()) / whole",
         "share=float(along.std()) / whole",
-        ("tests/search/test_landscape.py",),
+        ("tests/search/test_searches.py",),
     ),
     Fault(
         "autotune/stats.py",
