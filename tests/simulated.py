@@ -6,16 +6,19 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
 from autotune.config import Config
 from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget
 from autotune.machine.host import Host
+from autotune.measure.conditions import FOREIGN_SHARE, FULL_SHARE
 from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Measurement, Request, Runner, StepTime, WorkloadFacts
+from autotune.records import Attempt, Conditions, Measurement, Request, Runner, StepTime, WorkloadFacts
 from autotune.search.agenda import Prove
 from autotune.search.setup import Setup
 from autotune.search.space import Space, build_space
@@ -35,6 +38,8 @@ class StepCost:
     """On a batch that is already there, nothing else running."""
     contention: float = 0.0
     """What loader workers take from the step by using its CPUs."""
+    cpus: float = 1.0
+    """CPUs that computing keeps busy, not in seconds."""
 
     @property
     def total(self) -> float:
@@ -42,6 +47,18 @@ class StepCost:
 
 
 WAVE = 40
+LOST_ALONE, LOST_TOGETHER = 0.15, 0.45
+"""Share of its rate that a configuration on one CPU, and on several, loses to neighbours on half of the CPUs."""
+SEVERAL = 1.5
+"""CPUs in use from which they count as several."""
+MOMENTS = 20
+"""Moments at which a measurement looks for neighbours."""
+STAYS, PAUSES = (20.0, 120.0), (20.0, 90.0)
+"""Bounds of the seconds for which neighbours stay, and stay away."""
+MANY = 30
+"""Visits of neighbours: they fill twenty minutes at least."""
+COMPUTING = 0.2
+"""Share of the time of building a batch in which it computes."""
 
 
 def never_fails(config: Config) -> Outcome | None:
@@ -60,6 +77,28 @@ def alike_everywhere(config: Config, place: float) -> float:
     return 1.0
 
 
+def nobody(time: float) -> float:
+    return 0.0
+
+
+def never_stalls(look: int) -> float:
+    return 1.0
+
+
+def visits(seed: int, cpus: int) -> Callable[[float], float]:
+    """Neighbours that come and go, and take half of the CPUs."""
+    generator = random.Random(f"neighbours {seed}")
+    before = generator.uniform(0.0, PAUSES[1])
+    ends = list(accumulate(generator.uniform(*bounds) for _ in range(MANY) for bounds in (PAUSES, STAYS)))
+    stays = [(begin - before, end - before) for begin, end in zip(ends[::2], ends[1::2], strict=True)]
+    return lambda time: cpus / 2 if any(begin <= time < end for begin, end in stays) else 0.0
+
+
+def each_third(times: float) -> Callable[[int], float]:
+    """Each third look so many times too slow."""
+    return lambda look: times if look % 3 == 0 else 1.0
+
+
 @dataclass(kw_only=True)
 class SimulatedMachine:
     """A ``Runner`` whose rates follow from ``cost``; time passes on its own clock only."""
@@ -76,6 +115,14 @@ class SimulatedMachine:
     """Amplitude of the logarithm of a wave in the machine's speed that is so many measurements long: ``WAVE``."""
     persistence_gain: float | None = None
     """What keeping the workers alive gains, as each measurement says it."""
+    neighbour: Callable[[float], float] = nobody
+    """CPUs that others take, by the seconds since the start."""
+    stall: Callable[[int], float] = never_stalls
+    """How many times too slow a look at the step or the loader is, by its number, from 1; nothing else shows it."""
+    cpus: int = 2
+    """CPUs of the machine."""
+    opening: float = 0.0
+    """Seconds that a fresh process takes before it measures."""
     by_place: Callable[[Config, float], float] = alike_everywhere
     """How many times as long a sample takes in a part of the epoch, by the place where a measurement begins."""
     beginning_samples: int | None = None
@@ -120,13 +167,17 @@ class SimulatedMachine:
         self.calls.append((config, request))
         if len(self.calls) == self.interrupt_at:
             raise KeyboardInterrupt
-        self.time += self.seconds
+        opening = self.opening if request.fresh else 0.0
+        self.time += opening + self.seconds
         outcome = (self.fails_fresh(config) if request.fresh else None) or self.fails(config) or Outcome.OK
+        seconds = opening + self.seconds
         if outcome not in (Outcome.OK, Outcome.SUSPECT):
-            return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=self.seconds)
+            return Attempt(outcome=outcome, message=f"{outcome} here", details="its traceback", seconds=seconds)
         place = (request.seed or 0) * GOLDEN % 1.0
         measured = self._measurement(config, place, is_disturbed=outcome is Outcome.SUSPECT)
-        return Attempt(outcome=outcome, payload=measured, seconds=self.seconds)
+        if disturbances := measured.conditions.disturbances:
+            return Attempt(outcome=Outcome.SUSPECT, payload=measured, message="; ".join(disturbances), seconds=seconds)
+        return Attempt(outcome=outcome, payload=measured, seconds=seconds)
 
     def _look(self, config: Config, request: Request) -> Attempt:
         self.looks.append((config, request))
@@ -138,36 +189,77 @@ class SimulatedMachine:
             return Attempt(outcome=Outcome.OK, payload=self.numerics(config.amp), seconds=self.seconds / 4)
         if request.part == "noise":
             return Attempt(outcome=Outcome.OK, payload=examples.gradient_noise(), seconds=self.seconds / 4)
-        if request.part == "compute":
-            compute = examples.compute_probe(
-                samples_per_second=config.samples_per_step / self.cost(config).compute,
-                first_step_seconds=self.cost(config).compute,
-                host_seconds=self.cost(config).compute,
-                cpu_seconds=self.cost(config).compute,
-                peak_memory_bytes=self.peak(config),
-                host_memory_bytes=self.peak(config),
-            )
-            return Attempt(outcome=Outcome.OK, payload=compute, seconds=self.seconds / 4)
-        alone = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
-        build = self.cost(alone).wait
+        slower = self.stall(len(self.looks))
+        return self._look_at_step(config, slower) if request.part == "compute" else self._look_at_loader(config, slower)
+
+    def _look_at_step(self, config: Config, slower: float) -> Attempt:
+        cost, used = self.cost(config), self.cost(config).cpus
+        taken = self._taken(self.seconds / 4)
+        slower /= self._kept(used, taken)
+        compute = examples.compute_probe(
+            samples_per_second=config.samples_per_step / (cost.compute * slower),
+            first_step_seconds=cost.compute * slower,
+            host_seconds=cost.compute * slower,
+            cpu_seconds=cost.compute * slower * cost.cpus,
+            peak_memory_bytes=self.peak(config),
+            host_memory_bytes=self.peak(config),
+        )
+        disturbances = self._conditions(used, taken).disturbances
+        outcome = Outcome.SUSPECT if disturbances else Outcome.OK
+        return Attempt(outcome=outcome, payload=compute, message="; ".join(disturbances), seconds=self.seconds / 4)
+
+    def _look_at_loader(self, config: Config, slower: float) -> Attempt:
+        """A real look at the loader says nothing of others either."""
+        build = self._build(config)
+        slower /= self._kept(1.0, self._taken(self.seconds / 4))
         loader = examples.loader_trace(
-            batch_size=config.batch_size, build_seconds=(build,) * 20, cpu_seconds=0.2 * build
+            batch_size=config.batch_size, build_seconds=(build * slower,) * 20, cpu_seconds=COMPUTING * build
         )
         return Attempt(outcome=Outcome.OK, payload=loader, seconds=self.seconds / 4)
 
+    def _build(self, config: Config) -> float:
+        """Seconds of building a batch."""
+        return self.cost(replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)).wait
+
+    def used(self, config: Config) -> float:
+        """CPUs that training with a configuration keeps busy, its workers included."""
+        cost = self.cost(config)
+        return (cost.cpus * (cost.compute + cost.contention) + COMPUTING * self._build(config)) / cost.total
+
+    def kept(self, config: Config, seconds: float) -> float:
+        """The share of its rate that neighbours left a configuration in so many last seconds."""
+        return self._kept(self.used(config), self._taken(seconds))
+
+    def _taken(self, seconds: float) -> float:
+        """Return the CPUs that others took in so many last seconds, on average."""
+        begin = self.time - seconds
+        return fmean(self.neighbour(begin + (moment + 0.5) * seconds / MOMENTS) for moment in range(MOMENTS))
+
+    def _kept(self, used: float, taken: float) -> float:
+        lost = LOST_TOGETHER if used >= SEVERAL else LOST_ALONE
+        return 1 - lost * taken / (self.cpus / 2)
+
+    def _conditions(self, used: float, taken: float) -> Conditions:
+        """Return the conditions as the system's counters would show them."""
+        own = min(used, self.cpus - taken)
+        is_crowded = taken > FOREIGN_SHARE * self.cpus and own + taken > FULL_SHARE * self.cpus
+        return examples.conditions(own_cpus=own, foreign_cpus=taken, cpus=self.cpus, is_crowded=is_crowded)
+
     def _measurement(self, config: Config, place: float, *, is_disturbed: bool) -> Measurement:
         drift = self.drift * math.sin(self._phase + 2 * math.pi * len(self.calls) / WAVE)
-        speed = math.exp(drift + self._generator.gauss(0, self.noise))
+        kept, taken = self.kept(config, self.seconds), self._taken(self.seconds)
+        speed = math.exp(drift + self._generator.gauss(0, self.noise)) * kept
         factor = speed / self.by_place(config, place)
         cost, rate = self.cost(config), self.rate(config) * factor
         split = StepTime(
-            data_wait=cost.wait,
+            data_wait=cost.wait / kept,
             host_to_device=0.0,
-            forward=cost.compute / 3,
-            backward=cost.compute * 2 / 3,
+            forward=cost.compute / 3 / kept,
+            backward=cost.compute * 2 / 3 / kept,
             optimizer=0.0,
-            other=cost.contention,
+            other=cost.contention / kept,
         )
+        conditions = examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed))
         return examples.measurement(
             samples_per_second=rate,
             ci95=(rate * 0.99, rate * 1.01),
@@ -179,7 +271,7 @@ class SimulatedMachine:
             persistence_gain=self.persistence_gain if config.num_workers else None,
             beginning_samples=self.beginning_samples,
             epoch_samples=None,
-            conditions=examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed)),
+            conditions=self._conditions(self.used(config), taken) if taken else conditions,
         )
 
 
