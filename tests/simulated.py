@@ -226,9 +226,13 @@ class SimulatedMachine:
         cost = self.cost(config)
         return (cost.cpus * (cost.compute + cost.contention) + COMPUTING * self._build(config)) / cost.total
 
-    def kept(self, config: Config, seconds: float) -> float:
-        """The share of its rate that neighbours left a configuration in so many last seconds."""
-        return self._kept(self.used(config), self._taken(seconds))
+    def beside(self, config: Config, taken: float) -> StepCost:
+        """What a step costs while others take so many CPUs: waiting is that of one thread."""
+        cost = self.cost(config)
+        workers = COMPUTING * self._build(config) / cost.total if config.num_workers else 0.0
+        waiting, computing = self._kept(1.0, taken), self._kept(cost.cpus + workers, taken)
+        wait, compute, contention = cost.wait / waiting, cost.compute / computing, cost.contention / computing
+        return replace(cost, wait=wait, compute=compute, contention=contention)
 
     def _taken(self, seconds: float) -> float:
         """Return the CPUs that others took in so many last seconds, on average."""
@@ -247,17 +251,18 @@ class SimulatedMachine:
 
     def _measurement(self, config: Config, place: float, *, is_disturbed: bool) -> Measurement:
         drift = self.drift * math.sin(self._phase + 2 * math.pi * len(self.calls) / WAVE)
-        kept, taken = self.kept(config, self.seconds), self._taken(self.seconds)
-        speed = math.exp(drift + self._generator.gauss(0, self.noise)) * kept
+        speed = math.exp(drift + self._generator.gauss(0, self.noise))
         factor = speed / self.by_place(config, place)
-        cost, rate = self.cost(config), self.rate(config) * factor
+        taken = self._taken(self.seconds)
+        cost = self.beside(config, taken)
+        rate = config.samples_per_step / cost.total * factor
         split = StepTime(
-            data_wait=cost.wait / kept,
+            data_wait=cost.wait,
             host_to_device=0.0,
-            forward=cost.compute / 3 / kept,
-            backward=cost.compute * 2 / 3 / kept,
+            forward=cost.compute / 3,
+            backward=cost.compute * 2 / 3,
             optimizer=0.0,
-            other=cost.contention / kept,
+            other=cost.contention,
         )
         conditions = examples.conditions(is_crowded=is_disturbed, foreign_cpus=float(is_disturbed))
         return examples.measurement(

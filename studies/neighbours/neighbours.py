@@ -51,14 +51,19 @@ def machine_of(part: str, seed: int, place: Place) -> SimulatedMachine:
     return machine
 
 
+def budget_of(seed: int) -> float:
+    """Return the seconds of a run."""
+    return random.Random(f"budget {seed}").uniform(*BUDGETS)
+
+
 def run(job: tuple[str, int]) -> Row:
     """Run one job; an error that it raises is the row's verdict."""
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     part, seed = job
-    there, budget = place(seed), random.Random(f"budget {seed}").uniform(*BUDGETS)
-    machine, begin = machine_of(part, seed, there), time.process_time()
-    row = {
+    there, budget = place(seed), budget_of(seed)
+    machine = machine_of(part, seed, there)
+    row: Row = {
         "part": part,
         "seed": seed,
         "family": there.family,
@@ -75,7 +80,6 @@ def run(job: tuple[str, int]) -> Row:
         "seconds": machine.time,
         "measurements": len(machine.calls),
         "looks": len(machine.looks),
-        "cpu_seconds": time.process_time() - begin,
     }
     return {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in row.items()}
 
