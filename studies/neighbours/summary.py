@@ -1,6 +1,8 @@
 """Print the tables of recorded runs, and the runs that went wrong.
 
 python -m studies.neighbours.summary [FILE...]
+
+Without a file, all that are recorded.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pandas
 
-RUNS = Path(__file__).resolve().parent / "recorded" / "runs.csv"
+RECORDED = Path(__file__).resolve().parent / "recorded"
 FAR = 2.0
 """Ratio of a factor that is told to the true one, or its inverse, from which it is far off."""
 SLOWER, SAME = 0.03, 0.03
@@ -20,8 +22,9 @@ MISSED, LARGE = 0.05, 0.3
 LEAST_ROUNDS = 3
 """Rounds from which a factor is told."""
 COLUMNS = (
-    *("runs", "number", "faster", "no gain", "undecided", "errors", "factors off by 2", "outside the interval"),
-    *("slower answers, proven / not", "gains of 5 % missed", "gains of 30 % proven", "rate / best, median, mean"),
+    *("runs", "number", "faster", "no gain", "undecided", "errors", "factors off by 2"),
+    *("outside the interval: answers", "alternatives", "slower answers: proven", "unproven"),
+    *("gains of 5 % missed", "gains of 30 % proven", "rate / best: median", "mean"),
 )
 
 
@@ -47,18 +50,23 @@ def table(runs: pandas.DataFrame) -> list[str]:
     for part, rows in runs.groupby("part", sort=False):
         of = rows.verdict.value_counts()
         proven, large = rows.verdict == "faster", rows.best >= 1 + LARGE
-        reached = rows.true / rows.best
+        reached, is_written = rows.true / rows.best, rows.written != "baseline"
         counts = (of.get(verdict, 0) for verdict in ("faster", "no gain", "undecided", "error"))
         cells = (
             part,
             len(rows),
             *counts,
             rows.far.sum(),
-            f"{rows.outside.sum()} of {rows.with_interval.sum()}",
-            f"{(rows.slower & proven).sum()} / {(rows.slower & ~proven).sum()}",
+            *(
+                f"{(rows.outside & kind).sum()} of {(rows.with_interval & kind).sum()}"
+                for kind in (is_written, ~is_written)
+            ),
+            (rows.slower & proven).sum(),
+            (rows.slower & ~proven).sum(),
             rows.missed.sum(),
             f"{(proven & large).sum()} of {large.sum()}",
-            f"{reached.median():.3f}, {reached.mean():.3f}",
+            f"{reached.median():.3f}",
+            f"{reached.mean():.3f}",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
@@ -86,9 +94,9 @@ def wrong(runs: pandas.DataFrame) -> pandas.DataFrame:
 def show(path: Path) -> None:
     """Print the tables of a file."""
     runs = read(path)
-    print(*table(runs), "", twins(runs), "", wrong(runs).to_string(index=False), sep="\n")
+    print(f"{path.stem}:", "", *table(runs), "", twins(runs), "", wrong(runs).to_string(index=False), sep="\n")
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]) if len(sys.argv) > 1 else [RUNS]:
+    for path in map(Path, sys.argv[1:]) if len(sys.argv) > 1 else sorted(RECORDED.glob("*.csv")):
         show(path)
