@@ -232,6 +232,14 @@ def of_measurement_truth() -> Quoted:
     yield from record.tables(recorded).splitlines()
 
 
+def of_neighbours() -> Quoted:
+    summary = script("neighbours", "summary")
+    runs = summary.read(STUDIES / "neighbours/recorded/before.csv")
+    assert runs.part.value_counts().to_dict() == {"neighbours": 100, "quiet": 50, "stalled": 30}
+    yield "\n".join(summary.table(runs))
+    yield summary.twins(runs)
+
+
 def of_openings() -> Quoted:
     runs, beside = (pandas.read_csv(STUDIES / "openings" / f"{name}.csv", dtype=str) for name in ("runs", "neighbours"))
     for machine in (*PLACES, CPU):
@@ -376,8 +384,8 @@ def of_trainers() -> Quoted:
 FIGURES: dict[str, list[Callable[[], Quoted]]] = {
     "batch": [of_batch], "confirmation": [of_confirmation, of_places], "digits": [of_digits],
     "faults": [of_the_faults], "first_answers": [of_first_answers], "loader_prediction": [of_loader_prediction],
-    "measurement_truth": [of_measurement_truth], "openings": [of_openings], "promise": [of_promise],
-    "ranks": [of_ranks], "samplers": [of_samplers], "scripts": [of_scripts],
+    "measurement_truth": [of_measurement_truth], "neighbours": [of_neighbours], "openings": [of_openings],
+    "promise": [of_promise], "ranks": [of_ranks], "samplers": [of_samplers], "scripts": [of_scripts],
     "simulated_machines": [of_simulated_machines], "trainers": [of_trainers],
 }  # fmt: skip
 
