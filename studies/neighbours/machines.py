@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autotune.config import Config
 from autotune.machine.host import Host
@@ -16,7 +17,7 @@ from tests.simulated import StepCost, host, space_of
 FAMILIES = ("nothing to gain", "loader", "batch", "threads")
 """What limits the baseline. With ``threads`` more of them gain little: beside a neighbour a single one is faster."""
 MOST_GAIN = 0.6
-BOUNDS = {"batch_size": "32,64,128", "num_workers": "0,1,2,4", "prefetch_factor": 2}
+BOUNDS: dict[str, Any] = {"batch_size": "32,64,128", "num_workers": "0,1,2,4", "prefetch_factor": 2}
 """A space of a few dozen configurations, so that a run takes well under a second."""
 LITTLE = 1e-3
 """Seconds of building a sample, as a share of those of computing it, where the loader does not matter."""

@@ -21,6 +21,7 @@ import optuna
 import pandas
 
 from autotune.report.result import Result
+from autotune.result import percent_above
 from studies.neighbours import summary
 from studies.neighbours.machines import Place, place
 from tests.simulated import SimulatedMachine, each_third, tuner_of, visits
@@ -99,6 +100,7 @@ def found(result: Result, place: Place) -> Row:
     crowded = [trial for trial in confirmed if trial.measurement and trial.measurement.conditions.is_crowded]
     return {
         "verdict": str(result.verdict),
+        "excluded": None if result.most_gain is None else percent_above(result.most_gain) / 100,
         "written": "baseline" if is_kept else words(result),
         "true": place.job.rate(result.config) / base,
         "told": told if likeliest is not None else None,

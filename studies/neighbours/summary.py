@@ -24,7 +24,7 @@ LEAST_ROUNDS = 3
 COLUMNS = (
     *("runs", "number", "faster", "no gain", "undecided", "errors", "factors off by 2"),
     *("outside the interval: answers", "alternatives", "slower answers: proven", "unproven"),
-    *("gains of 5 % missed", "gains of 30 % proven", "rate / best: median", "mean"),
+    *("gains of 5 % missed", "more there than excluded", "gains of 30 % proven", "rate / best: median", "mean"),
 )
 
 
@@ -37,6 +37,7 @@ def read(path: Path) -> pandas.DataFrame:
     runs["with_interval"] = runs.low.notna()
     runs["outside"] = runs.with_interval & ((runs.true_of_told < runs.low) | (runs.true_of_told > runs.high))
     runs["slower"] = runs.true < 1 - SLOWER
+    runs["more"] = (runs.verdict == "no gain") & (runs.best > 1 + runs.excluded)
     runs["missed"] = (runs.verdict == "no gain") & (runs.best >= 1 + MISSED)
     return runs
 
@@ -64,6 +65,7 @@ def table(runs: pandas.DataFrame) -> list[str]:
             (rows.slower & proven).sum(),
             (rows.slower & ~proven).sum(),
             rows.missed.sum(),
+            f"{rows.more.sum()} of {of.get('no gain', 0)}",
             f"{(proven & large).sum()} of {large.sum()}",
             f"{reached.median():.3f}",
             f"{reached.mean():.3f}",
@@ -86,7 +88,7 @@ def twins(runs: pandas.DataFrame) -> str:
 
 def wrong(runs: pandas.DataFrame) -> pandas.DataFrame:
     """Return the runs that went wrong."""
-    faults = ["far", "outside", "slower", "missed"]
+    faults = ["far", "outside", "slower", "missed", "more"]
     shown = ["part", "seed", "family", "cpus", "budget", "verdict", "best", "true", "told", "low", "high"]
     return runs.loc[runs[faults].any(axis=1), [*shown, "true_of_told", "rounds", "confirmed", "crowded", *faults]]
 
