@@ -44,6 +44,8 @@ class ComputeProbe:
     """Size of that memory on this machine."""
     host_memory_bytes: int
     """Peak host memory of the training process alone."""
+    taken_share: float = 0.0
+    """Share of the CPUs, or of the GPU's time, that others took meanwhile."""
     spread: float = 0.0
     """Standard error of the ceiling's logarithm because batches differ; 0 where they take the same time."""
 
@@ -82,6 +84,8 @@ class LoaderTrace:
     """Seconds that the training process itself takes to pin a batch, with all its threads; 0 on a CPU."""
     pinned_transfer_seconds: float = 0.0
     """Seconds to copy a batch to the device from pinned memory, in which nothing is computed there; 0 on a CPU."""
+    taken_share: float = 0.0
+    """Share of the CPUs that others took meanwhile."""
     again_seconds: float | None = None
     """Mean time of building the same batch once more in the same worker; ``None`` where not tried."""
 

@@ -443,7 +443,15 @@ class Probe:
     attempt: Attempt
     """Its outcome; the message may say why a precision must not be used."""
     after: int = 0
-    """Trials that had ended before it."""
+    """Number of the next trial at that time."""
+    again: int = 0
+    """Times that the same was probed before."""
+
+    @property
+    def taken_share(self) -> float:
+        """Share of the CPUs, or of the GPU's time, that others took meanwhile; 0 where it is not known."""
+        found = self.attempt.compute or self.attempt.loader
+        return found.taken_share if found else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,6 +486,11 @@ class Trial:
     def measurement(self) -> Measurement | None:
         """The numbers of training; ``None`` unless the outcome is ok or suspect."""
         return self.attempt.measurement
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others took CPUs or the GPU meanwhile."""
+        return self.measurement is not None and self.measurement.conditions.taken_share > 0
 
     @property
     def rate(self) -> float | None:

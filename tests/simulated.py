@@ -203,19 +203,23 @@ class SimulatedMachine:
             cpu_seconds=cost.compute * slower * cost.cpus,
             peak_memory_bytes=self.peak(config),
             host_memory_bytes=self.peak(config),
+            taken_share=(conditions := self._conditions(used, taken)).taken_share,
         )
-        disturbances = self._conditions(used, taken).disturbances
+        disturbances = conditions.disturbances
         outcome = Outcome.SUSPECT if disturbances else Outcome.OK
         return Attempt(outcome=outcome, payload=compute, message="; ".join(disturbances), seconds=self.seconds / 4)
 
     def _look_at_loader(self, config: Config, slower: float) -> Attempt:
-        """A real look at the loader says nothing of others either."""
-        build = self._build(config)
-        slower /= self._kept(1.0, self._taken(self.seconds / 4))
+        build, taken = self._build(config), self._taken(self.seconds / 4)
+        conditions = self._conditions(1.0, taken)
         loader = examples.loader_trace(
-            batch_size=config.batch_size, build_seconds=(build * slower,) * 20, cpu_seconds=COMPUTING * build
+            batch_size=config.batch_size,
+            build_seconds=(build * slower / self._kept(1.0, taken),) * 20,
+            cpu_seconds=COMPUTING * build,
+            taken_share=conditions.taken_share,
         )
-        return Attempt(outcome=Outcome.OK, payload=loader, seconds=self.seconds / 4)
+        outcome = Outcome.SUSPECT if conditions.disturbances else Outcome.OK
+        return Attempt(outcome=outcome, payload=loader, seconds=self.seconds / 4)
 
     def _build(self, config: Config) -> float:
         """Seconds of building a batch."""

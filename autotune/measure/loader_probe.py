@@ -59,7 +59,7 @@ def look_at_loader(
         times = _trace(stream, batch_size, arrived, seconds)
         builds, busy = times.counted, fmean(times.counted) / fmean([*times.first, *times.again])
         used, own, built = cpu_seconds() - used, time.process_time() - own, stream.produced - built
-        storage = conditions_between(before, snapshot()).storage_share
+        conditions = conditions_between(before, snapshot())
         memory = sample_memory(stream.produced, known, stream.workers)
         batch_bytes, start = stream.batch_bytes, stream.start_seconds[0]
         order = stream.order_seconds[0] if stream.order_seconds else 0.0
@@ -75,7 +75,8 @@ def look_at_loader(
         batch_bytes=batch_bytes,
         start_seconds=max(0.0, start - order - median(builds)),
         worker_memory_bytes=sum(memory.private.values()),
-        storage_share=storage,
+        storage_share=conditions.storage_share,
+        taken_share=conditions.taken_share,
         order_seconds=order,
         batch_tensors=stream.batch_tensors,
     )

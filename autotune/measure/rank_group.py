@@ -282,6 +282,7 @@ def _step(ranks: Sequence[ComputeProbe]) -> ComputeProbe:
         cpu_seconds=fmean(probe.cpu_seconds for probe in ranks),
         memory_limit_bytes=fullest.memory_limit_bytes // (len(ranks) if fullest.memory == "host" else 1),
         host_memory_bytes=max(probe.host_memory_bytes for probe in ranks),
+        taken_share=max(probe.taken_share for probe in ranks),
         spread=max(probe.spread for probe in ranks),  # in step, each waits for the slowest
     )
 

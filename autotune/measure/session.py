@@ -145,7 +145,8 @@ class Session:
 
         place = begin_anywhere(request.seed or 0)
         trace = look_at_loader(self._workload, config, self._device, request.seconds, place)
-        return Attempt(outcome=Outcome.OK, payload=trace)
+        message = f"others took {trace.taken_share:.0%} of the CPUs meanwhile" if trace.taken_share else ""
+        return Attempt(outcome=Outcome.SUSPECT if message else Outcome.OK, payload=trace, message=message)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:
         warm = self._open_step(config)

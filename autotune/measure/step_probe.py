@@ -114,6 +114,7 @@ def open_step(
         memory="device" if peaks else "host",
         memory_limit_bytes=device.memory_limit,
         host_memory_bytes=host,
+        taken_share=conditions.taken_share,
         spread=spread,
     )
     return WarmStep(step, compute, conditions.disturbances)

@@ -104,6 +104,8 @@ class Look:
 
     part: Part
     config: Config
+    again: int = 0
+    """Times that it has given numbers so far."""
     why: str | None = None
     """The reason why it is taken again, after a pause: others made the look before it fail."""
 
@@ -147,6 +149,8 @@ class Agenda:
             return self._proof(INTERRUPTED)
         if not self.known.trials:
             return self._wait(None) or Measure()
+        if self.known.needs_baseline and self.has_time:
+            return Measure()
         if look := self._look(None):
             return look
         stop = self._stop
@@ -190,8 +194,8 @@ class Agenda:
         if is_over or run.left < LOOK_SECONDS + self.plan.base_round:
             return None
         if planned := next_probe(known, space):
-            return Look(*planned)
-        return Look(lost.part, lost.config, f"waiting, to try again: {lost.attempt.message}") if lost else None
+            return Look(*planned, again=sum(bool(each.attempt.found) for each in known.looks_at(*planned)))
+        return Look(lost.part, lost.config, why=f"waiting, to try again: {lost.attempt.message}") if lost else None
 
     @property
     def noise_look(self) -> Look | None:
@@ -242,6 +246,8 @@ class Agenda:
             return replace(request, time_limit=limit), limit
         known, forecast, best = self.known.observations, self.known.forecast, self.known.best
         low = best.measurement.ci95[0] if best and best.measurement and best.measurement.ci95 else None
+        if config == known.baseline.config:
+            low = None  # its whole window counts
         took = [trial.attempt.seconds for trial in known.trials if trial.measurement is not None]
         looks = known.looks if config.options else ()  # options may take long to begin with
         took += [look.first_step_seconds for own, look in looks if own.options == config.options]
@@ -253,7 +259,7 @@ class Agenda:
     @property
     def _patience(self) -> float:
         """The seconds after which a probe is given up, and a trial with workers where these have failed."""
-        share = max(LEAST_LOOK, LOOK_SHARE * self.run.budget, 2 * self.known.trials[0].attempt.seconds)
+        share = max(LEAST_LOOK, LOOK_SHARE * self.run.budget, 2 * self.known.baseline.attempt.seconds)
         return min(LOOK_LIMIT, share)
 
     @property
@@ -268,7 +274,7 @@ class Agenda:
     @property
     def plan(self) -> Plan:
         """The seconds that measurements take here, by the baseline's."""
-        base = self.known.trials[0]
+        base = self.known.baseline
         assert base.measurement is not None
         return Plan(
             opening=self.run.opening,
@@ -295,7 +301,7 @@ class Agenda:
 
         After the first proof, those of the answer for the other objective too: it comes before a little more gain.
         """
-        is_gain = self._fastest is not self.known.trials[0]
+        is_gain = self._fastest is not self.known.baseline
         if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
             return self.plan.base_round
         if self.run.proven is not None:
@@ -317,22 +323,22 @@ class Agenda:
     @property
     def _fastest(self) -> Trial:
         """The fastest trial where it gains more than measurements can tell apart, else the baseline."""
-        trials = self.known.trials
-        fastest = max(trials, key=lambda trial: trial.rate or 0.0)
-        return fastest if (fastest.rate or 0.0) >= (1 + GAIN) * (trials[0].rate or 0.0) else trials[0]
+        baseline = self.known.baseline
+        fastest = max(self.known.trials, key=lambda trial: trial.rate or 0.0)
+        return fastest if (fastest.rate or 0.0) >= (1 + GAIN) * (baseline.rate or 0.0) else baseline
 
     @property
     def trial_cost(self) -> float:
         """Seconds of the next trial: a usual one, and what whole bursts and epochs add; a hung one tells nothing."""
         trials, following = self.known.trials, self.known.following
         took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
-        usual = median(took or [trials[0].attempt.seconds])
+        usual = median(took or [self.known.baseline.attempt.seconds])
         return usual + (self.plan.excess(following, self.known.forecast.rate_of(following)) if following else 0.0)
 
     @property
     def measurement_seconds(self) -> float:
         """Seconds of a confirming measurement, about."""
-        return self.round_seconds(self.known.trials[0]) / PAIR
+        return self.round_seconds(self.known.baseline) / PAIR
 
     def finalists(self, seconds: float) -> tuple[list[Config], list[Config], int]:
         """Return the finalists for a proof of so many seconds, cheapest first; the same in order of entry.
@@ -371,7 +377,7 @@ class Agenda:
     @property
     def _other_seconds(self) -> float:
         """Seconds of three rounds of the answer for the other objective: as those with its batch took, where known."""
-        keeps_batch, base = self.known.setup.space.objective == "samples", self.known.trials[0].config
+        keeps_batch, base = self.known.setup.space.objective == "samples", self.known.baseline.config
         confirmed = [each for each in self.known.history if each.kind == "confirm" and each.measurement]
         took = [each.attempt.seconds for each in confirmed if each.config == base or not keeps_batch]
         return LEAST_ROUNDS * PAIR * (LEEWAY * fmean(took) if took else self.measurement_seconds)

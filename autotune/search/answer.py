@@ -49,12 +49,12 @@ HEAVY = 0.5
 def answer(known: Known) -> Result:
     """Return the answer of a run: a proven gain, a likely gain, or none. Pure."""
     facts, host, end, forecast = known.setup.facts, known.setup.host, known.end, known.forecast
-    observations, space, searched = known.observations, known.setup.space, known.trials[0].measurement
+    observations, space, searched = known.observations, known.setup.space, known.baseline.measurement
     assert end
     assert searched
     confirmation, confirmed = known.confirmation(end), known.confirmations(end)
     is_complete = end.ending is Ending.COMPLETE and not untried_precision(observations, space)
-    before = confirmation.baseline if confirmation else standing_of(observations.trials[0].config, [searched])
+    before = confirmation.baseline if confirmation else standing_of(observations.baseline.config, [searched])
     before = with_pauses(before, known.measured)
     is_like_epoch = _is_like_rounds(searched.samples_per_second, before.rate, confirmation)
     remaining = forecast.remaining if is_complete and is_like_epoch else None
@@ -118,7 +118,7 @@ def _decided(
 def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
     """Return the answer for the other objective, or why there is none."""
     assert known.end
-    space, given = known.setup.space.other, known.trials[0].config
+    space, given = known.setup.space.other, known.baseline.config
     if space is None:
         return None, BY_SCRIPT if known.setup.facts.loader_site and known.setup.space.varies_no_batch else ""
     is_same = known.serves_both(answer) and (result.verdict is Verdict.FASTER or space.objective == "same-batch")

@@ -99,7 +99,8 @@ class Fitting:
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
         """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""
         memory_limit = self._observations.host.memory_bytes
-        for config, look in self._observations.looks:
+        looks = ((probe.config, probe.attempt.compute) for probe in self._observations.step_probes)
+        for config, look in ((config, look) for config, look in looks if look):
             yield "host", config, look.host_memory_bytes, memory_limit
             if look.memory == "device":
                 yield "device", config, look.peak_memory_bytes, look.memory_limit_bytes

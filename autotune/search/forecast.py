@@ -16,7 +16,7 @@ from autotune.config import WORKER_OPTIONS, Config
 from autotune.records import Trial
 from autotune.search.feasibility import exceeds, refusals_of
 from autotune.search.gp import OWN, Posterior, expected_gain, posterior
-from autotune.search.observations import GAIN, Observations
+from autotune.search.observations import DISTURBANCE, GAIN, Observations
 from autotune.search.option_looks import usable_step
 from autotune.search.plan import bursts
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
@@ -27,8 +27,6 @@ SURE = 1.5
 """Standard deviations beyond which nothing is hoped for: nine in ten lie within."""
 NEAR_KNOBS = ("batch_size", "num_workers", "amp", "threads")
 """Knobs whose next values beside the best are not left out lightly."""
-DISTURBANCE = 0.5
-"""Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
 KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
 NEARLY = 0.8
@@ -181,7 +179,7 @@ class Forecast:
 
 def forecast_of(observations: Observations, space: Space) -> Forecast:
     """Return the forecast after the measurements so far, the baseline at least."""
-    baseline, step = observations.trials[0].config, usable_step(observations, space)
+    baseline, step = observations.baseline.config, usable_step(observations, space)
     with_options = (replace(c, options=step.options) for c in space.configs if step and c.amp == step.amp)
     configs = tuple(dict.fromkeys((*space.configs, *with_options, baseline)))
     position = {config: index for index, config in enumerate(configs)}
@@ -210,7 +208,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     ceilings = np.log(prediction.ceilings) + SURE * unknown
     luck = max(0.0, best_log - float(ceilings[index_of_best]))  # none is faster than its step
     hopes = np.minimum(expected.means + beyond, ceilings + luck)
-    epoch = (measured.epoch_samples if (measured := observations.trials[0].measurement) else None) or math.inf
+    epoch = (measured.epoch_samples if (measured := observations.baseline.measurement) else None) or math.inf
     return Forecast(
         configs=configs,
         position=position,

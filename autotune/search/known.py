@@ -27,6 +27,8 @@ CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
 OTHER = "other-"
 """Begin of the names of rounds that prove the answer for the other objective."""
+MOST_BASELINES = 4
+"""Most measurements of the baseline in the search."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
 
@@ -92,6 +94,35 @@ class Known:
         return self.observations.trials
 
     @property
+    def baseline(self) -> Trial:
+        """The baseline and its measurement. Raises ``IndexError`` where there is none yet."""
+        return self.observations.baseline
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether the baseline is to be measured next: the first time, or again where others disturbed it.
+
+        Then at once, and afterwards when the last measurement was quiet.
+        """
+        if not self.trials:
+            return True
+        times = self.observations.baselines
+        may_again = self.baseline.is_disturbed and times < MOST_BASELINES and self.baseline.config not in self.claimed
+        return may_again and (times == 1 or self._is_quiet)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether nobody disturbed the last measurement."""
+        found = [(float(trial.number), trial.is_disturbed) for trial in self.history]
+        found += [(probe.after - 0.5, probe.taken_share > 0) for probe in self.probes if probe.attempt.compute]
+        return not max(found, key=lambda pair: pair[0])[1]
+
+    @property
+    def claimed(self) -> tuple[Config, ...]:
+        """Configurations that other tuners are measuring now."""
+        return self.observations.claimed
+
+    @property
     def probes(self) -> tuple[Probe, ...]:
         """The looks at the step and at the loader, in order."""
         return self.observations.probes
@@ -144,7 +175,7 @@ class Known:
         Where nothing beside the baseline has given a number, the most promising one even though it may not win.
         ``None`` when none is left.
         """
-        if not self.trials:
+        if self.needs_baseline:
             return self.setup.space.base
         proposal = self.forecast.proposal()
         return proposal if proposal or self.rivals else self.forecast.most_promising()
@@ -152,7 +183,7 @@ class Known:
     @property
     def candidate(self) -> Config | None:
         """The next configuration, where no trial came near the baseline; ``None`` otherwise, or where none is left."""
-        near = CLEARLY_SLOWER * (self.trials[0].rate or 0.0)
+        near = CLEARLY_SLOWER * (self.baseline.rate or 0.0)
         return None if any((trial.rate or 0.0) >= near for trial in self.rivals) else self.following
 
     def finalists(self, most: int, is_sound: Callable[[Trial], bool] = lambda trial: True) -> tuple[Trial, ...]:
@@ -259,7 +290,7 @@ class Known:
         rounds, entries = (end.other_rounds, end.other_entries) if other else (end.rounds, end.entries)
         if not rounds:
             return None
-        return recorded(self.compared(other=other), self.trials[0].config, entries, rounds, self.fits)
+        return recorded(self.compared(other=other), self.baseline.config, entries, rounds, self.fits)
 
 
 def _place(config: Config, forecast: Forecast) -> int | None:

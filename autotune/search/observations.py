@@ -6,15 +6,18 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from autotune.config import Config, StepKey
 from autotune.limits import MemoryLimit
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Measurement, Probe, Trial, WorkloadFacts
+from autotune.records import Measurement, Part, Probe, Trial, WorkloadFacts
 from autotune.search.space import Space
 
+DISTURBANCE = 0.5
+"""Standard deviation of a rate's logarithm where others used all CPUs meanwhile; in proportion where it was less."""
 GAIN = 0.02
 """Gains below this share do not count: no measurement here tells them from nothing."""
 MAX_COMPARISONS = 2
@@ -34,10 +37,17 @@ class Observations:
     host: Host
     memory_limit: MemoryLimit
     trials: tuple[Trial, ...]
-    """Measured configurations, the baseline first."""
+    """Measured configurations, the baseline first; of it the measurement that counts, see ``storage.trials``."""
     probes: tuple[Probe, ...] = ()
+    baselines: int = 1
+    """Times that the baseline was measured."""
     claimed: tuple[Config, ...] = ()
     """Configurations that other tuners of a shared study are measuring now."""
+
+    @property
+    def baseline(self) -> Trial:
+        """The baseline and its measurement. Raises ``IndexError`` where there is none yet."""
+        return self.trials[0]
 
     @property
     def on_cpu(self) -> bool:
@@ -54,7 +64,7 @@ class Observations:
 
         They matter on a CPU, and on an accelerator where the baseline sets them: launches may take longer with few.
         """
-        base, own = self.trials[0].config if self.trials else config, self.facts.intra_op_threads
+        base, own = self.baseline.config if self.trials else config, self.facts.intra_op_threads
         do_matter = self.on_cpu or (base.intra_op_threads or own) != own
         return (config.intra_op_threads or own) if do_matter else 0
 
@@ -64,8 +74,22 @@ class Observations:
 
     @property
     def looks(self) -> tuple[tuple[Config, ComputeProbe], ...]:
-        """The probes of steps with numbers, each with its configuration, in order."""
-        return tuple((probe.config, probe.attempt.compute) for probe in self.probes if probe.attempt.compute)
+        """The looks at steps that count, each with its configuration, in order."""
+        return tuple((probe.config, look) for probe in self.counted_steps if (look := probe.attempt.compute))
+
+    @property
+    def counted_steps(self) -> list[Probe]:
+        """The probes of steps with numbers, of several alike the fastest: nothing makes a look too fast."""
+        found: dict[Config, tuple[float, Probe]] = {}
+        for probe in self.step_probes:
+            if look := probe.attempt.compute:
+                one = look.samples_per_second, probe
+                found[probe.config] = max(found.get(probe.config, one), one, key=lambda pair: pair[0])
+        return [probe for _, probe in found.values()]
+
+    def looks_at(self, part: Part, config: Config) -> list[Probe]:
+        """Return every look at a part with a configuration, in order."""
+        return [probe for probe in self.probes if (probe.part, probe.config) == (part, config)]
 
     def looks_within(self, space: Space) -> list[tuple[Config, ComputeProbe]]:
         """Return those within the bounds, without further options: a study that goes on may hold others."""
@@ -74,10 +98,14 @@ class Observations:
         return [each for each in plain if all(space.settings(each[0])[knob] in space.allowed[knob] for knob in knobs)]
 
     def step_probe(self, config: Config) -> Probe | None:
-        """Return the last probe of the step of a configuration, failed ones included; ``None`` without any."""
+        """Return the probe of the step of a configuration that counts; ``None`` without any.
+
+        The fastest with numbers, else the last that failed.
+        """
         key = self.step_key(config)
-        probes = (probe for probe in reversed(self.step_probes) if self.step_key(probe.config) == key)
-        return next(probes, None)
+        alike = [probe for probe in self.step_probes if self.step_key(probe.config) == key]
+        timed = [(look.samples_per_second, probe) for probe in alike if (look := probe.attempt.compute)]
+        return max(timed, key=lambda pair: pair[0])[1] if timed else next(reversed(alike), None)
 
     @property
     def step_probes(self) -> list[Probe]:
@@ -89,7 +117,7 @@ class Observations:
 
         The baseline's are the user's own business.
         """
-        baseline = self.trials[0].config
+        baseline = self.baseline.config
         options = baseline.options if options is None else options
         further = ", ".join(option for option in options if option not in baseline.options)
         if not further and amp in ("off", baseline.amp):
@@ -143,14 +171,14 @@ class Observations:
 
     def comparisons(self, amp: str, options: tuple[str, ...] | None = None) -> list[Probe]:
         """Return the probes of the losses in a precision with options, by default the baseline's; failed ones too."""
-        alike = amp, self.trials[0].config.options if options is None else options
+        alike = amp, self.baseline.config.options if options is None else options
         numerics = (probe for probe in self.probes if probe.part == "numerics")
         return [probe for probe in numerics if (probe.config.amp, probe.config.options) == alike]
 
     @property
     def device_limit(self) -> int | None:
         """Bytes of device memory that training could have when last measured: others come, and go again."""
-        trials = [(float(number), trial.measurement) for number, trial in enumerate(self.trials)]
+        trials = [(float(trial.number), trial.measurement) for trial in self.trials]
         probes = [(max(1, probe.after) - 0.5, probe.attempt.compute) for probe in self.probes]
         found = [(when, each) for when, each in (*trials, *probes) if each and each.memory == "device"]
         return max(reversed(found), key=lambda pair: pair[0])[1].memory_limit_bytes if found else None
@@ -162,6 +190,10 @@ class Observations:
 
     @property
     def traces(self) -> tuple[LoaderTrace, ...]:
-        """The probes of the loader, by batch size."""
-        traces = (probe.attempt.loader for probe in self.probes if probe.attempt.loader)
-        return tuple(sorted(traces, key=lambda trace: trace.batch_size))
+        """The probes of the loader that count, by batch size: of several alike the fastest."""
+        found: dict[int, LoaderTrace] = {}
+        for trace in (probe.attempt.loader for probe in self.probes if probe.attempt.loader):
+            known = found.get(trace.batch_size)
+            if known is None or fmean(trace.build_seconds) < fmean(known.build_seconds):
+                found[trace.batch_size] = trace
+        return tuple(found[size] for size in sorted(found))

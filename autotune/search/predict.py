@@ -18,7 +18,7 @@ from autotune.config import Config, StepKey
 from autotune.outcome import Outcome
 from autotune.search.feasibility import Fitting
 from autotune.search.loader_model import NOTHING, LoaderModel, trace_from_baseline, with_inline
-from autotune.search.observations import Observations
+from autotune.search.observations import DISTURBANCE, Observations
 from autotune.search.step_model import MEASURED, ComputeModel, Estimate, StepPoint
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
 
     Raises ``ValueError`` when not even the baseline was measured.
     """
-    baseline = observations.trials[0].measurement if observations.trials else None
+    baseline = observations.baseline.measurement if observations.trials else None
     if baseline is None:
         raise ValueError("the baseline was not measured")
     steps, loader = _Steps(observations), loader_model(observations)
@@ -89,9 +89,15 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
         limits=np.where(has_workers, batch * np.minimum(room / seconds, capacity), alone * room),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
-        loader_errors=shares * (TRACED if observations.traces else GUESSED),
+        loader_errors=shares * _loader_error(observations),
         refusals=tuple(distrust[config.amp] or fitting.refusal(config) for config in configs),
     )
+
+
+def _loader_error(observations: Observations) -> float:
+    """Return the standard deviation of the logarithm of a rate that the loader limits."""
+    taken = max((trace.taken_share for trace in observations.traces), default=0.0)
+    return math.hypot(TRACED, DISTURBANCE * taken) if observations.traces else GUESSED
 
 
 class _Steps:
@@ -122,39 +128,48 @@ class _Steps:
 
 
 def _step_points(observations: Observations) -> list[StepPoint]:
-    """Return every measured step time; a disturbed one only where its step has no other.
+    """Return every measured step time; a disturbed one only where its step has no other, with a larger spread.
 
     None is longer than in the fastest measurement of training, disturbed or not: nothing makes that too fast. Where
     training is faster than a look at its step said, all looks in that precision are taken to be as much too slow.
     """
     key = observations.step_key
-    measured = [(trial.config, trial.measurement, trial.outcome) for trial in observations.trials if trial.measurement]
+    measured_trials = [
+        (trial.config, trial.measurement, trial.outcome) for trial in observations.trials if trial.measurement
+    ]
     fastest: dict[StepKey, float] = defaultdict(float)
-    for config, measurement, _ in measured:
+    for config, measurement, _ in measured_trials:
         fastest[key(config)] = max(fastest[key(config)], measurement.steady_samples_per_second)
     spreads = {key(config): look.spread for config, look in observations.looks}
     usual = max(spreads.values(), default=0.0)
-    probed = [(probe.config, probe.attempt.compute, probe.attempt.outcome) for probe in observations.step_probes]
-    found = [(config, look.samples_per_second, outcome) for config, look, outcome in probed if look]
-    found += [(config, measurement.ceiling_samples_per_second, outcome) for config, measurement, outcome in measured]
-    sound = {key(config) for config, _, outcome in found if outcome is Outcome.OK}
-    counted = [(config, rate) for config, rate, outcome in found if outcome is Outcome.OK or key(config) not in sound]
+    probed = [
+        (probe.config, look, probe.attempt.outcome)
+        for probe in observations.counted_steps
+        if (look := probe.attempt.compute)
+    ]
+    found = [(config, look.samples_per_second, look.taken_share, outcome) for config, look, outcome in probed]
+    found += [
+        (config, measured.ceiling_samples_per_second, measured.conditions.taken_share, outcome)
+        for config, measured, outcome in measured_trials
+    ]
+    sound = {key(config) for config, *_, outcome in found if outcome is Outcome.OK}
+    counted = [one[:3] for one in found if one[3] is Outcome.OK or key(one[0]) not in sound]
     faster: dict[str, float] = defaultdict(lambda: 1.0)  # by precision
     for config, look, outcome in probed:
-        if look and outcome is Outcome.OK:
+        if outcome is Outcome.OK:
             faster[config.amp] = max(faster[config.amp], fastest[key(config)] / look.samples_per_second)
     points = []
-    for config, rate in counted:
+    for config, rate, taken in counted:
         step = key(config)
         seconds = config.samples_per_step / max(rate * faster[step.amp], fastest[step])
-        spread = spreads.get(step, usual)
+        spread = math.hypot(spreads.get(step, usual), DISTURBANCE * taken)
         points.append(StepPoint(step.batch_size, step.amp, step.threads or 0, seconds, spread, step.options))
     return points
 
 
 def loader_model(observations: Observations) -> LoaderModel:
     """Return the loader's model from its probes and training without workers; else from the baseline's measurement."""
-    baseline = observations.trials[0]
+    baseline = observations.baseline
     assert baseline.measurement is not None
     launches: dict[int, float] = {}
     for config, look in observations.looks:

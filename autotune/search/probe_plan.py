@@ -19,6 +19,7 @@ from autotune.search.feasibility import Fitting
 from autotune.search.observations import Observations
 from autotune.search.option_looks import option_looks
 from autotune.search.predict import loader_model
+from autotune.search.repeats import repeated_look
 from autotune.search.space import Space
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
@@ -47,16 +48,19 @@ OTHER_BATCH = 4
 def next_probe(observations: Observations, space: Space) -> tuple[Part, Config] | None:
     """Return the next part to probe and its configuration, or ``None`` when no probe is worth it.
 
-    First the loader, then the step at the baseline's batch size: in its own precision, then in half precision. The
-    faster of these then climbs over batch sizes, and the other where it is nearly as fast. After that come other
-    precisions and threads at the best of them, and both together. Before the first step in another precision its losses
-    are compared with those in fp32. Last come further options, at the fastest step.
+    A look that contradicts what else was measured is taken again at once. First the loader, then the step at the
+    baseline's batch size: in its own precision, then in half precision. The faster of these then climbs over batch
+    sizes, and the other where it is nearly as fast. After that come other precisions and threads at the best of them,
+    and both together. Before the first step in another precision its losses are compared with those in fp32. Last come
+    further options, at the fastest step.
     """
     return next(((part, config) for part, config in _looks(observations, space) if config is not None), None)
 
 
 def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Config | None]]:
     """Yield the probes in order; those that were taken, or would be of no use, without a configuration."""
+    if again := repeated_look(observations):
+        yield again
     start = _start(observations, space)
     if not any(probe.part == "loader" for probe in observations.probes):
         yield "loader", _with_one_worker(observations, start)
@@ -108,7 +112,7 @@ def _half_precision(observations: Observations, space: Space, start: Config) -> 
 
 def untried_precision(observations: Observations, space: Space) -> str | None:
     """Return the half precision beside the baseline's that there was no time or memory to try, or ``None``."""
-    allowed = [amp for amp in HALF if amp in space.allowed["amp"] and amp != observations.trials[0].config.amp]
+    allowed = [amp for amp in HALF if amp in space.allowed["amp"] and amp != observations.baseline.config.amp]
     tried = (amp for amp in allowed if observations.is_untried(amp) or not observations.distrust(amp))
     found = next(tried, None)
     return found if found and observations.is_untried(found) else None

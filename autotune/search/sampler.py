@@ -19,7 +19,7 @@ from autotune.search.known import Known
 from autotune.search.observations import Observations
 from autotune.search.setup import SETUP, Setup
 from autotune.storage.open import quiet_optuna
-from autotune.storage.trials import BY, is_failed_baseline, is_record, looks_of, ordered, system_attributes, trial_of
+from autotune.storage.trials import BY, is_record, looks_of, ordered, searched, system_attributes, trial_of
 from autotune.workload import resolve
 
 
@@ -79,7 +79,8 @@ class PredictiveSampler(BaseSampler):
                 facts=setup.facts,
                 host=setup.host.for_rank(setup.space.base.ranks),
                 memory_limit=setup.memory_limit,
-                trials=tuple(trial for trial in records if trial.kind != "confirm" and not is_failed_baseline(trial)),
+                trials=searched(records),
+                baselines=sum(trial.kind == "baseline" for trial in records),
                 probes=looks_of(seen.attributes, self._looks),
                 claimed=tuple(config for _, config in others),
             ),

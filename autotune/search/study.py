@@ -63,12 +63,12 @@ class TuningStudy:
         self._storage.refresh()
 
     def ask(self, most: int | None = None) -> tuple[Config, Kind] | None:
-        """Begin a trial of the next configuration, never one that was measured before.
+        """Begin a trial of the next configuration, never one that was measured before but for the baseline.
 
         ``None`` where another tuner of a shared study has just taken it, or the last of ``most`` trials: ``refresh``
         tells what is next then. Raises ``ValueError`` when none is left that could win, or the sampler has none.
         """
-        kind: Kind = "search" if self.known.trials else "baseline"
+        kind: Kind = "baseline" if self.known.needs_baseline else "search"
         if kind == "search" and self.known.following is None:
             raise ValueError("no configuration is left that could win")
         for _ in range(MOST_REPEATS):
@@ -83,7 +83,7 @@ class TuningStudy:
 
     def _begin(self, study: Study) -> tuple[Config, int]:
         """Ask the sampler for a configuration, and show the others that it is being measured."""
-        if not self.known.trials and self._sampler is not self._predictive:
+        if self.known.needs_baseline and self._sampler is not self._predictive:
             study.enqueue_trial(self.setup.settings(self.setup.space.base))
         trial, settings = study.ask(), dict[str, Any]()
         self._asked = study, trial
@@ -107,7 +107,7 @@ class TuningStudy:
             self.refresh()
         taken = {other for _, other in running(self.setup, earlier)}
         begun = taken.union(trial.config for trial in self.known.trials)
-        return config in taken or (most is not None and len(begun) >= most)
+        return config in taken or (most is not None and config not in begun and len(begun) >= most)
 
     def _is_refused(self, config: Config) -> bool:
         """Return whether a proposed configuration is not to be measured, and end its trial then.
@@ -182,12 +182,16 @@ class TuningStudy:
             return 1.0
         return measured.epoch_peak_bytes / self.setup.memory_limit.of(measured.memory_limit_bytes) - 1
 
-    def looked(self, part: Part, config: Config, attempt: Attempt) -> Probe:
-        """Record a probe beside the study's trials."""
+    def looked(self, part: Part, config: Config, attempt: Attempt, again: int = 0) -> Probe:
+        """Record a probe beside the study's trials, which was taken ``again`` times before."""
         further = ", ".join(option for option in self.setup.space.options if option in config.options)
         message = _reason_against(attempt, config.amp, further) if part == "numerics" else attempt.message
         probe = Probe(
-            part=part, config=config, attempt=_bounded(replace(attempt, message=message)), after=len(self.known.trials)
+            part=part,
+            config=config,
+            attempt=_bounded(replace(attempt, message=message)),
+            after=len(self._storage.trials),
+            again=again,
         )
         self._storage.do(lambda study: write_look(study, probe))
         return probe
@@ -226,7 +230,7 @@ def open_study(
             sampler = setup.fixed(sampler)
     storage.open(identify(setup.facts, setup.host, setup.space.fingerprint), sampler, messages)
     study = TuningStudy(storage, setup, sampler)
-    if (trials := study.known.trials) and trials[0].config != setup.space.base:
+    if study.known.trials and study.known.baseline.config != setup.space.base:
         storage.close()
         raise StorageError(f"{storage.location}: is damaged: its first trial is not the baseline; name another file")
     return study

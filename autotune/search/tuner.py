@@ -186,7 +186,7 @@ class Tuner:
         agenda, budget = self.agenda(study), self.budget
         for baseline in agenda.known.trials[:1]:
             _require_baseline(baseline, self.setup.memory_limit)
-            if agenda.run.looking is not None:
+            if agenda.run.looking is not None or (agenda.known.needs_baseline and agenda.has_time):
                 return
             if not budget.is_given:
                 budget.choose(agenda.plan.budget(budget.spent))
@@ -209,7 +209,7 @@ class Tuner:
             lambda seen: decides and self.agenda(study).has_time,
             if_disturbed=True,
         )
-        self._report(study, Progress(phase="probe", looked=study.looked(look.part, look.config, attempt)))
+        self._report(study, Progress(phase="probe", looked=study.looked(look.part, look.config, attempt, look.again)))
         if look.why:
             self._change(study, looking=self.budget.spent)
 
@@ -310,7 +310,7 @@ class Tuner:
             self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
         return Rounds(
             self.runner,
-            known.trials[0].config,
+            known.baseline.config,
             finalists,
             next_request,
             has_time=pace.allows,
@@ -332,7 +332,8 @@ class Tuner:
     def _report(self, study: TuningStudy, moment: Progress) -> None:
         """Show the running or finished measurement, with the standing of the run."""
         known = study.known
-        best_rate, baseline_rate = (known.best.rate, known.trials[0].rate) if known.best else (None, None)
+        best_rate = known.best.rate if known.best else None
+        baseline_rate = known.baseline.rate if known.best and not known.baseline.is_disturbed else None
         self.messages.show(replace(moment, best_rate=best_rate, baseline_rate=baseline_rate))
 
 

@@ -105,7 +105,8 @@ def write_look(study: Study, probe: Probe) -> None:
     """Add a look at a part of training to a study."""
     config, attributes = probe.config, system_attributes(study)
     settings = [config.batch_size, config.amp, config.intra_op_threads or 0, config.num_workers, *config.options]
-    subject = ":".join(map(str, [LOOK, probe.part, *settings]))
+    times = [f"again {probe.again}"] if probe.again else []
+    subject = ":".join(map(str, [LOOK, probe.part, *settings, *times]))
     known = {key: look for key, look in attributes.items() if key.rpartition(":")[0] == subject}
     same = next((key for key, look in known.items() if look["attempt"]["payload"]), f"{subject}:{len(known)}")
     number = sum(key.startswith(f"{LOOK}:") for key in attributes)
@@ -154,6 +155,17 @@ def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
 def history_of(frozen: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
     """Return all trials that have ended, in the order of ``ordered``. Raises ``ValueError`` where one is damaged."""
     return ordered([trial_of(each) for each in frozen if is_record(each)])
+
+
+def searched(ended: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return the trials of the search, first the baseline that counts: undisturbed if there is one, else the fastest.
+
+    A disturbed baseline is measured again.
+    """
+    trials = [trial for trial in ended if trial.kind != "confirm" and not is_failed_baseline(trial)]
+    baselines = [trial for trial in trials if trial.kind == "baseline"]
+    counted = sorted(baselines, key=lambda trial: (trial.is_disturbed, -(trial.rate or 0.0)))[:1]
+    return (*counted, *(trial for trial in trials if trial not in baselines))
 
 
 def ordered(ended: Sequence[Trial]) -> tuple[Trial, ...]:

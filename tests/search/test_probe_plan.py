@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,7 +113,9 @@ def test_from_a_start_that_does_not_fit_the_way_leads_down_to_the_largest_that_d
 def rate_of(config: Config) -> float:
     """Larger batches, bf16 and a single thread pay; samples per second."""
     seconds = 0.010 + 2e-4 * config.batch_size
-    return config.batch_size / seconds * (2.0 if config.amp == "bf16" else 1.0) / (config.intra_op_threads or 2)
+    return (
+        config.batch_size / seconds * (2.0 if config.amp == "bf16" else 1.0) / math.sqrt(config.intra_op_threads or 2)
+    )
 
 
 @dataclass(kw_only=True)
@@ -130,7 +133,13 @@ class Answerer:
 
     def __post_init__(self) -> None:
         self.space = space_of(self.facts, 4, self.baseline, **self.bounds)
-        trials, limit = (examples.trial(config=self.space.base),), MemoryLimit(headroom=0.1)
+        rate = self.rate(self.space.base)
+        measured = examples.measurement(
+            samples_per_second=min(rate, 500.0),
+            steady_samples_per_second=min(rate, 500.0),
+            ceiling_samples_per_second=rate,
+        )
+        trials, limit = (examples.trial(config=self.space.base, measurement=measured),), MemoryLimit(headroom=0.1)
         self.start = Observations(facts=self.facts, host=host(), memory_limit=limit, trials=trials)
 
     def answer(self, part: Part, config: Config) -> Probe:
@@ -168,7 +177,7 @@ def steps(probes: Sequence[Probe]) -> list[Config]:
 CASES: dict[str, tuple[Callable[..., Answerer], dict[str, Any]]] = {
     "larger batches pay": (on_cpu, {}),
     "a GPU": (on_gpu, {}),
-    "smaller batches pay": (on_gpu, {"rate": lambda config: 1e5 / config.batch_size}),
+    "smaller batches pay": (on_gpu, {"rate": lambda config: 1e5 / math.sqrt(config.batch_size)}),
     "memory is short": (on_gpu, {"memory": lambda config: GIB + config.batch_size * 2**25}),
     "memory jumps": (on_gpu, {"memory": lambda config: GIB * (9 if config.batch_size > 64 else 1)}),
     "nothing fits": (on_gpu, {"memory": lambda config: 9 * GIB}),

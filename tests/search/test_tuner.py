@@ -46,6 +46,11 @@ GPU = gpu_facts()
 CPU = examples.facts(intra_op_threads=4)
 
 
+def two_threads(config: Config) -> StepCost:
+    """Two CPUs compute, and workers gain nothing."""
+    return StepCost(compute=config.batch_size / 1000, cpus=2.0)
+
+
 def tuned(
     machine: SimulatedMachine,
     facts: WorkloadFacts = GPU,
@@ -219,6 +224,22 @@ def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
     assert all(asked.count(trial.config) == 1 for trial in suspect)
     assert result.verdict is Verdict.FASTER
     assert result.config.batch_size > 64
+
+
+@pytest.mark.parametrize(("until", "times"), [(1.0, 2), (2.0, 2), (5.0, 3)])
+def test_a_disturbed_baseline_is_measured_again_and_compared_with_only_then(until: float, times: int) -> None:
+    moments = list[Progress]()
+    machine = SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0 if time < until else 0.0)
+    result = tuned(machine, CPU, cpus=2, tell=moments.append)
+    baselines = [trial for trial in result.history if trial.kind == "baseline"]
+    assert [trial.is_disturbed for trial in baselines] == [True] * (times - 1) + [False]
+    assert {moment.baseline_rate for moment in moments} == {None, baselines[-1].rate}
+    assert sum(config == examples.BASELINE and not request.fresh for config, request in machine.calls) == times
+
+
+def test_a_baseline_that_is_always_disturbed_is_measured_twice() -> None:
+    result = tuned(SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0), CPU, cpus=2)
+    assert sum(trial.kind == "baseline" for trial in result.history) == 2
 
 
 def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_is_told() -> None:
