@@ -390,6 +390,8 @@ class Attempt:
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
+    opening: float = 0.0
+    """The part of it until a session had loaded the workload; 0 where one was open."""
 
     @property
     def found(self) -> bool:

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError
@@ -67,7 +67,9 @@ class Run:
     spent: float
     """Seconds since its start."""
     opening: float
-    """Seconds that it took to load the workload."""
+    """Seconds that it took to start Python and torch, and to load the workload."""
+    loading: float
+    """The part of it that a process forked from one with torch takes too."""
     most_trials: int | None = None
     """Most trials, where the user gave a number."""
     seed: int = 0
@@ -267,16 +269,22 @@ class Agenda:
 
     @property
     def plan(self) -> Plan:
-        """The seconds that measurements take here, by the baseline's."""
+        """The seconds that measurements take here, by the baseline's and by all openings so far.
+
+        The lower median of these leaves out the few in which a process imports torch.
+        """
         base = self.known.trials[0]
         assert base.measurement is not None
+        attempts = [trial.attempt for trial in self.known.history] + [look.attempt for look in self.known.probes]
+        openings = [each.opening for each in attempts if each.opening]
         return Plan(
-            opening=self.run.opening,
+            start=self.run.opening,
+            opening=median_low([self.run.loading, *openings]),
             window=self.longest_window,
             epoch_samples=base.measurement.epoch_samples,
             base=base.config,
             base_rate=base.measurement.samples_per_second,
-            base_seconds=base.attempt.seconds,
+            base_seconds=base.attempt.seconds - base.attempt.opening,
         )
 
     @property
@@ -309,10 +317,17 @@ class Agenda:
         return LEAST_ROUNDS * self.round_seconds(self._fastest)
 
     def round_seconds(self, trial: Trial) -> float:
-        """Return the seconds of a round of a trial: as measured, or as planned."""
-        took = [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
-        planned = self.plan.round(trial.config, trial.rate or self.plan.base_rate)
-        return planned if not took else max(2 * median(took), planned)
+        """Return the seconds of a round of the baseline and a trial."""
+        return self._fresh_seconds(self.known.trials[0]) + self._fresh_seconds(trial)
+
+    def _fresh_seconds(self, trial: Trial) -> float:
+        """Return the seconds of a trial in a fresh process: as the rounds' took, before the first by its own."""
+        config, plan = self.known.setup.space.with_persistence(trial), self.plan
+        confirmed = [each for each in self.known.history if each.kind == "confirm" and each.measurement]
+        if took := [each.attempt.seconds for each in confirmed if each.config == config]:
+            return median(took)
+        own = trial.attempt.seconds - trial.attempt.opening
+        return plan.fresh(max(own, plan.trial(trial.config, trial.rate or plan.base_rate)))
 
     @property
     def _fastest(self) -> Trial:
@@ -332,7 +347,7 @@ class Agenda:
     @property
     def measurement_seconds(self) -> float:
         """Seconds of a confirming measurement, about."""
-        return self.round_seconds(self.known.trials[0]) / PAIR
+        return self.round_seconds(self._fastest) / PAIR
 
     def finalists(self, seconds: float) -> tuple[list[Config], list[Config], int]:
         """Return the finalists for a proof of so many seconds, cheapest first; the same in order of entry.

@@ -64,6 +64,8 @@ class Tuner:
     """Decides where in an epoch measurements begin."""
     losses: Callable[[Config, float], tuple[float, ...]] | None = None
     """Returns the first losses of a script that is started anew with a configuration, within so many seconds."""
+    loading: float | None = None
+    """The part of ``opening`` after the start of Python and torch; ``None`` for all of it."""
     sleep: Callable[[float], object] = time.sleep
     """Waits so many seconds for others."""
     _run: Run | None = field(default=None, init=False)
@@ -170,6 +172,7 @@ class Tuner:
                 budget=self.budget.seconds,
                 spent=self.budget.spent,
                 opening=opening,
+                loading=opening if self.loading is None else self.loading,
                 most_trials=self.max_trials,
                 seed=self.seed,
                 looks=len(study.known.probes),

@@ -22,6 +22,7 @@ from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.report.result import Result
 from autotune.report.text import verdict_sentence
 from autotune.result import Verdict
+from autotune.search.agenda import LITTLE
 from autotune.search.known import OTHER
 from autotune.search.space import build_space
 from autotune.storage.open import StudyStorage
@@ -94,7 +95,7 @@ def test_the_best_of_a_known_machine_is_found_within_twenty_trials(cost: Any, fa
     assert result.verdict is Verdict.FASTER
 
 
-@pytest.mark.parametrize(("budget", "baselines"), [(120.0, 1), (600.0, 2)])
+@pytest.mark.parametrize(("budget", "baselines"), [(90.0, 1), (600.0, 2)])
 def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, baselines: int) -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, noise=0.02), budget=budget)
     confirmed = [t for t in result.history if t.kind == "confirm" and not there(t.round).startswith(OTHER)]
@@ -184,12 +185,12 @@ def test_an_interrupt_before_the_baseline_is_measured_is_an_error(journal: Path)
 
 
 def test_an_interrupted_confirmation_claims_nothing() -> None:
-    result = tuned(SimulatedMachine(cost=four_shared_cores, interrupt_at=10), CPU, cpus=4, trials=6)
+    result = tuned(SimulatedMachine(cost=four_shared_cores, interrupt_at=12), CPU, cpus=4, trials=6)
     assert (result.verdict, result.stop_reason) == (Verdict.UNDECIDED, "interrupted by the user")
     assert (len(there(result.likeliest).ratios), result.speedup_ci95) == (1, None)
     assert result.config == result.baseline  # whatever a single round tells
     ran = result.history
-    assert len(ran) == 9  # the trials, and the round that was complete
+    assert len(ran) == 11  # the trials, and the round that was complete
 
 
 @pytest.mark.parametrize("trials", [1, 7])
@@ -267,7 +268,7 @@ def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_true(bu
     assert result.rounds >= 1
     left = budget - machine.time
     if result.stop_reason == "the budget is spent":
-        assert left < 4.0
+        assert left < max(4.0, LITTLE * budget)
     elif "are left, too little for another trial and its confirmation" in result.stop_reason:
         assert left < 4.0 + 3 * 2 * 7.0
     assert machine.time <= budget + 2 * machine.seconds
