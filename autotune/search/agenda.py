@@ -420,7 +420,9 @@ class Agenda:
         return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
     def wanted(self, stop: Stop, confirmation: Confirmation | None) -> str:
-        """Return the remedy for an undecided run."""
+        """Return the remedy for an undecided run; empty after an interrupt, and where the alternative was slower."""
+        if stop.ending is Ending.INTERRUPTED:
+            return ""
         longer = self._longer_budget
         if amp := self.untried_precision:
             needs_memory = self.known.observations.halvings(amp)
@@ -433,7 +435,9 @@ class Agenda:
             return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
         if confirmation is not None and confirmation.is_hopeless:
             return "rounds that differ less: the gain is smaller than their differences"
-        return f"more time (--budget {longer})"
+        index = confirmation.answer if confirmation else None
+        is_slower = confirmation is not None and index is not None and confirmation.speedup(index) < 1
+        return "" if is_slower else f"more time (--budget {longer})"
 
     @property
     def _longer_budget(self) -> str:

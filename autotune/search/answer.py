@@ -167,7 +167,8 @@ def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple
 def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:
     """Yield the things that would decide an undecided verdict."""
     is_over = confirmation is not None and confirmation.answer is None
-    yield "another configuration that runs" if is_over else end.wanted
+    if wanted := "another configuration that runs" if is_over else end.wanted:
+        yield wanted
     crowded = crowded_in(confirmed)
     if crowded and len(crowded) >= HEAVY * len(confirmed):
         yield f"a quieter machine ({crowded[-1].crowd_text})"

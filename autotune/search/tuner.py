@@ -91,7 +91,7 @@ class Tuner:
             stop_reason=stop_reason,
             seconds=self.budget.spent,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            wanted=wanted,
+            wanted="" if agenda.run.is_interrupted else wanted,
             notes=tuple(self.messages.notes),
             trials=tuple(trial.number for trial in known.history),
             looks=len(known.probes),

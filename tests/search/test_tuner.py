@@ -259,6 +259,34 @@ def test_what_is_undecided_says_what_would_decide_it() -> None:
     assert "More time (--budget 2m) and a quieter machine (" in verdict_sentence(undecided)
 
 
+@pytest.mark.parametrize("interrupt_at", [3, 12])
+def test_after_an_interrupt_no_budget_is_proposed(interrupt_at: int) -> None:
+    machine = SimulatedMachine(cost=gaining(0.03), noise=0.2, seed=3, interrupt_at=interrupt_at)
+    result = tuned(machine, **FEW_WORKERS)
+    assert (result.interrupted, result.verdict, result.missing) == (True, Verdict.UNDECIDED, ())
+    assert "--budget" not in verdict_sentence(result)
+
+
+class Fading(SimulatedMachine):
+    """Fresh processes with workers are half as fast as in the search."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        attempt = super().measure(config, request)
+        if not (request.fresh and config.num_workers and attempt.measurement):
+            return attempt
+        half = attempt.measurement.samples_per_second / 2
+        return replace(attempt, payload=replace(attempt.measurement, samples_per_second=half))
+
+
+def test_more_time_is_not_proposed_for_an_alternative_that_was_slower() -> None:
+    result = tuned(Fading(cost=gaining(0.3), seconds=6.0), budget=45.0, **FEW_WORKERS)
+    assert result.verdict is Verdict.UNDECIDED
+    assert there(result.likeliest).speedup < 1
+    assert result.missing == ()
+    assert "keep your settings for now." in verdict_sentence(result)
+    assert "--budget" not in verdict_sentence(result)
+
+
 @pytest.mark.parametrize("budget", [30.0, 40.0, 60.0, 75.0])
 @pytest.mark.parametrize("noise", [0.01, 0.2])
 def test_in_every_budget_the_best_alternative_is_compared_and_the_reason_true(budget: float, noise: float) -> None:
@@ -339,7 +367,9 @@ ROUNDS = "more than 16 rounds (with --storage FILE the rounds of several runs ad
 def test_what_would_decide_it_is_what_ended_it(options: dict[str, Any], wanted: str) -> None:
     machines = [SimulatedMachine(cost=gaining(0.03), noise=0.1, seed=seed) for seed in range(4)]
     results = [tuned(machine, **FEW_WORKERS, **options) for machine in machines]
-    missing = {result.missing[0] for result in results if result.verdict is Verdict.UNDECIDED}
+    undecided = [result for result in results if result.verdict is Verdict.UNDECIDED]
+    assert all(there(each.likeliest).speedup < 1 for each in undecided if not each.missing)
+    missing = {each.missing[0] for each in undecided if each.missing}
     assert wanted in missing
     assert missing <= {wanted, ROUNDS, "more time (--budget 2m)"}
 
