@@ -12,8 +12,8 @@ from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
 from autotune.diagnosis.notes import (
+    busy_text,
     cause_of_unevenness,
-    crowded_in,
     on_caches,
     on_data_parallel,
     on_disturbances,
@@ -42,8 +42,6 @@ LEAST_SAID = 0.01
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
 NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
 NO_TIME = "there was no time to prove an answer (give a larger --budget)"
-HEAVY = 0.5
-"""Share of the confirming measurements from which a machine counts as disturbed."""
 
 
 def answer(known: Known) -> Result:
@@ -169,9 +167,8 @@ def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end:
     is_over = confirmation is not None and confirmation.answer is None
     if wanted := "another configuration that runs" if is_over else end.wanted:
         yield wanted
-    crowded = crowded_in(confirmed)
-    if crowded and len(crowded) >= HEAVY * len(confirmed):
-        yield f"a quieter machine ({crowded[-1].crowd_text})"
+    if busy := busy_text(confirmed):
+        yield f"a quieter machine ({busy})"
 
 
 def _evidence(answer: Standing, known: Known) -> Evidence:
