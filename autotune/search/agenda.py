@@ -346,8 +346,9 @@ class Agenda:
 
     @property
     def measurement_seconds(self) -> float:
-        """Seconds of a confirming measurement, about."""
-        return self.round_seconds(self._fastest) / PAIR
+        """Seconds of a confirming measurement, about; after an interrupt its process imports torch anew."""
+        start = self.run.opening - self.run.loading if self.run.is_interrupted else 0.0
+        return self.round_seconds(self._fastest) / PAIR + start
 
     def finalists(self, seconds: float) -> tuple[list[Config], list[Config], int]:
         """Return the finalists for a proof of so many seconds, cheapest first; the same in order of entry.

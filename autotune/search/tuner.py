@@ -32,12 +32,13 @@ from autotune.storage.open import StudyStorage
 
 ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
 CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
+UNCONFIRMED = "nothing is confirmed: a round of the proof takes {seconds:.0f} s; start again to go on with the study"
 SEARCHING_OTHER = {
     "samples": "the search is over; in the time that is left an answer with your batch is looked for",
     "same-batch": "the search is over; in the time that is left an answer with any batch is looked for",
 }
 INTERRUPTED_SECONDS = 15.0
-"""Seconds for the proof after the user has stopped the search."""
+"""Seconds for the proof after the user has stopped the search; its only round may take twice as long."""
 LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
 LOSSES, STARTS = 20, 2.5
@@ -293,7 +294,7 @@ class Tuner:
         agenda = self.agenda(study)
         known, is_interrupted = agenda.known, agenda.run.is_interrupted
         end = self.budget.spent + INTERRUPTED_SECONDS if is_interrupted else self.budget.seconds
-        pace = Pace(self.budget, end, agenda.measurement_seconds, may_halve=not is_interrupted)
+        pace = Pace(self.budget, end, agenda.measurement_seconds)
         finalists, entering, baselines = ([other], [other], 1) if other else agenda.finalists(pace.left)
         if not finalists:
             return None
@@ -309,8 +310,9 @@ class Tuner:
             self._report(study, Progress(phase="confirm", finished=trial))
 
         self._report(study, Progress(phase="confirm", running=finalists[0]))
-        if is_interrupted and pace.allows(PAIR, 0):
-            self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
+        if is_interrupted:
+            told = CONFIRMING if pace.allows(PAIR, 0) else UNCONFIRMED
+            self.messages.say(told.format(seconds=max(INTERRUPTED_SECONDS, PAIR * pace.cost)))
         return Rounds(
             self.runner,
             known.trials[0].config,

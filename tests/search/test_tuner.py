@@ -167,6 +167,19 @@ def test_an_interrupted_search_confirms_what_it_has() -> None:
     assert result.rounds >= 2
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "said"), [(9.0, 1, "in about 19 s"), (20.0, 0, "a round of the proof takes 41 s")]
+)
+def test_after_an_interrupt_a_round_of_half_a_minute_is_measured_and_a_longer_one_is_told(
+    seconds: float, rounds: int, said: str
+) -> None:
+    told: list[Progress] = []
+    machine = SimulatedMachine(cost=loader_bound, seconds=seconds, interrupt_at=3)
+    result = tuned(machine, budget=3600.0, tell=told.append)
+    assert (result.interrupted, len(there(result.likeliest).ratios) if result.likeliest else 0) == (True, rounds)
+    assert [each.message for each in told if each.message and said in each.message]
+
+
 def test_the_trial_that_was_interrupted_is_not_left_running_and_confirmation_is_short(journal: Path) -> None:
     tuned(SimulatedMachine(cost=loader_bound, interrupt_at=3), storage=journal)
     assert [trial.state.name for trial in optuna_trials(journal)][:3] == ["COMPLETE", "COMPLETE", "FAIL"]
