@@ -225,7 +225,7 @@ def tune(
             begin = time.spent
             with messages.waiting("loading your model and dataset"):
                 facts = runner.inspect(given)
-            opening, host = time.spent - begin, inspect_host()
+            opening, loading, host = time.spent - begin, runner.loading, inspect_host()
             is_chosen = device != "auto" or "CUDA_VISIBLE_DEVICES" in os.environ or isinstance(workload, Script)
             for note in device_notes(facts.device, host, facts.versions["torch"], given.ranks, is_chosen=is_chosen):
                 messages.note(note)
@@ -249,7 +249,7 @@ def tune(
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
             losses = runner.losses if isinstance(workload, Script) else None
-            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, losses)
+            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, losses, loading=loading)
             result = _result(tuner, storage)
     if shows:
         change = change_of_training(result.baseline, result.config)

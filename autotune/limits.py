@@ -120,8 +120,6 @@ class Pace:
     """Seconds since the budget's start."""
     cost: float
     """Seconds of a measurement, until the first has ended."""
-    may_halve: bool = True
-    """Whether a round may begin for which the time is too short by half: without one nothing is compared."""
     measured: int = 0
     """Measurements so far."""
     begin: float = field(init=False)
@@ -135,9 +133,12 @@ class Pace:
         return self.end - self.budget.spent
 
     def allows(self, measurements: float, rounds: int) -> bool:
-        """Return whether there is time for so many more measurements, when so many rounds were tried."""
+        """Return whether there is time for so many more measurements, when so many rounds were tried.
+
+        The first round may begin where half of its time is left: without one nothing is compared.
+        """
         cost = (self.budget.spent - self.begin) / self.measured if self.measured else self.cost
-        share = 0.5 if self.may_halve and not rounds else 1.0
+        share = 1.0 if rounds else 0.5
         return share * measurements * cost <= self.left
 
 

@@ -390,6 +390,8 @@ class Attempt:
     """The user's traceback or the end of the child's output, when something went wrong."""
     seconds: float = 0.0
     """Wall time it cost, process start included."""
+    opening: float = 0.0
+    """The part of it until a session had loaded the workload; 0 where one was open."""
 
     @property
     def found(self) -> bool:
@@ -488,9 +490,14 @@ class Trial:
         return self.attempt.measurement
 
     @property
+    def taken_share(self) -> float:
+        """Share of the CPUs, or of the GPU's time, that others took meanwhile; 0 without a number."""
+        return self.measurement.conditions.taken_share if self.measurement else 0.0
+
+    @property
     def is_disturbed(self) -> bool:
         """Whether others took CPUs or the GPU meanwhile."""
-        return self.measurement is not None and self.measurement.conditions.taken_share > 0
+        return self.taken_share > 0
 
     @property
     def rate(self) -> float | None:

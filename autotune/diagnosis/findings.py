@@ -254,9 +254,9 @@ class Evidence:
     @property
     def blocked_share(self) -> float | None:
         """Share of the time of building a batch that uses no CPU."""
-        if self.loader is None:
+        if self.loader is None or not (seconds := fmean(self.loader.build_seconds)):
             return None
-        return max(0.0, 1 - self.loader.cpu_seconds / fmean(self.loader.build_seconds))
+        return max(0.0, 1 - self.loader.cpu_seconds / seconds)
 
     @property
     def rates(self) -> dict[Config, float]:

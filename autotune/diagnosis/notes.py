@@ -18,6 +18,8 @@ UNEVEN = 1.25
 """Ratio of the highest rate to the lowest from which it is said that they varied."""
 MUCH = 0.5
 """Share of the memory from which a validation pass may have too little."""
+HEAVY = 0.5
+"""Share of the confirming measurements from which a machine counts as disturbed."""
 FILLED = 2.0
 """Ratio of later rates to the first from which the trials themselves filled a cache."""
 
@@ -26,6 +28,12 @@ def crowded_in(trials: Sequence[Trial]) -> list[Conditions]:
     """Return the conditions of measurements while others took the CPUs or the GPU."""
     measured = [trial.measurement.conditions for trial in trials if trial.measurement]
     return [conditions for conditions in measured if conditions.is_crowded or conditions.shares_gpu]
+
+
+def busy_text(trials: Sequence[Trial]) -> str:
+    """Return who took the CPUs or the GPU during half of the measurements or more; empty where nobody did."""
+    crowded = crowded_in(trials)
+    return crowded[-1].crowd_text if crowded and len(crowded) >= HEAVY * len(trials) else ""
 
 
 def on_disturbances(trials: Sequence[Trial], *, has_answer: bool) -> Iterator[str]:

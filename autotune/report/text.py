@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.config import learning_rate_advice
+from autotune.diagnosis.notes import busy_text
 from autotune.limits import format_duration, format_size
 from autotune.outcome import Outcome
 from autotune.result import Verdict, percent_above
@@ -280,13 +281,19 @@ def verdict_details(result: Answer) -> str:
         seen = result.baseline_measurement.beginning_samples
         where = f", for the first {seen:,} samples of an epoch" if seen is not None else ""
         rounds = counted(result.rounds, "round")
-        return f"{_interval_text(result.speedup_ci95)}, confirmed in {rounds} of fresh processes{where}."
+        vague = _vague_text(result, result.speedup, result.speedup_ci95)
+        vague = f"; how much faster is open: {vague}" if vague else ""
+        return f"{_interval_text(result.speedup_ci95)}, confirmed in {rounds} of fresh processes{where}{vague}."
     if result.verdict is Verdict.NO_GAIN:
+        if result.likeliest is None:
+            return "Keep your settings: training hardly waits, and your loader is not the limit."
         return f"Keep your settings. {_best_text(result)}."
     missing = " and ".join(result.missing)
     if result.config != result.baseline:
         proof = f" {_capital(missing)} would prove it." if missing else ""
         interval = f"; {_interval_text(result.speedup_ci95)}" if result.speedup_ci95 else ""
+        if vague := _vague_text(result, result.speedup, result.speedup_ci95):
+            interval += f", so {vague}"
         return f"{counted(result.rounds, 'round')}, no proof yet{interval}.{proof}"
     best = f"{_best_text(result)}; keep your settings for now"
     found = "Nothing ran beside your settings, so keep them for now" if result.likeliest is None else best
@@ -309,7 +316,20 @@ def _best_text(result: Answer) -> str:
     name, rounds = f"The best alternative, {config_text(best.config)},", len(best.ratios)
     if best.interval is None:
         return f"{name} was {_few_rounds_text(best.ratios)} that there was time for"
+    if vague := _vague_text(result, best.speedup, best.interval):
+        return f"{name} was measured in {rounds} rounds ({_interval_text(best.interval)}): {vague}"
     return f"{name} ran at {best.speedup:.2f} times your rate in {rounds} rounds ({_interval_text(best.interval)})"
+
+
+def _vague_text(result: Answer, speedup: float, interval: tuple[float, float] | None) -> str:
+    """Return why an interval is wider than its speed-up, and who was busy unless it is said beside; empty if not."""
+    if interval is None or interval[1] - interval[0] <= speedup:
+        return ""
+    busy = busy_text([trial for trial in result.history if trial.kind == "confirm"])
+    if not busy:
+        return "the rounds differ too much to tell"
+    is_said = any(busy in what for what in result.missing)
+    return "the machine was too busy to tell" + ("" if is_said else f" ({busy})")
 
 
 def _few_rounds_text(ratios: Sequence[float]) -> str:

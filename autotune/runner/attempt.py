@@ -32,15 +32,16 @@ def measure_once_more(
 ) -> Attempt:
     """Measure, once more where there is time and an outside reason kept the first attempt from a number.
 
-    Where much hangs on a single number, ``if_disturbed`` repeats a disturbed measurement, too. The ``seconds`` are
-    those of both.
+    Where much hangs on a single number, ``if_disturbed`` repeats a disturbed measurement, too. ``seconds`` and
+    ``opening`` are those of both.
     """
     first = runner.measure(config, request)
     is_good = first.outcome is not Outcome.SUSPECT or (first.found and not if_disturbed)
     if is_good or not may_repeat(first):
         return first
     second = runner.measure(config, request)
-    return replace(second if second.found else first, seconds=first.seconds + second.seconds)
+    seconds, opening = first.seconds + second.seconds, first.opening + second.opening
+    return replace(second if second.found else first, seconds=seconds, opening=opening)
 
 
 def require_numbers(attempt: Attempt) -> Measurement:

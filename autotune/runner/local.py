@@ -98,7 +98,7 @@ class ProcessRunner:
         self._step: Any = None
         """The step that it is for; ``None`` before its first."""
         self._on_cpu = False
-        self._longest_load = 0.0
+        self._longest_load = self._opening = 0.0
         self._room = 0
         """The most device memory that a session could have so far, in bytes."""
         self.script: dict[str, Any] | None = None
@@ -138,6 +138,11 @@ class ProcessRunner:
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
 
+    @property
+    def loading(self) -> float:
+        """Seconds that a session took to load the workload, at most."""
+        return self._longest_load
+
     def _take(self, *devices: str) -> None:
         """Wait until no other tuner uses any of these devices, and keep them; always in the same order.
 
@@ -159,6 +164,7 @@ class ProcessRunner:
         Raises ``ScriptEndsError`` where no configuration can be measured.
         """
         begin, slept, usage = time.monotonic(), suspended_seconds(), cpu_usage()
+        self._opening = 0.0
         try:
             attempt = self._ask_to_measure(config, request)
         except ProcessLostError as lost:
@@ -174,7 +180,7 @@ class ProcessRunner:
             attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
         if request.fresh or _needs_plain_model(config, request) or not attempt.found:
             self._end_session()  # a failure may have left weights, memory or the device in any state
-        attempt = replace(attempt, seconds=time.monotonic() - begin)
+        attempt = replace(attempt, seconds=time.monotonic() - begin, opening=self._opening)
         slept = suspended_seconds() - slept
         if slept > LONGEST_SLEEP:
             message = f"the machine was suspended for {slept:.0f} s during the measurement"
@@ -316,6 +322,7 @@ class ProcessRunner:
 
     def _open(self, config: Config) -> MeasuringProcess:
         """Open a session, and load the workload in it."""
+        asked = time.monotonic()
         process, message, keeper = self._begin(config)
         begin, limit = time.monotonic(), self._load_limit
         if self._longest_load:
@@ -333,7 +340,8 @@ class ProcessRunner:
             if keeper is None:
                 raise
             return self._open_without_kept(config)
-        self._longest_load = max(self._longest_load, time.monotonic() - begin)
+        now = time.monotonic()
+        self._longest_load, self._opening = max(self._longest_load, now - begin), self._opening + now - asked
         return process
 
     def _open_without_kept(self, config: Config) -> MeasuringProcess:

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError
@@ -55,6 +55,8 @@ LITTLE = 0.1
 """Share of the budget that is as good as nothing."""
 PAIR = 2
 """Measurements of a round at least: the baseline and one finalist."""
+MOST_SETTLING = 2
+"""Measurements of the baseline alone at most."""
 INTERRUPTED = Stop(Ending.INTERRUPTED, "interrupted by the user")
 
 
@@ -67,7 +69,9 @@ class Run:
     spent: float
     """Seconds since its start."""
     opening: float
-    """Seconds that it took to load the workload."""
+    """Seconds that it took to start Python and torch, and to load the workload."""
+    loading: float
+    """The part of it that a process forked from one with torch takes too."""
     most_trials: int | None = None
     """Most trials, where the user gave a number."""
     seed: int = 0
@@ -122,7 +126,12 @@ class Prove:
     stop: Stop
 
 
-Step = Wait | Look | Measure | Prove | Stop
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Measure the baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
+
+
+Step = Wait | Look | Measure | Prove | Settle | Stop
 
 
 def next_step(known: Known, run: Run) -> Step:
@@ -153,13 +162,22 @@ class Agenda:
             return Measure()
         if look := self._look(None):
             return look
+        if self.known.leaves_nothing and not self.known.is_settled and self._may_settle:
+            return Settle()
         stop = self._stop
         return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
+
+    @property
+    def _may_settle(self) -> bool:
+        """Whether there is time to measure the baseline at another place, and that was not tried in vain."""
+        base = self.known.baseline
+        tried = sum(trial.number in self.run.confirmed and trial.config == base.config for trial in self.known.history)
+        return tried < MOST_SETTLING and self.run.left >= self.measurement_seconds
 
     def _proof(self, stop: Stop) -> Prove | Stop:
         """Return the proof of what the search has found; the end where that was proven."""
         is_proven = self.run.proven is not None and self.run.proven == len(self.known.trials)
-        return stop if is_proven else Prove(stop)
+        return stop if is_proven or self.known.is_settled else Prove(stop)
 
     def _wait(self, stop: Stop | None) -> Wait | None:
         """Return a pause where all depends on what other tuners are measuring.
@@ -220,6 +238,8 @@ class Agenda:
         begun = {trial.config for trial in known.trials} | {config for _, config in known.others}
         if most is not None and len(begun) >= most:
             return Stop(Ending.TRIALS, f"all {most} trials that were asked for are done")
+        if self.known.is_settled:
+            return Stop(Ending.COMPLETE, "no setting that may vary is able to gain more")
         if self.run.is_exhausted:
             return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
         if reason := None if known.candidate else reason_to_stop(known.forecast):
@@ -273,16 +293,22 @@ class Agenda:
 
     @property
     def plan(self) -> Plan:
-        """The seconds that measurements take here, by the baseline's."""
+        """The seconds that measurements take here, by the baseline's and by all openings so far.
+
+        The lower median of these leaves out the few in which a process imports torch.
+        """
         base = self.known.baseline
         assert base.measurement is not None
+        attempts = [trial.attempt for trial in self.known.history] + [look.attempt for look in self.known.probes]
+        openings = [each.opening for each in attempts if each.opening]
         return Plan(
-            opening=self.run.opening,
+            start=self.run.opening,
+            opening=median_low([self.run.loading, *openings]),
             window=self.longest_window,
             epoch_samples=base.measurement.epoch_samples,
             base=base.config,
             base_rate=base.measurement.samples_per_second,
-            base_seconds=base.attempt.seconds,
+            base_seconds=base.attempt.seconds - base.attempt.opening,
         )
 
     @property
@@ -315,10 +341,17 @@ class Agenda:
         return LEAST_ROUNDS * self.round_seconds(self._fastest)
 
     def round_seconds(self, trial: Trial) -> float:
-        """Return the seconds of a round of a trial: as measured, or as planned."""
-        took = [each.attempt.seconds for each in self.known.history if each.kind == "confirm" and each.measurement]
-        planned = self.plan.round(trial.config, trial.rate or self.plan.base_rate)
-        return planned if not took else max(2 * median(took), planned)
+        """Return the seconds of a round of the baseline and a trial."""
+        return self._fresh_seconds(self.known.baseline) + self._fresh_seconds(trial)
+
+    def _fresh_seconds(self, trial: Trial) -> float:
+        """Return the seconds of a trial in a fresh process: as the rounds' took, before the first by its own."""
+        config, plan = self.known.setup.space.with_persistence(trial), self.plan
+        confirmed = [each for each in self.known.history if each.kind == "confirm" and each.measurement]
+        if took := [each.attempt.seconds for each in confirmed if each.config == config]:
+            return median(took)
+        own = trial.attempt.seconds - trial.attempt.opening
+        return plan.fresh(max(own, plan.trial(trial.config, trial.rate or plan.base_rate)))
 
     @property
     def _fastest(self) -> Trial:
@@ -337,8 +370,9 @@ class Agenda:
 
     @property
     def measurement_seconds(self) -> float:
-        """Seconds of a confirming measurement, about."""
-        return self.round_seconds(self.known.baseline) / PAIR
+        """Seconds of a confirming measurement, about; after an interrupt its process imports torch anew."""
+        start = self.run.opening - self.run.loading if self.run.is_interrupted else 0.0
+        return self.round_seconds(self._fastest) / PAIR + start
 
     def finalists(self, seconds: float) -> tuple[list[Config], list[Config], int]:
         """Return the finalists for a proof of so many seconds, cheapest first; the same in order of entry.
@@ -411,7 +445,9 @@ class Agenda:
         return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
     def wanted(self, stop: Stop, confirmation: Confirmation | None) -> str:
-        """Return the remedy for an undecided run."""
+        """Return the remedy for an undecided run; empty after an interrupt, and where the alternative was slower."""
+        if stop.ending is Ending.INTERRUPTED:
+            return ""
         longer = self._longer_budget
         if amp := self.untried_precision:
             needs_memory = self.known.observations.halvings(amp)
@@ -424,7 +460,9 @@ class Agenda:
             return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
         if confirmation is not None and confirmation.is_hopeless:
             return "rounds that differ less: the gain is smaller than their differences"
-        return f"more time (--budget {longer})"
+        index = confirmation.answer if confirmation else None
+        is_slower = confirmation is not None and index is not None and confirmation.speedup(index) < 1
+        return "" if is_slower else f"more time (--budget {longer})"
 
     @property
     def _longer_budget(self) -> str:

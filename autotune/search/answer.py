@@ -12,8 +12,8 @@ from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
 from autotune.diagnosis.notes import (
+    busy_text,
     cause_of_unevenness,
-    crowded_in,
     on_caches,
     on_data_parallel,
     on_disturbances,
@@ -27,6 +27,7 @@ from autotune.proof import NEGLIGIBLE, Confirmation, Standing, standing_of, with
 from autotune.records import ADDED, Probe, Trial, WorkloadFacts
 from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
+from autotune.search.bound import NOTHING_LEFT
 from autotune.search.feasibility import Fitting
 from autotune.search.known import End, Known
 from autotune.search.landscape import landscape_of
@@ -42,8 +43,6 @@ LEAST_SAID = 0.01
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
 NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
 NO_TIME = "there was no time to prove an answer (give a larger --budget)"
-HEAVY = 0.5
-"""Share of the confirming measurements from which a machine counts as disturbed."""
 
 
 def answer(known: Known) -> Result:
@@ -54,11 +53,13 @@ def answer(known: Known) -> Result:
     assert searched
     confirmation, confirmed = known.confirmation(end), known.confirmations(end)
     is_complete = end.ending is Ending.COMPLETE and not untried_precision(observations, space)
-    before = confirmation.baseline if confirmation else standing_of(observations.baseline.config, [searched])
+    alone = known.quiet_baselines or [searched]
+    before = confirmation.baseline if confirmation else standing_of(observations.baseline.config, alone)
     before = with_pauses(before, known.measured)
     is_like_epoch = _is_like_rounds(searched.samples_per_second, before.rate, confirmation)
-    remaining = forecast.remaining if is_complete and is_like_epoch else None
-    after, decided = _decided(confirmation, before, remaining, known)
+    is_seen = is_complete and is_like_epoch and not known.may_hide_a_gain
+    remaining = forecast.remaining if is_seen else None
+    after, decided = _decided(confirmation, before, remaining, known.largest_gain, known)
     is_interrupted = end.ending is Ending.INTERRUPTED
     result = Result(
         **decided,
@@ -85,10 +86,10 @@ def answer(known: Known) -> Result:
 
 
 def _decided(
-    confirmation: Confirmation | None, before: Standing, remaining: float | None, known: Known
+    confirmation: Confirmation | None, before: Standing, remaining: float | None, bound: float | None, known: Known
 ) -> tuple[Standing, dict[str, Any]]:
     """Return the standing of the answer, and the fields of a result that a proof decides."""
-    verdict, chosen, most_gain = _decide(confirmation, remaining)
+    verdict, chosen, most_gain = _decide(confirmation, remaining, bound)
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
         after = with_pauses(confirmation.standing(chosen), known.measured)
@@ -125,7 +126,8 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
     confirmation, forecast = known.confirmation(known.end, other=True), known.other_forecast
     if confirmation is not None and forecast is not None:
         before = with_pauses(confirmation.baseline, known.measured)
-        _, decided = _decided(confirmation, before, None if forecast.is_open.any() else forecast.remaining, known)
+        remaining = None if forecast.is_open.any() else forecast.remaining
+        _, decided = _decided(confirmation, before, remaining, None, known)
         is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
         if is_better or not is_same:
             other = replace(result, **decided, finalists=confirmation.found, missing=(), notes=(), tried=())
@@ -151,13 +153,21 @@ def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | N
     return min(rates) / NEGLIGIBLE <= searched <= max(rates) * NEGLIGIBLE
 
 
-def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple[Verdict, int | None, float | None]:
-    """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain."""
+def _decide(
+    confirmation: Confirmation | None, remaining: float | None, bound: float | None
+) -> tuple[Verdict, int | None, float | None]:
+    """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain.
+
+    ``remaining`` is the largest gain that is expected of an untried configuration, ``bound`` the largest possible of
+    all: where they leave next to nothing, nobody has to be measured beside the baseline.
+    """
     index = confirmation.answer if confirmation else None
+    if confirmation is not None and index is not None and confirmation.is_proven(index):
+        return Verdict.FASTER, index, None
+    if bound is not None and bound < NOTHING_LEFT:
+        return Verdict.NO_GAIN, None, max(LEAST_SAID, bound)
     if confirmation is None or index is None:
         return Verdict.UNDECIDED, None, None
-    if confirmation.is_proven(index):
-        return Verdict.FASTER, index, None
     most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
     if most <= NEGLIGIBLE:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
@@ -167,10 +177,10 @@ def _decide(confirmation: Confirmation | None, remaining: float | None) -> tuple
 def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:
     """Yield the things that would decide an undecided verdict."""
     is_over = confirmation is not None and confirmation.answer is None
-    yield "another configuration that runs" if is_over else end.wanted
-    crowded = crowded_in(confirmed)
-    if crowded and len(crowded) >= HEAVY * len(confirmed):
-        yield f"a quieter machine ({crowded[-1].crowd_text})"
+    if wanted := "another configuration that runs" if is_over else end.wanted:
+        yield wanted
+    if busy := busy_text(confirmed):
+        yield f"a quieter machine ({busy})"
 
 
 def _evidence(answer: Standing, known: Known) -> Evidence:

@@ -15,9 +15,12 @@ from autotune.batch_cost import NoiseScale, noise_scale
 from autotune.config import Config
 from autotune.proof import Confirmation, Entry, recorded
 from autotune.records import Measurement, Probe, Trial
+from autotune.search.bound import NOTHING_LEFT, largest_gain
 from autotune.search.feasibility import exceeds
 from autotune.search.forecast import Forecast, cost, feasible, forecast_of
-from autotune.search.observations import GAIN, Observations
+from autotune.search.observations import DISTURBANCE, GAIN, Observations
+from autotune.search.predict import BOUND_ERRORS
+from autotune.search.probe_plan import next_probe
 from autotune.search.setup import Setup
 from autotune.search.stopping import Ending
 
@@ -137,6 +140,38 @@ class Known:
         """The whole space as it looks now. Raises ``ValueError`` where the baseline was not measured."""
         return forecast_of(self.observations, self.setup.space)
 
+    @cached_property
+    def largest_gain(self) -> float | None:
+        """The largest gain that is possible, as a share; ``None`` where too little is known, or untried."""
+        is_tried = next_probe(self.observations, self.setup.space) is None
+        return largest_gain(self.observations, self.forecast, self.quiet_baselines) if is_tried else None
+
+    @property
+    def leaves_nothing(self) -> bool:
+        """Whether less than 3 % can be gained, as far as the baseline was measured."""
+        return self.largest_gain is not None and self.largest_gain < NOTHING_LEFT
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether less than 3 % can be gained, by the baseline at two places of an epoch at least."""
+        return self.leaves_nothing and len(self.quiet_baselines) > 1
+
+    @property
+    def may_hide_a_gain(self) -> bool:
+        """Whether others were there while a step was looked at, or a trial measured that may win without them."""
+        if any(look.taken_share for _, look in self.observations.looks):
+            return True
+        least = math.log((1 + GAIN) * (self.baseline.rate or 0.0))
+        disturbed = [trial for trial in self.rivals if trial.is_disturbed]
+        errors = ((trial, BOUND_ERRORS * DISTURBANCE * trial.taken_share) for trial in disturbed)
+        return any(math.log(trial.rate or 0.0) + error >= least for trial, error in errors)
+
+    @property
+    def quiet_baselines(self) -> list[Measurement]:
+        """The measurements of the baseline that nobody disturbed."""
+        alike = [trial for trial in self.history if trial.config == self.baseline.config and not trial.is_disturbed]
+        return [trial.measurement for trial in alike if trial.measurement]
+
     @property
     def best(self) -> Trial | None:
         """The measured configuration that is expected to be the fastest, given all measurements."""
@@ -190,10 +225,12 @@ class Known:
         """Return the sound trials that may be the answer, ``most`` at most, without the baseline.
 
         First the cheapest trial as fast as the best, within ``GAIN``; then trials whose rate may well be as high, the
-        fastest first.
+        fastest first. Where others are, trials with the baseline's threads.
         """
         forecast = self.forecast
-        rated = [(math.log(forecast.rate_of(trial.config)), trial) for trial in self.rivals if is_sound(trial)]
+        sound = [trial for trial in self.rivals if is_sound(trial)]
+        sound = [trial for trial in sound if not self._is_of_neighbours(trial)] or sound
+        rated = [(math.log(forecast.rate_of(trial.config)), trial) for trial in sound]
         if not rated:
             return ()
         best = max(rate for rate, _ in rated)
@@ -204,6 +241,11 @@ class Known:
             if best - rate <= max(math.log(1 + GAIN), PLAUSIBLE * forecast.error_of(trial.config)) and trial != first
         ]
         return (first, *(trial for *_, trial in sorted(near, key=lambda each: each[:2])[: most - 1]))
+
+    def _is_of_neighbours(self, trial: Trial) -> bool:
+        """Return whether others may be the reason for a trial's gain: they slow several threads more than one."""
+        threads = self.observations.threads
+        return trial.is_disturbed and threads(trial.config) != threads(self.baseline.config)
 
     def cost(self, trial: Trial) -> tuple[Any, ...]:
         """Order trials of equal speed: by the cost of the configuration, then by memory."""

@@ -11,8 +11,8 @@ from autotune.config import Config
 from autotune.limits import USUAL_BUDGETS, format_duration
 from autotune.stats import LEAST_ROUNDS
 
-LEAST_OPENING = 3.0
-"""Seconds that a fresh process takes before it measures, at least."""
+LEAST_OPENING = 0.3
+"""Seconds that a process forked from one with torch takes before it measures, at least."""
 BURSTS, LONGEST = 5, 4
 """Bursts of batches in a window at least, and the windows that an epoch may last to be measured whole where its end
 cuts one."""
@@ -33,8 +33,10 @@ def bursts(config: Config) -> int:
 class Plan:
     """The seconds that the measurements of a run take."""
 
+    start: float
+    """Seconds until a process measures that has torch to import."""
     opening: float
-    """Seconds until a fresh process measures."""
+    """Seconds until one measures that is forked from a process with torch, as for the proof."""
     window: float
     """Seconds of the longest window."""
     epoch_samples: int | None
@@ -62,7 +64,11 @@ class Plan:
 
     def round(self, config: Config, rate: float) -> float:
         """Return the seconds of a round of the baseline and one finalist, each in a fresh process."""
-        return 2 * max(LEAST_OPENING, self.opening) + self.base_seconds + self.trial(config, rate)
+        return self.fresh(self.base_seconds) + self.fresh(self.trial(config, rate))
+
+    def fresh(self, seconds: float) -> float:
+        """Return the seconds of a measurement in a fresh process, by those in an open one."""
+        return max(LEAST_OPENING, self.opening) + seconds
 
     @property
     def base_round(self) -> float:
@@ -72,7 +78,7 @@ class Plan:
     @property
     def looks(self) -> float:
         """Seconds of the looks of a usual search."""
-        return LOOKS * LOOK_SECONDS + SESSIONS * self.opening
+        return LOOKS * LOOK_SECONDS + SESSIONS * self.start
 
     def budget(self, spent: float) -> float:
         """Return the budget of a usual search and proof after so many seconds: a usual one, from 2 to 10 minutes."""

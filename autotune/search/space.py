@@ -204,7 +204,7 @@ def _defaults(facts: WorkloadFacts, cpus: int, baseline: Config) -> dict[str, tu
         "batch_size": tuple(sorted({b for b in batches if 1 <= b <= most} | {baseline.batch_size})),
         "num_workers": workers,
         "prefetch_factor": (2, 4, 8),
-        "pin_memory": (False,) if on_cpu or facts.device.startswith("mps") else (False, True),
+        "pin_memory": (baseline.pin_memory,) if on_cpu or facts.device.startswith("mps") else (False, True),
         "persistent_workers": (not facts.sets_epoch,),  # decided at the end, see with_persistence
         "amp": tuple(mode for mode in facts.amp_modes if mode not in without),
         "threads": tuple(sorted(threads | {facts.intra_op_threads})),

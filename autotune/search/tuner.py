@@ -22,7 +22,7 @@ from autotune.records import Attempt, Request, Runner, Trial
 from autotune.report.result import Result
 from autotune.runner.attempt import SMALLER, measure_once_more, require_numbers
 from autotune.runner.process import ProcessLostError
-from autotune.search.agenda import LOST_POLL, PAIR, POLL, Agenda, Look, Measure, Prove, Run, Wait, next_step
+from autotune.search.agenda import LOST_POLL, PAIR, POLL, Agenda, Look, Measure, Prove, Run, Settle, Wait, next_step
 from autotune.search.answer import answer
 from autotune.search.known import OTHER, End
 from autotune.search.setup import Setup
@@ -32,12 +32,15 @@ from autotune.storage.open import StudyStorage
 
 ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
 CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
+UNCONFIRMED = "nothing is confirmed: a round of the proof takes {seconds:.0f} s; start again to go on with the study"
 SEARCHING_OTHER = {
     "samples": "the search is over; in the time that is left an answer with your batch is looked for",
     "same-batch": "the search is over; in the time that is left an answer with any batch is looked for",
 }
 INTERRUPTED_SECONDS = 15.0
-"""Seconds for the proof after the user has stopped the search."""
+"""Seconds for the proof after the user has stopped the search; its only round may take twice as long."""
+ALONE = "baseline-"
+"""Begin of the name of a round in which the baseline alone is measured."""
 LEAST_LIMIT = 10.0
 """Seconds that a confirming measurement may take at least."""
 LOSSES, STARTS = 20, 2.5
@@ -64,6 +67,8 @@ class Tuner:
     """Decides where in an epoch measurements begin."""
     losses: Callable[[Config, float], tuple[float, ...]] | None = None
     """Returns the first losses of a script that is started anew with a configuration, within so many seconds."""
+    loading: float | None = None
+    """The part of ``opening`` after the start of Python and torch; ``None`` for all of it."""
     sleep: Callable[[float], object] = time.sleep
     """Waits so many seconds for others."""
     _run: Run | None = field(default=None, init=False)
@@ -89,7 +94,7 @@ class Tuner:
             stop_reason=stop_reason,
             seconds=self.budget.spent,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            wanted=wanted,
+            wanted="" if agenda.run.is_interrupted else wanted,
             notes=tuple(self.messages.notes),
             trials=tuple(trial.number for trial in known.history),
             looks=len(known.probes),
@@ -154,6 +159,9 @@ class Tuner:
             if isinstance(step, Measure):
                 self._measure(study)
                 continue
+            if isinstance(step, Settle):
+                self._settle(study)
+                continue
             if step.why and step.why != said:
                 self.messages.say(step.why)
             said = step.why
@@ -170,6 +178,7 @@ class Tuner:
                 budget=self.budget.seconds,
                 spent=self.budget.spent,
                 opening=opening,
+                loading=opening if self.loading is None else self.loading,
                 most_trials=self.max_trials,
                 seed=self.seed,
                 looks=len(study.known.probes),
@@ -236,6 +245,18 @@ class Tuner:
             _require_baseline(trial, self.setup.memory_limit)
         self._report(study, Progress(phase="search", finished=trial))
 
+    def _settle(self, study: TuningStudy) -> None:
+        """Measure the baseline alone as a round does, at another place of the epoch."""
+        agenda, config = self.agenda(study), self.setup.space.base
+        self._report(study, Progress(phase="confirm", running=config))
+        limit = max(LEAST_LIMIT, agenda.run.left + GRACE)
+        seed = self.seed + 1 + agenda.rounds
+        request = Request(seconds=agenda.longest_window, time_limit=limit, fresh=True, seed=seed)
+        attempt = self.runner.measure(config, request)
+        trial = study.confirmed(attempt, config, Place(f"{ALONE}{seed}", None))
+        self._change(study, confirmed=(*self.agenda(study).run.confirmed, trial.number))
+        self._report(study, Progress(phase="confirm", finished=trial))
+
     def _prove(self, study: TuningStudy) -> Confirmation | None:
         """Confirm, once more where all finalists have failed: others may be left."""
         while True:
@@ -290,7 +311,7 @@ class Tuner:
         agenda = self.agenda(study)
         known, is_interrupted = agenda.known, agenda.run.is_interrupted
         end = self.budget.spent + INTERRUPTED_SECONDS if is_interrupted else self.budget.seconds
-        pace = Pace(self.budget, end, agenda.measurement_seconds, may_halve=not is_interrupted)
+        pace = Pace(self.budget, end, agenda.measurement_seconds)
         finalists, entering, baselines = ([other], [other], 1) if other else agenda.finalists(pace.left)
         if not finalists:
             return None
@@ -306,8 +327,9 @@ class Tuner:
             self._report(study, Progress(phase="confirm", finished=trial))
 
         self._report(study, Progress(phase="confirm", running=finalists[0]))
-        if is_interrupted and pace.allows(PAIR, 0):
-            self.messages.say(CONFIRMING.format(seconds=INTERRUPTED_SECONDS))
+        if is_interrupted:
+            told = CONFIRMING if pace.allows(PAIR, 0) else UNCONFIRMED
+            self.messages.say(told.format(seconds=max(INTERRUPTED_SECONDS, PAIR * pace.cost)))
         return Rounds(
             self.runner,
             known.baseline.config,

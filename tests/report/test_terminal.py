@@ -156,6 +156,29 @@ def test_the_verdict_counts_the_confirmed_rounds_and_no_gain_has_its_limit_and_w
     )
 
 
+def test_an_interval_wider_than_its_middle_is_told_with_who_was_busy_once() -> None:
+    busy = examples.conditions(is_crowded=True, foreign_cpus=1.4, neighbours=("make (pid 7) 1.4",), named_cpus=1.4)
+    who = "other processes used 1.4 of 2 CPUs meanwhile, most of it make (pid 7) 1.4"
+    attempt = Attempt(outcome=Outcome.SUSPECT, payload=examples.measurement(conditions=busy))
+    beside = tuple(examples.trial(number=n, kind="confirm", attempt=attempt) for n in range(10, 30))
+    wide = {"speedup": 0.83, "interval": (0.0, 3.11), "ratios": (0.8,) * 4}
+    own = examples.undecided_result()
+    undecided = replace(own, config=own.baseline, likeliest=replace(there(own.likeliest), **wide), missing=())
+    told = f"Undecided: the best alternative, {config_text(examples.ANSWER)}, was measured in 4 rounds "
+    assert verdict_sentence(undecided) == (
+        f"{told}(95 % interval 0.00 to 3.11): the rounds differ too much to tell; keep your settings for now."
+    )
+    crowded = replace(undecided, history=(*undecided.history, *beside))
+    assert f"the machine was too busy to tell ({who}); keep your settings" in verdict_sentence(crowded)
+    known = replace(crowded, missing=(f"a quieter machine ({who})",))
+    assert verdict_sentence(known) == (
+        f"{told}(95 % interval 0.00 to 3.11): the machine was too busy to tell; keep your settings for now. "
+        f"A quieter machine ({who}) would decide it."
+    )
+    faster = replace(examples.faster_result(), speedup_ci95=(1.11, 3.9))
+    assert verdict_sentence(faster).endswith("; how much faster is open: the rounds differ too much to tell.")
+
+
 def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None:
     machine = "a quieter machine (other processes used 1.1 of 2 CPUs meanwhile)"
     missing = f"More time (--budget 1m) and {machine} would"
@@ -163,7 +186,8 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
     likely = "Probably about 2.3 times the samples a second: 3 rounds, no proof yet; 95 % interval 0.97 to 3.10"
     assert verdict_sentence(undecided) == f"{likely}. {missing} prove it."
     assert verdict_sentence(replace(undecided, speedup=1.134, missing=())) == (
-        "Probably about 1.13 times the samples a second: 3 rounds, no proof yet; 95 % interval 0.97 to 3.10."
+        "Probably about 1.13 times the samples a second: 3 rounds, no proof yet; 95 % interval 0.97 to 3.10, so the "
+        "rounds differ too much to tell."
     )
     best = f"Undecided: the best alternative, {config_text(examples.ANSWER)},"
     assert verdict_sentence(replace(undecided, config=undecided.baseline)) == (

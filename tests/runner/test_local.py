@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,18 @@ def test_facts_are_those_of_the_workload() -> None:
     assert (facts.dataset_length, facts.iterable, facts.parameters, facts.device) == (256, False, 2, "cpu")
     assert facts.amp_modes[0] == "off"
     assert 0 < facts.obtainable_host_bytes <= inspect_host().memory_bytes
+
+
+def test_an_attempt_tells_its_opening_apart_and_a_fork_opens_faster_than_the_first_process_started() -> None:
+    with runner_of("small") as runner:
+        begin = time.monotonic()
+        runner.inspect(SOUND)
+        start = time.monotonic() - begin
+        first, fresh = (runner.measure(SOUND, replace(QUICK, fresh=is_fresh)) for is_fresh in (False, True))
+        assert 0 < runner.loading < start
+    assert first.opening == 0.0
+    assert 0 < fresh.opening < fresh.seconds
+    assert fresh.opening < start
 
 
 def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.CaptureFixture[str]) -> None:

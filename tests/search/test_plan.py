@@ -15,7 +15,15 @@ from tests import examples
 from tests.search.test_agenda import Run
 from tests.simulated import SimulatedMachine, loader_bound
 
-PLAN = Plan(opening=3.0, window=1.5, epoch_samples=6000, base=Config(batch_size=32), base_rate=800.0, base_seconds=2.0)
+PLAN = Plan(
+    start=3.0,
+    opening=3.0,
+    window=1.5,
+    epoch_samples=6000,
+    base=Config(batch_size=32),
+    base_rate=800.0,
+    base_seconds=2.0,
+)
 SECONDS = st.floats(0.1, 60.0)
 
 
@@ -23,7 +31,7 @@ SECONDS = st.floats(0.1, 60.0)
 def test_a_chosen_budget_is_a_usual_one_and_dearer_measurements_ask_for_no_shorter_one(
     opening: float, measuring: float, more: float
 ) -> None:
-    plan = replace(PLAN, opening=opening, base_seconds=measuring)
+    plan = replace(PLAN, start=opening, opening=opening, base_seconds=measuring)
     chosen = plan.budget(opening)
     assert chosen in USUAL_BUDGETS
     assert SHORTEST <= chosen <= MOST
@@ -33,7 +41,7 @@ def test_a_chosen_budget_is_a_usual_one_and_dearer_measurements_ask_for_no_short
 
 @pytest.mark.parametrize(("opening", "measuring", "budget"), [(1, 1.5, 120), (3, 3, 180), (8, 4, 300), (20, 8, 600)])
 def test_the_usual_jobs_get_two_to_ten_minutes(opening: float, measuring: float, budget: float) -> None:
-    assert replace(PLAN, opening=opening, base_seconds=measuring).budget(opening + measuring) == budget
+    assert replace(PLAN, start=opening, opening=opening, base_seconds=measuring).budget(opening + measuring) == budget
 
 
 @given(st.sampled_from([1, 8, 32, 64, 256, 1024]), st.integers(0, 8), st.floats(10.0, 1e5))
@@ -61,13 +69,13 @@ def test_epochs_of_a_few_batches_make_rounds_dear() -> None:
     ],
 )
 def test_what_a_budget_is_too_short_for_is_said(opening: float, said: str | None) -> None:
-    plan = replace(PLAN, opening=opening)
+    plan = replace(PLAN, start=opening, opening=opening)
     shortage = plan.shortage(180.0, 180.0 - 2 * opening, 2 * opening)
     assert shortage is None if said is None else said in (shortage or "")
 
 
 def test_a_budget_is_chosen_once_the_baseline_is_measured_and_the_reason_is_said() -> None:
-    machine = SimulatedMachine(cost=loader_bound, seconds=6.0)
+    machine = SimulatedMachine(cost=loader_bound, seconds=8.0)
     budget = Budget(180.0, machine.now, is_given=False)
     run = Run(machine, clock=budget)
     assert budget.seconds == 300.0
