@@ -211,7 +211,8 @@ class Agenda:
             is_over = not (stop.ending is Ending.COMPLETE and wanted and self.has_time)
         if is_over or run.left < LOOK_SECONDS + self.plan.base_round:
             return None
-        if planned := next_probe(known, space):
+        unsure = self.known.unsure_step if stop is None else None
+        if planned := next_probe(known, space) or (unsure and ("compute", unsure)):
             return Look(*planned, again=sum(bool(each.attempt.found) for each in known.looks_at(*planned)))
         return Look(lost.part, lost.config, why=f"waiting, to try again: {lost.attempt.message}") if lost else None
 

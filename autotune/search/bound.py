@@ -6,42 +6,43 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
-
+from autotune.config import Config, StepKey
 from autotune.records import Measurement
 from autotune.search.forecast import Forecast
 from autotune.search.observations import Observations
 
 NOTHING_LEFT = 0.03
 """Gain below which nothing is left to look for."""
-AGREEMENT = 1.1
-"""Ratio up to which two measurements of one step agree."""
-BELOW = 0.97
-"""Share of a measured rate below which a look at its step is wrong: no step alone is slower than training with it."""
-SLOWER = 0.9
-"""Share of the rate with the baseline's threads below which still fewer, or still more, are taken to be no faster."""
+ONCE, ALWAYS = 1.25, 1.02
+"""Ratio by which a step that was looked at once may be faster than that look, since the machine's own speed varies, and
+one that was looked at again."""
 
 
 def largest_gain(observations: Observations, forecast: Forecast, baselines: Sequence[Measurement]) -> float | None:
     """Return the largest gain of anything that may vary, as a share; ``None`` where the measurements do not tell.
 
-    The larger of two bounds, by the ``baselines``, which nobody disturbed, at several places of an epoch. With a loader
-    that is never late the baseline does not wait for data. And no configuration is faster than its step alone; that of
-    the baseline has to be known from two measurements that agree.
+    ``baselines`` are those that nobody disturbed, at several places of an epoch. With a loader that is never late the
+    baseline gains the time for which it waits, and the time that workers take from its step. Another step gains the
+    ratio of the looks at both. Without a look at the baseline's step there is no bound.
     """
-    key = observations.step_key(observations.baseline.config)
-    looks = [look for config, look in observations.looks if observations.step_key(config) == key]
-    alone = [look.samples_per_second for look in looks if not look.taken_share]
-    alone += [measured.ceiling_samples_per_second for measured in baselines]
-    if not looks or not baselines or max(alone) > AGREEMENT * min(alone):
+    steps = _steps(observations, forecast)
+    if not steps or not baselines:
         return None
-    if min(alone) < BELOW * max(measured.steady_samples_per_second for measured in baselines):
+    return _loader_gain(observations, baselines) * max(step.gain for step in steps) - 1
+
+
+def unsure_step(observations: Observations, forecast: Forecast, baselines: Sequence[Measurement]) -> Config | None:
+    """Return the step that alone leaves a gain, since it was looked at once only; ``None`` without any."""
+    steps, own = _steps(observations, forecast), _loader_gain(observations, baselines) if baselines else math.inf
+    surely = [step.gain * (ALWAYS / ONCE if step.is_seen_once else 1.0) for step in steps]
+    if not steps or own * max(surely) - 1 >= NOTHING_LEFT:
         return None
-    without_waiting = max(1 / (1 - waiting_share(measured)) for measured in baselines)
-    most, slowest = _most(observations, forecast), min(measured.samples_per_second for measured in baselines)
-    return max(without_waiting, most / slowest, without_waiting * most / max(alone)) - 1
+    unsure = [step for step in steps if step.is_seen_once and own * step.gain - 1 >= NOTHING_LEFT]
+    return max(unsure, key=lambda step: step.gain).config if unsure else None
 
 
 def waiting_share(measured: Measurement) -> float:
@@ -52,24 +53,59 @@ def waiting_share(measured: Measurement) -> float:
     return min(1 - rate / steady * (1 - waiting), 0.99)
 
 
-def _most(observations: Observations, forecast: Forecast) -> float:
-    """Return the samples per second of the fastest configuration that fits, with a loader that is never late.
+def _loader_gain(observations: Observations, baselines: Sequence[Measurement]) -> float:
+    """Return how many times as fast the baseline would be with a loader that is never late and takes nothing."""
+    gain = max(1 / (1 - waiting_share(measured)) for measured in baselines)
+    if observations.on_cpu and not observations.baseline.config.num_workers:
+        return gain  # nobody takes time from its step
+    return max(gain, *(each.ceiling_samples_per_second / each.samples_per_second for each in baselines))
 
-    Numbers of threads beyond a clearly slower one are left out. With further options the host may launch steps faster,
-    so the step alone is the limit.
+
+class _Step(NamedTuple):
+    """A step that fits."""
+
+    config: Config
+    """Its configuration without a loader."""
+    gain: float
+    """How many times as fast as the baseline's step it may be, with a loader that is never late."""
+    is_seen_once: bool
+    """Whether there was a single look at it."""
+
+
+def _steps(observations: Observations, forecast: Forecast) -> list[_Step]:
+    """Return the step of the baseline and all others that fit; empty where the baseline's was not looked at.
+
+    With further options the host may launch steps faster, so the step alone is the limit. Numbers of threads beyond
+    another that is slower are left out.
     """
-    key = observations.step_key(observations.baseline.config)
-    rates = {
-        one.threads or 0: look.samples_per_second
-        for config, look in observations.looks
-        if not look.taken_share and (one := observations.step_key(config))._replace(threads=key.threads) == key
-    }
+    key, times = observations.step_key(observations.baseline.config), Counter[StepKey]()
+    for probe in observations.step_probes:
+        if probe.attempt.compute and not probe.taken_share:
+            times[observations.step_key(probe.config)] += 1
+    if not times[key]:
+        return []
+    prediction, limits, configs = forecast.prediction, dict[StepKey, float](), dict[StepKey, Config]()
+    fitting = [index for index, refusal in enumerate(prediction.refusals) if refusal is None]
+    for index in fitting:
+        config = forecast.configs[index]
+        step = observations.step_key(config)
+        configs.setdefault(step, config)
+        limit = (prediction.limits if config.options == key.options else prediction.most)[index]
+        limits[step] = max(limits.get(step, 0.0), float(limit))
+    if key not in limits:
+        return []
+    seen = [step for step in limits if times[step] and step._replace(threads=key.threads) == key]
+    slower = [step.threads or 0 for step in seen if ONCE * limits[step] < limits[key]]
     base = key.threads or 0
-    slower = [threads for threads, rate in rates.items() if rate < SLOWER * rates.get(base, 0.0)]
-    fewest = max((threads for threads in slower if threads < base), default=0)
-    most = min((threads for threads in slower if threads > base), default=math.inf)
-    counted = np.array([fewest <= observations.threads(config) <= most for config in forecast.configs])
-    may_run = np.array([refusal is None for refusal in forecast.prediction.refusals])
-    is_plain = np.array([config.options == key.options for config in forecast.configs])
-    limits = np.where(is_plain, forecast.prediction.limits, forecast.prediction.most)
-    return float(np.max(limits[counted & may_run], initial=0.0)) or math.inf
+    found = [_Step(config=configs[key].without_loader, gain=1.0, is_seen_once=False)]
+    for step, limit in limits.items():
+        if step == key or any(_is_beyond(step.threads or 0, count, base) for count in slower):
+            continue
+        gain = limit / limits[key] * (ONCE if times[step] == 1 else ALWAYS)
+        found.append(_Step(config=configs[step].without_loader, gain=gain, is_seen_once=times[step] == 1))
+    return found
+
+
+def _is_beyond(threads: int, count: int, base: int) -> bool:
+    """Return whether a number of threads lies beyond a count, seen from the baseline's."""
+    return threads < count < base or base < count < threads

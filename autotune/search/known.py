@@ -15,7 +15,7 @@ from autotune.batch_cost import NoiseScale, noise_scale
 from autotune.config import Config
 from autotune.proof import Confirmation, Entry, recorded
 from autotune.records import Measurement, Probe, Trial
-from autotune.search.bound import NOTHING_LEFT, largest_gain
+from autotune.search.bound import NOTHING_LEFT, largest_gain, unsure_step
 from autotune.search.feasibility import exceeds
 from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.observations import DISTURBANCE, GAIN, Observations
@@ -145,6 +145,13 @@ class Known:
         """The largest gain that is possible, as a share; ``None`` where too little is known, or untried."""
         is_tried = next_probe(self.observations, self.setup.space) is None
         return largest_gain(self.observations, self.forecast, self.quiet_baselines) if is_tried else None
+
+    @property
+    def unsure_step(self) -> Config | None:
+        """The step to look at again, since without it nothing is to be gained; ``None`` without any."""
+        if self.leaves_nothing or next_probe(self.observations, self.setup.space) is not None:
+            return None
+        return unsure_step(self.observations, self.forecast, self.quiet_baselines)
 
     @property
     def leaves_nothing(self) -> bool:

@@ -20,6 +20,8 @@ AGREEMENT = 1.25
 """Ratio up to which two looks agree, so that a third is of no use."""
 WITHIN = 1.1
 """Ratio by which a step alone may be slower than training with it: processes differ."""
+RELEVANT_WAIT = 0.05
+"""Share of a step below which building its batch is of no interest."""
 PLAUSIBLE = 2.0
 """Ratio by which looks at other batch sizes, precisions and threads, and other processes, may seem to contradict."""
 
@@ -85,7 +87,7 @@ def _least_of_loader(observations: Observations, own: LoaderTrace) -> Iterator[f
     if (measured := baseline.measurement) and baseline.config.batch_size == own.batch_size:
         workers, ranks = baseline.config.num_workers, baseline.config.ranks
         yield measured.steady_samples_per_second / ranks / max(1, workers) / PLAUSIBLE
-        if not workers and measured.step_time.data_wait:
+        if not workers and measured.step_time.data_wait > RELEVANT_WAIT * measured.step_time.total:
             threads = baseline.config.intra_op_threads or observations.facts.intra_op_threads
             yield own.batch_size / measured.step_time.data_wait / threads / PLAUSIBLE
     for other in observations.traces:

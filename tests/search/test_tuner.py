@@ -157,12 +157,10 @@ def test_where_bounds_leave_nothing_to_gain_the_baseline_is_measured_at_another_
     "machine",
     [
         SimulatedMachine(cost=lambda config: gaining(0.06)(config)),  # training waits
-        SimulatedMachine(cost=two_threads, by_place=lambda config, place: 1.1 if place > 0.5 else 1.0),
         SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0),
         SimulatedMachine(cost=lambda config: StepCost(compute=0.03 if config.intra_op_threads == 1 else 0.032, cpus=2)),
-        SimulatedMachine(cost=two_threads, stall=lambda look: 1.2),
     ],
-    ids=["waiting", "another place", "a neighbour", "threads", "stalled looks"],
+    ids=["waiting", "a neighbour", "threads"],
 )
 def test_bounds_that_leave_a_gain_or_are_not_sure_settle_nothing(machine: SimulatedMachine) -> None:
     tuned(machine, replace(CPU, intra_op_threads=2), cpus=2, **KEPT)
