@@ -214,7 +214,7 @@ class Confirmation:
         pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
         if not pairs:
             return self.speedup(index) > CLAIM * self.speedup(other)
-        rates, others = self._sides(pairs, is_crowded=self.is_crowded)
+        rates, others = self._sides(pairs)
         is_more = fmean(rates) > CLAIM * fmean(others)
         return is_more and chance_of_gain(rates, others, usual_spread=SPREAD) >= TOLD_APART
 
@@ -237,29 +237,21 @@ class Confirmation:
         return replace(counted, next_run_95=every.next_run_95)
 
     def _measured(self, index: int) -> list[tuple[Measurement, Round]]:
-        """Return the measurements of a finalist, each with its round.
-
-        Those of another number of threads that nobody disturbed, where there are any.
-        """
+        """Return the measurements of a finalist, each with its round."""
         config = self.finalists[index].config
-        rounds = self._quiet_rounds(index) if self._has_other_threads(index) else ()
-        return [(one.finalists[config], one) for one in rounds or self.rounds if config in one.finalists]
-
-    def _quiet_rounds(self, index: int) -> tuple[Round, ...]:
-        """Return the rounds in which nobody disturbed a finalist and the baseline beside it."""
-        config = self.finalists[index].config
-        quiet = (one.quiet for one in self.complete)
-        return tuple(one for one in quiet if one.baselines and config in one.finalists)
-
-    def _has_other_threads(self, index: int) -> bool:
-        return self.finalists[index].config.intra_op_threads != self.baseline_config.intra_op_threads
+        return [(one.finalists[config], one) for one in self.rounds if config in one.finalists]
 
     def _is_of_neighbours(self, index: int) -> bool:
-        """Return whether others may be the reason for a finalist's gain: threads were compared beside them alone.
+        """Return whether others may be the reason for a finalist's gain: they slow several threads more than one.
 
-        They slow several threads, which wait for each other, more than a single one.
+        So it is where another number of threads was compared beside them, and no quiet round shows the gain.
         """
-        return self._has_other_threads(index) and not self._quiet_rounds(index)
+        config = self.finalists[index].config
+        if not self.is_crowded or config.intra_op_threads == self.baseline_config.intra_op_threads:
+            return False
+        quiet = [one for each in self.complete if (one := each.quiet).baselines and config in one.finalists]
+        ratios = [one.finalists[config].samples_per_second / one.baseline_rate for one in quiet]
+        return not ratios or fmean(ratios) < CLAIM
 
     def rounds_of(self, index: int) -> int:
         """Return the number of complete rounds of a finalist."""
@@ -267,18 +259,16 @@ class Confirmation:
 
     def _pairs(self, index: int) -> tuple[list[float], list[float]]:
         """Return what a finalist's speed-up is the ratio of the means of: one value a round, and the baseline's."""
-        pairs = [(each.samples_per_second, one.baseline_rate) for each, one in self._measured(index)]
-        is_quiet = self._has_other_threads(index) and bool(self._quiet_rounds(index))
-        return self._sides(pairs, is_crowded=self.is_crowded and not is_quiet)
+        return self._sides([(each.samples_per_second, one.baseline_rate) for each, one in self._measured(index)])
 
-    def _sides(self, pairs: Sequence[tuple[float, float]], *, is_crowded: bool) -> tuple[list[float], list[float]]:
+    def _sides(self, pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
         """Return the values that are compared, from pairs of rates.
 
         Each round begins at another place of the epoch, which lasts as long as its parts together: so they are the
         seconds per sample of the second and the first. Where others take the CPUs, rates change with time and not with
         the place: the samples in the same time count, and they are the rates of both.
         """
-        if is_crowded:
+        if self.is_crowded:
             return [rate for rate, _ in pairs], [other for _, other in pairs]
         return [1 / other for _, other in pairs], [1 / rate for rate, _ in pairs]
 

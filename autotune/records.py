@@ -17,6 +17,8 @@ SCHEMA = 12
 """Version of these records: a study stored with another version is not continued."""
 THROTTLED = 0.05
 """Share of the time for which a CPU quota may stop processes before it is reported."""
+LONGEST_WAIT = 0.99999
+"""Share of the time that counts as all of it."""
 FOREIGN_COMPUTE = 0.1
 """Share of the time for which other processes may compute on the GPU; a desktop takes some."""
 ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
@@ -254,6 +256,22 @@ class Measurement:
     """Each rank's part of a step; empty with one process."""
     notes: tuple[str, ...] = ()
     """Reasons to trust this number less, in plain words."""
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of the time of training in which it waits for batches or copies them, or epochs begin; below 1."""
+        step, rate = self.step_time, self.samples_per_second
+        waiting = (step.data_wait + step.host_to_device) / step.total if step.total else 1.0
+        return min(1 - rate / max(rate, self.steady_samples_per_second) * (1 - waiting), LONGEST_WAIT)
+
+    def gain_of_loader(self, *, is_alone: bool) -> float:
+        """Return the largest gain from a loader that is never late and takes nothing from the step, as a share.
+
+        ``is_alone`` says that nothing takes time from the step now, as on a CPU without workers: then it is the time
+        of waiting. Else the step on resident batches may be faster too.
+        """
+        gain = 1 / (1 - self.waiting_share) - 1
+        return gain if is_alone else max(gain, self.ceiling_samples_per_second / self.samples_per_second - 1)
 
     @property
     def epoch_peak_bytes(self) -> int:

@@ -87,6 +87,8 @@ class StepForecast:
     """Samples per second with the best loader that fits."""
     refusal: str | None
     """Why nothing with this batch size and precision fits or may be used; ``None`` where something does."""
+    is_disturbed: bool = False
+    """Whether its step was looked at only while others took CPUs or the GPU: it may be faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

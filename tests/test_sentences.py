@@ -91,7 +91,8 @@ def test_no_sentence_contradicts_another(
     is_slower = result.likeliest is not None and result.likeliest.speedup < 1
     assert result.missing or not is_open or result.interrupted or is_slower
     assert ("confirmed in" in said) == (result.verdict is Verdict.FASTER)
-    assert ("keep your settings" in said.lower()) == (is_baseline and result.likeliest is not None)
+    is_kept = is_baseline and (result.likeliest is not None or result.verdict is Verdict.NO_GAIN)
+    assert ("keep your settings" in said.lower()) == is_kept
     assert said.startswith("Probably") == (result.verdict is Verdict.UNDECIDED and not is_baseline)
     assert is_open or not result.missing
 

@@ -36,9 +36,18 @@ def busy_text(trials: Sequence[Trial]) -> str:
     return crowded[-1].crowd_text if crowded and len(crowded) >= HEAVY * len(trials) else ""
 
 
-def on_disturbances(trials: Sequence[Trial], *, has_answer: bool) -> Iterator[str]:
-    """Yield what others did to confirming measurements, and why some gave no rate."""
-    if crowded := crowded_in(trials):
+def on_disturbances(trials: Sequence[Trial], *, has_answer: bool, is_new: bool) -> Iterator[str]:
+    """Yield what others did to confirming measurements, and why some gave no rate.
+
+    ``is_new`` says that the answer is another configuration than the baseline.
+    """
+    crowded = crowded_in(trials)
+    if is_new and crowded and len(crowded) == sum(trial.measurement is not None for trial in trials):
+        yield (
+            f"others were there during every confirming measurement ({crowded[-1].crowd_text}): the answer is for a "
+            "machine that is shared like this; tune again when it is not"
+        )
+    elif crowded:
         yield (
             f"other processes disturbed {len(crowded)} of {len(trials)} confirming measurements "
             f"({crowded[-1].crowd_text}), which makes the interval wider"
@@ -47,7 +56,7 @@ def on_disturbances(trials: Sequence[Trial], *, has_answer: bool) -> Iterator[st
     without = [trial.attempt.message for trial in failed if trial.outcome is Outcome.SUSPECT]
     if without:
         yield f"{len(without)} confirming measurements gave no rate ({without[-1]}): their rounds do not count"
-    if trials and not has_answer:
+    if not has_answer and any(trial.entry is not None for trial in trials):
         why = f"{failed[-1].outcome}: {failed[-1].attempt.message}" if failed else "it took too long or too much memory"
         yield f"no finalist ran beside your settings in a fresh process ({why})"
 

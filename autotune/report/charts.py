@@ -158,8 +158,10 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
     for step in steps:
         name, size = PRECISIONS[step.amp], step.batch_size
         if not step.refusal:
+            beside = ", looked at beside others" if step.is_disturbed else ""
             for how, rate in ((EXPECTED, step.rate), (ALONE, step.ceiling)):
-                rows.append((name, how, size, rate, f"{name}, batch {size}, {how}: {rate_text(rate)} samples/s"))
+                text = f"{name}, batch {size}, {how}: {rate_text(rate)} samples/s{beside}"
+                rows.append((name, how, size, rate, text))
         elif step.amp in usable:
             rows.append((REFUSED, REFUSED, size, 0.0, f"{name}, batch {size}: {step.refusal}"))
     known = {(step.amp, step.batch_size) for step in steps}
@@ -172,6 +174,11 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
     if best := max((step for step in steps if not step.refusal), key=lambda step: step.ceiling, default=None):
         which = f"batch {best.batch_size} in {PRECISIONS[best.amp]}"
         said.append(f"The fastest step: {rate_text(best.ceiling)} samples/s, {which}.")
+    if disturbed := sorted({step.batch_size for step in steps if step.is_disturbed}):
+        sizes = ", ".join(map(str, disturbed))
+        said.append(
+            f"Others took CPUs or the GPU while the step was looked at with batches of {sizes}: it may be faster."
+        )
     said += [sentence(f"{name} may not be used: {why}") for name, why in unusable.items()]
     key = "solid: expected with the best loader · dashed: the step alone · points: measured"
     dash = alt.StrokeDash("how:N", legend=None).scale(domain=[EXPECTED, ALONE], range=DASHES[:2])

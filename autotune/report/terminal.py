@@ -102,12 +102,17 @@ def trial_remark(trial: Trial) -> str:
 def probe_line(probe: Probe) -> Text:
     """Return a probe and its figures on one line."""
     line = Text("  · ", style="dim")
+    again = ", looked at again" if probe.again else ""
+    taken = f"; others took {probe.taken_share:.0%} meanwhile" if probe.taken_share else ""
+    style = "yellow" if probe.taken_share else ""
     if loader := probe.attempt.loader:
         build = 1000 * fmean(loader.build_seconds)
-        line.append(f"loader   {build:>7.3g} ms for a worker to build a batch of {loader.batch_size}")
+        built = f"loader   {build:>7.3g} ms for a worker to build a batch of {loader.batch_size}"
+        line.append(f"{built}{again}{taken}", style=style)
     elif compute := probe.attempt.compute:
         rate, peak = rate_text(compute.samples_per_second), gibibytes_text(compute.peak_memory_bytes)
-        line.append(f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}")
+        step = f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}"
+        line.append(f"{step}{again}{taken}", style=style)
     elif check := probe.attempt.numerics:
         arithmetic = " · ".join((probe.config.precision, *probe.config.options))
         found = probe.attempt.message or f"{arithmetic} trains like fp32 over {len(check.losses)} steps"

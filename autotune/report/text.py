@@ -217,14 +217,24 @@ def other_steps_text(result: Answer) -> str:
         return ""
     ceilings = [step.ceiling for step in result.landscape.steps if not step.refusal] if result.landscape else []
     is_known = gain < MANY_TIMES and (1 + gain) * result.samples_per_second < UNSURE * max(ceilings, default=math.inf)
-    other = "with another batch size, precision or thread count"
+    other = f"with another {_other_steps(result)}"
     return f"{other} at most {100 * gain:.0f} %" if is_known else f"{other} the limit is unknown"
 
 
 def _own_gain(result: Answer) -> float:
     """Return the most that the answer's step would gain from a perfect data loader, as a share."""
-    measured = result.measurement
-    return max(0.0, measured.ceiling_samples_per_second / measured.samples_per_second - 1)
+    is_alone = result.facts.device == "cpu" and not result.config.num_workers
+    return result.measurement.gain_of_loader(is_alone=is_alone)
+
+
+def _other_steps(result: Answer) -> str:
+    """Return the settings of the step that may vary."""
+    steps = result.landscape.steps if result.landscape else ()
+    names = ["batch size"] if len({step.batch_size for step in steps}) != 1 else []
+    names += ["precision"] if len({step.amp for step in steps}) != 1 else []
+    names += ["thread count"] if result.facts.device == "cpu" else []
+    *first, last = names or ["step"]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def outcomes_text(history: Sequence[Trial]) -> str:
@@ -315,7 +325,9 @@ def _best_text(result: Answer) -> str:
         return "Nothing was compared with them"
     name, rounds = f"The best alternative, {config_text(best.config)},", len(best.ratios)
     if best.interval is None:
-        return f"{name} was {_few_rounds_text(best.ratios)} that there was time for"
+        made = {trial.round for trial in result.history if trial.kind == "confirm" and trial.config == best.config}
+        why = "that nobody disturbed" if len(made) > rounds else "that there was time for"
+        return f"{name} was {_few_rounds_text(best.ratios)} {why}"
     if vague := _vague_text(result, best.speedup, best.interval):
         return f"{name} was measured in {rounds} rounds ({_interval_text(best.interval)}): {vague}"
     return f"{name} ran at {best.speedup:.2f} times your rate in {rounds} rounds ({_interval_text(best.interval)})"

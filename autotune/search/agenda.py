@@ -14,6 +14,7 @@ from autotune.limits import SHARE_GRACE, format_duration, longer_budget
 from autotune.outcome import Outcome
 from autotune.proof import Confirmation, finalists_for, has_failed
 from autotune.records import Part, Request, Trial
+from autotune.search.bound import NOTHING_LEFT
 from autotune.search.known import Known
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
@@ -240,7 +241,7 @@ class Agenda:
         if most is not None and len(begun) >= most:
             return Stop(Ending.TRIALS, f"all {most} trials that were asked for are done")
         if self.known.is_settled:
-            return Stop(Ending.COMPLETE, "no setting that may vary is able to gain more")
+            return Stop(Ending.COMPLETE, f"no setting that may vary gains {NOTHING_LEFT:.0%}")
         if self.run.is_exhausted:
             return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
         if reason := None if known.candidate else reason_to_stop(known.forecast):

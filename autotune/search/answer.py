@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,12 +61,13 @@ def answer(known: Known) -> Result:
     remaining = forecast.remaining if is_seen else None
     after, decided = _decided(confirmation, before, remaining, known.largest_gain, known)
     is_interrupted = end.ending is Ending.INTERRUPTED
+    is_bounded = decided["verdict"] is Verdict.NO_GAIN and known.leaves_nothing
     result = Result(
         **decided,
         objective=space.objective,
         missing=tuple(_missing(confirmation, confirmed, end)) if decided["verdict"] is Verdict.UNDECIDED else (),
         stop_reason=end.stop_reason,
-        remaining_gain=max(0.0, forecast.highest_limit / after.rate - 1),
+        remaining_gain=known.largest_gain or 0.0 if is_bounded else max(0.0, forecast.highest_limit / after.rate - 1),
         facts=facts,
         host=host,
         history=known.history,
@@ -74,7 +75,7 @@ def answer(known: Known) -> Result:
         seconds=end.seconds,
         tried=tuple(each for each in tried_options(observations, space) if each.seconds or not is_interrupted),
         finalists=confirmation.found if confirmation else (),
-        landscape=landscape_of(known.setup, forecast, searched, after.config),
+        landscape=landscape_of(known.setup, forecast, searched, after.config, observations.disturbed_steps),
         notes=(*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *end.notes),
     )
     other, why = _other(result, after.config, known)
@@ -89,7 +90,7 @@ def _decided(
     confirmation: Confirmation | None, before: Standing, remaining: float | None, bound: float | None, known: Known
 ) -> tuple[Standing, dict[str, Any]]:
     """Return the standing of the answer, and the fields of a result that a proof decides."""
-    verdict, chosen, most_gain = _decide(confirmation, remaining, bound)
+    verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
         after = with_pauses(confirmation.standing(chosen), known.measured)
@@ -154,16 +155,22 @@ def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | N
 
 
 def _decide(
-    confirmation: Confirmation | None, remaining: float | None, bound: float | None
+    confirmation: Confirmation | None,
+    remaining: float | None,
+    bound: float | None,
+    is_contradicted: Callable[[Config], bool],
 ) -> tuple[Verdict, int | None, float | None]:
     """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain.
 
     ``remaining`` is the largest gain that is expected of an untried configuration, ``bound`` the largest possible of
-    all: where they leave next to nothing, nobody has to be measured beside the baseline.
+    all: where they leave next to nothing, nobody has to be measured beside the baseline. What was proven beside others
+    and is contradicted by measurements without them is no answer.
     """
     index = confirmation.answer if confirmation else None
     if confirmation is not None and index is not None and confirmation.is_proven(index):
-        return Verdict.FASTER, index, None
+        if not confirmation.is_crowded or not is_contradicted(confirmation.finalists[index].config):
+            return Verdict.FASTER, index, None
+        return Verdict.UNDECIDED, None, None
     if bound is not None and bound < NOTHING_LEFT:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, bound)
     if confirmation is None or index is None:
@@ -224,7 +231,7 @@ def _notes(
         known.setup.facts,
         confirmation is not None and confirmation.answer is not None,
     )
-    yield from on_disturbances(confirmed, has_answer=has_answer)
+    yield from on_disturbances(confirmed, has_answer=has_answer, is_new=answer.config != before.config)
     same, old = (
         [trial.measurement for trial in known.measured if trial.config == each.config and trial.measurement]
         for each in (answer, before)

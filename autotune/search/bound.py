@@ -45,20 +45,10 @@ def unsure_step(observations: Observations, forecast: Forecast, baselines: Seque
     return max(unsure, key=lambda step: step.gain).config if unsure else None
 
 
-def waiting_share(measured: Measurement) -> float:
-    """Return the share of the time of training in which it waits for batches or copies them, or epochs begin."""
-    step, rate = measured.step_time, measured.samples_per_second
-    steady = max(rate, measured.steady_samples_per_second)
-    waiting = (step.data_wait + step.host_to_device) / step.total if step.total else 1.0
-    return min(1 - rate / steady * (1 - waiting), 0.99)
-
-
 def _loader_gain(observations: Observations, baselines: Sequence[Measurement]) -> float:
     """Return how many times as fast the baseline would be with a loader that is never late and takes nothing."""
-    gain = max(1 / (1 - waiting_share(measured)) for measured in baselines)
-    if observations.on_cpu and not observations.baseline.config.num_workers:
-        return gain  # nobody takes time from its step
-    return max(gain, *(each.ceiling_samples_per_second / each.samples_per_second for each in baselines))
+    is_alone = observations.on_cpu and not observations.baseline.config.num_workers
+    return max(1 + measured.gain_of_loader(is_alone=is_alone) for measured in baselines)
 
 
 class _Step(NamedTuple):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from autotune.batch_cost import NoiseScale, noise_scale
@@ -20,11 +21,11 @@ from autotune.search.feasibility import exceeds
 from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.observations import DISTURBANCE, GAIN, Observations
 from autotune.search.predict import BOUND_ERRORS
-from autotune.search.probe_plan import next_probe
+from autotune.search.probe_plan import next_probe, untried_precision
 from autotune.search.setup import Setup
 from autotune.search.stopping import Ending
 
-EXPECTED = ("forecast", "other_forecast", "rivals", "following")
+EXPECTED = ("forecast", "other_forecast", "rivals", "following", "_was_looked_at")
 """Properties that follow from the setup and the observations alone."""
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
@@ -143,15 +144,22 @@ class Known:
     @cached_property
     def largest_gain(self) -> float | None:
         """The largest gain that is possible, as a share; ``None`` where too little is known, or untried."""
-        is_tried = next_probe(self.observations, self.setup.space) is None
-        return largest_gain(self.observations, self.forecast, self.quiet_baselines) if is_tried else None
+        if not self._was_looked_at:
+            return None
+        return largest_gain(self.observations, self.forecast, self.quiet_baselines)
 
     @property
     def unsure_step(self) -> Config | None:
         """The step to look at again, since without it nothing is to be gained; ``None`` without any."""
-        if self.leaves_nothing or next_probe(self.observations, self.setup.space) is not None:
+        if self.leaves_nothing or not self._was_looked_at:
             return None
         return unsure_step(self.observations, self.forecast, self.quiet_baselines)
+
+    @cached_property
+    def _was_looked_at(self) -> bool:
+        """Whether every look was taken, and each half precision that is allowed was tried."""
+        observations, space = self.observations, self.setup.space
+        return next_probe(observations, space) is None and untried_precision(observations, space) is None
 
     @property
     def leaves_nothing(self) -> bool:
@@ -321,6 +329,19 @@ class Known:
     def fits(self, measured: Measurement) -> bool:
         """Return whether a measurement took no more memory than training may."""
         return not exceeds(measured, self.observations)
+
+    def is_contradicted(self, config: Config) -> bool:
+        """Return whether the measurements that nobody disturbed have the baseline ahead of a configuration."""
+
+        def rates(of: Config) -> list[float]:
+            alike = replace(of, persistent_workers=False)
+            quiet = (trial for trial in self.history if not trial.is_disturbed)
+            return [
+                trial.rate for trial in quiet if trial.rate and replace(trial.config, persistent_workers=False) == alike
+            ]
+
+        own, base = rates(config), rates(self.baseline.config)
+        return bool(own and base) and fmean(own) < fmean(base)
 
     def confirmations(self, end: End) -> list[Trial]:
         """Return the confirming measurements of the run that ended."""

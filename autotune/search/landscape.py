@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 
@@ -15,17 +15,26 @@ from autotune.search.setup import Setup
 from autotune.search.space import Space
 
 
-def landscape_of(setup: Setup, forecast: Forecast, baseline: Measurement, answer: Config) -> Landscape:
-    """Return the space as it looks now, the loader's settings with the step of an answer."""
+def landscape_of(
+    setup: Setup,
+    forecast: Forecast,
+    baseline: Measurement,
+    answer: Config,
+    disturbed: Container[tuple[str, int]] = (),
+) -> Landscape:
+    """Return the space as it looks now, the loader's settings with the step of an answer.
+
+    ``disturbed`` are the precisions and batch sizes whose step was looked at beside others only.
+    """
     return Landscape(
-        steps=tuple(_steps(forecast)),
+        steps=tuple(_steps(forecast, disturbed)),
         loaders=tuple(_loaders(forecast, answer)),
         importances=tuple(sorted(_importances(forecast, setup.space), key=lambda each: -each.share)),
         memory_bytes=int(setup.memory_limit.of(baseline.memory_limit_bytes)),
     )
 
 
-def _steps(forecast: Forecast) -> Iterator[StepForecast]:
+def _steps(forecast: Forecast, disturbed: Container[tuple[str, int]]) -> Iterator[StepForecast]:
     """Yield the best of each batch size and precision."""
     alike: dict[tuple[str, int], list[int]] = {}
     for index in sorted(range(len(forecast.configs)), key=lambda index: forecast.configs[index].num_workers):
@@ -35,7 +44,14 @@ def _steps(forecast: Forecast) -> Iterator[StepForecast]:
         arrays = forecast.prediction.ceilings, np.exp(forecast.posterior.means)
         ceiling, rate = (float(each[fitting or indices].max()) for each in arrays)
         refusal = None if fitting else forecast.refusals[indices[0]]
-        yield StepForecast(batch_size=batch_size, amp=amp, ceiling=ceiling, rate=min(ceiling, rate), refusal=refusal)
+        yield StepForecast(
+            batch_size=batch_size,
+            amp=amp,
+            ceiling=ceiling,
+            rate=min(ceiling, rate),
+            refusal=refusal,
+            is_disturbed=(amp, batch_size) in disturbed,
+        )
 
 
 def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:

@@ -87,6 +87,12 @@ class Observations:
                 found[probe.config] = max(found.get(probe.config, one), one, key=lambda pair: pair[0])
         return [probe for _, probe in found.values()]
 
+    @property
+    def disturbed_steps(self) -> set[tuple[str, int]]:
+        """Precisions and batch sizes whose step was looked at only while others took CPUs or the GPU."""
+        looks = [((str(config.amp), config.batch_size), look.taken_share > 0) for config, look in self.looks]
+        return {step for step, _ in looks} - {step for step, is_disturbed in looks if not is_disturbed}
+
     def looks_at(self, part: Part, config: Config) -> list[Probe]:
         """Return every look at a part with a configuration, in order."""
         return [probe for probe in self.probes if (probe.part, probe.config) == (part, config)]

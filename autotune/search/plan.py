@@ -92,7 +92,7 @@ class Plan:
     def chosen(self, budget: float) -> str:
         """Return why a budget was chosen."""
         return (
-            f"takes {format_duration(budget)} (--budget): a fresh process is ready after {self.opening:.0f} s, and a "
+            f"takes {format_duration(budget)} (--budget): a fresh process is ready after {self.opening:.2g} s, and a "
             f"round of the proof takes {self.base_round:.0f} s"
         )
 

@@ -97,6 +97,8 @@ class Machine:
         if request.part != "compute":  # a look at the step is what warms it
             self.time += min(WINDOW_SECONDS, request.seconds)
         found = {"training": self.train, "compute": self.step, "loader": self.load, "numerics": self.check}
+        if request.part not in found:
+            return Attempt(outcome=Outcome.TIMEOUT, message="this machine has no gradients", seconds=self.time - begin)
         return found[request.part](config, self.time - begin)
 
     def factor(self) -> float:

@@ -87,7 +87,6 @@ def run(part: str, job: str, number: int) -> dict[str, object]:
         with neighbour(part == "beside"):
             done = autotune("run", *budget, "--output", file, "--storage", study, script)
         seconds = time.time() - begin
-        verdict = re.findall(r"^(?:\S.* times the samples a second|No gain above|Undecided|Probably).*$", done.stdout, re.M)
         text = Path(file).read_text() if Path(file).exists() else ""
         rates = judged(script, file) if text and part == "beside" else {}
         rounds = rounds_of(study) if Path(study).exists() else {}
@@ -96,12 +95,20 @@ def run(part: str, job: str, number: int) -> dict[str, object]:
         "job": job,
         "run": number,
         "seconds": round(seconds, 1),
-        "verdict": verdict[-1] if verdict else done.stdout[-600:] + done.stderr[-600:],
+        "verdict": verdict_in(done.stderr),
         **rates,
         **rounds,
         "file": text,
-        "output": done.stdout,
+        "output": done.stderr,
     }
+
+
+def verdict_in(output: str) -> str:
+    """Return the sentence of the verdict, else the end of the output."""
+    found = re.findall(
+        r"^((?:[\d.]+ times the|No gain above|Undecided|Probably)[^:]*:.*?\.)\s*(?:\n\S|$)", output, re.M | re.S
+    )
+    return " ".join(found[-1].split()) if found else output[-600:]
 
 
 def rounds_of(study: str) -> dict[str, object]:

@@ -234,10 +234,11 @@ def of_measurement_truth() -> Quoted:
 
 def of_neighbours() -> Quoted:
     summary = script("neighbours", "summary")
-    runs = summary.read(STUDIES / "neighbours/recorded/before.csv")
-    assert runs.part.value_counts().to_dict() == {"neighbours": 100, "quiet": 50, "stalled": 30}
-    yield "\n".join(summary.table(runs))
-    yield summary.twins(runs)
+    for name in ("before", "runs"):
+        runs = summary.read(STUDIES / f"neighbours/recorded/{name}.csv")
+        assert runs.part.value_counts().to_dict() == {"neighbours": 100, "quiet": 50, "stalled": 30}
+        yield "\n".join(summary.table(runs))
+        yield summary.twins(runs)
 
 
 def of_openings() -> Quoted:
