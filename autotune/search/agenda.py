@@ -258,7 +258,8 @@ class Agenda:
         seconds = {"numerics": NUMERICS_SECONDS, "noise": NOISE_SECONDS}.get(look.part, LOOK_SECONDS)
         is_started = look.part == "numerics" and self.known.setup.facts.loader_site is not None  # anew for each run
         limit = min(self._patience + is_started * STARTS * self.run.opening, self._time_limit)
-        return Request(seconds=seconds, time_limit=limit, part=look.part, seed=self.run.seed)
+        is_again = look.again > 0  # a session that is open keeps its step, and would tell the same
+        return Request(seconds=seconds, time_limit=limit, part=look.part, seed=self.run.seed, fresh=is_again)
 
     def trial_request(self, config: Config) -> tuple[Request, float]:
         """Return how a trial is to be measured, and the seconds after which it is stuck."""

@@ -33,6 +33,7 @@ from tests.simulated import (
     WHOLE,
     SimulatedMachine,
     StepCost,
+    each_third,
     equal_everywhere,
     few_of,
     four_shared_cores,
@@ -282,6 +283,19 @@ def test_a_disturbed_baseline_is_measured_again_and_compared_with_only_then(unti
 def test_a_baseline_that_is_always_disturbed_is_measured_twice() -> None:
     result = tuned(SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0), CPU, cpus=2)
     assert sum(trial.kind == "baseline" for trial in result.history) == 2
+
+
+def test_a_stalled_look_is_taken_again_in_a_process_of_its_own() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, stall=each_third(10.0))
+    result = tuned(machine)
+    seen, again = set[tuple[str, Config]](), list[bool]()
+    for config, request in machine.looks:
+        is_again = (request.part, config) in seen
+        again.append(is_again)
+        assert request.fresh == is_again
+        seen.add((request.part, config))
+    assert any(again)
+    assert machine.rate(result.config) >= 0.97 * machine.rate(tuned(SimulatedMachine(cost=larger_batches_pay)).config)
 
 
 def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_is_told() -> None:

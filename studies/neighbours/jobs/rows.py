@@ -29,7 +29,7 @@ def whole(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 def main() -> None:
     loader = DataLoader(Rows(), batch_size=256, shuffle=True, collate_fn=whole)
-    model = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2))
+    model = nn.Sequential(nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2))
     optimizer = torch.optim.Adam(model.parameters())
     clock = Clock()
     for _ in range(1000):
