@@ -36,13 +36,13 @@ class CardProcess:
     """A measuring process to the runner: a real ``Session``, whose opening costs time on the card's clock."""
 
     def __init__(self, card: Card, job: Job, opening: float) -> None:
-        self._card, self._job, self._opening = card, job, opening
+        self._card, self._job, self.opening = card, job, opening
         self._session: Session | None = None
         self.opened = 0
 
     def open(self, ranks: int) -> dict[str, Any]:
         self._card.end_process()
-        self._card.now += self._opening
+        self._card.now += self.opening
         self._session = Session(workload_of(self._card, self._job), FakeAccelerator(self._card))
         self.opened += 1
         return {"opened": True}
@@ -86,8 +86,10 @@ class CardRunner:
         return self._runner.inspect(baseline)
 
     def measure(self, config: Config, request: Request) -> Attempt:
-        begin = self.card.now
-        attempt = replace(self._runner.measure(config, request), seconds=self.card.now - begin)
+        begin, opened = self.card.now, self.process.opened
+        attempt = self._runner.measure(config, request)
+        opening = (self.process.opened - opened) * self.process.opening
+        attempt = replace(attempt, seconds=self.card.now - begin, opening=opening)
         self.asked.append((config, request, attempt))
         return attempt
 
