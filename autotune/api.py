@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autotune.config import OBJECTIVES, Config, Objective, change_of_training
+from autotune.config import OBJECTIVES, Config, Objective
 from autotune.diagnosis.notes import on_half_precision
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
@@ -164,7 +164,8 @@ def tune(
     ``global_batch_size`` fixes the samples of an optimizer step, over all ranks: smaller batches are accumulated.
     ``objective`` is ``"samples"``, the rate with any batch, or ``"same-batch"``, that with as many samples of an
     optimizer step as the baseline; the answer for the other one is ``Result.alternative``. By default a script keeps
-    its batch, unless it is given ``batch_size``.
+    its batch, unless it is given ``batch_size``; of a function both answers are searched, and the one that is
+    recommended is the result: that with your batch, unless the other is sure to reach the same loss sooner.
     ``headroom`` is the share of memory that stays free (0.1 or ``"10%"``). ``max_memory`` is the most that training may
     take, in bytes or as ``"12GiB"``. ``explore`` names further options of the step, from
     ``autotune.step_options.OPTIONS``, or ``"all"``.
@@ -208,11 +209,11 @@ def tune(
 
     proposes = make_sampler(optuna_sampler, seed)
     from autotune.report.terminal import progress_display, say
-    from autotune.report.text import alternative_text, same_loss_text
+    from autotune.report.text import alternative_text, answer_text, change_text, in_python
 
     shows = on_progress is None and not quiet
     with progress_display() if shows else nullcontext(on_progress) as show:
-        messages = Messages(time, show or (lambda progress: None))
+        messages = Messages(time, show or (lambda progress: None), in_python if shows else str)
         messages.show(Progress(phase="inspect"))
         with ProcessRunner(
             describe(workload, dataset),
@@ -244,7 +245,7 @@ def tune(
                     f"not {given.batch_size}"
                 )
             cpus = host.for_rank(base.ranks).cpus
-            space = build_space(facts, cpus, base, knobs, global_batch_size, options, objective or "samples")
+            space = build_space(facts, cpus, base, knobs, global_batch_size, options, objective)
             from autotune.search.tuner import Tuner
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
@@ -252,9 +253,7 @@ def tune(
             tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, losses, loading=loading)
             result = _result(tuner, storage)
     if shows:
-        change = change_of_training(result.baseline, result.config)
-        cost = same_loss_text(result)
-        say("\n".join(filter(None, (result.sentence, change, cost, alternative_text(result)))))
+        say(in_python("\n".join(filter(None, (answer_text(result), change_text(result), alternative_text(result))))))
     return result
 
 

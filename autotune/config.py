@@ -11,6 +11,7 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -62,6 +63,8 @@ FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
 
 LEARNING_RATE_RULES = {"SGD": "linear", "Adam": "square root", "AdamW": "square root"}
 """How the learning rate goes with the batch: Goyal 1706.02677 for SGD, Malladi 2205.10287 for the others."""
+OWN = ("dataloader", "training", "threads", "measured")
+"""Sections of a file that each of its answers has."""
 MANY_SAMPLES = 100.0
 """Samples per second from which a rate is shown without decimals."""
 
@@ -139,14 +142,13 @@ class Config:
         """Return the settings; where it was tuned the verdict, gain, rate, and what changed from the baseline."""
         found, own = self.measured or {}, self.plain()
         was, gain, rate = (found.get(name) for name in ("baseline", "speedup", "samples_per_second"))
-        if not was or not gain or not rate:
+        if not gain or not rate:
             return ", ".join(f"{name}={value}" for name, value in own.items() if value is not None)
-        pace = f"{rate:,.0f}" if rate >= MANY_SAMPLES else f"{rate:.3g}"
-        if gain == 1:
-            return f"{found.get('verdict')}: the baseline stays, {pace} samples/s"
+        if gain == 1 or not was:
+            return f"{found.get('verdict')}: the baseline stays, {_cell(rate)} samples/s"
         names = [name for name in {**own, **was} if name != "samples_per_second" and own.get(name) != was.get(name)]
         changed = [f"{name}: {was.get(name)} → {own.get(name)}".replace("None", "none") for name in names]
-        return "\n".join([f"{found.get('verdict')}: {gain:.2f} times the baseline, {pace} samples/s", *changed])
+        return "\n".join([f"{found.get('verdict')}: {gain:.2f} times the baseline, {_cell(rate)} samples/s", *changed])
 
     def plain(self) -> dict[str, Any]:
         """Return the settings in one dictionary of plain values, by their names in this class."""
@@ -370,10 +372,9 @@ class Config:
             if getattr(self, name) is not None:
                 document[name] = dict(getattr(self, name))
         if self.alternatives:
-            own = ("dataloader", "training", "threads", "measured")
-            parts = {name: other.to_document() for name, other in self.alternatives.items()}
             document["alternatives"] = {
-                name: {key: part[key] for key in own if key in part} for name, part in parts.items()
+                name: {} if other == self else {key: part for key, part in other.to_document().items() if key in OWN}
+                for name, other in self.alternatives.items()
             }
         for name, content in (self.unknown or {}).items():
             section = document.get(name)
@@ -393,12 +394,27 @@ class Config:
             measured=document.get("measured"),
             made_on=document.get("made_on"),
             alternatives={
-                name: cls.from_document({**part, "made_on": document.get("made_on")})
+                name: cls.from_document(_alternative(document, name, part))
                 for name, part in document.get("alternatives", {}).items()
             }
             or None,
             unknown=unknown or None,
         )
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows: the verdict, and the settings and rates before and after."""
+        found = self.measured or {}
+        after = {**self.plain(), "samples_per_second": found.get("samples_per_second")}
+        columns = {"before": found["baseline"], "after": after} if "baseline" in found else {"settings": after}
+        headings = "".join(f"<th>{heading}</th>" for heading in columns)
+        rows = [
+            f"<tr><th>{name.replace('_', ' ')}</th>"
+            + "".join(f"<td>{escape(_cell(column.get(name)))}</td>" for column in columns.values())
+            + "</tr>"
+            for name in after
+        ]
+        title = f"<p><b>{escape(str(self).splitlines()[0])}</b></p>" if found.get("verdict") else ""
+        return f"{title}<table><tr><th></th>{headings}</tr>{''.join(rows)}</table>"
 
     def answer(self, objective: str) -> Config:
         """Return the answer for ``"same-batch"`` or ``"samples"``. Raises ``UsageError`` where the file has none."""
@@ -407,6 +423,14 @@ class Config:
         if objective not in found:
             raise UsageError(f"no answer for {objective!r}; there is {' and '.join(found) or 'none by name'}")
         return found[objective]
+
+
+def _alternative(document: Mapping[str, Any], name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the answer for another objective; an empty one is the answer at the top of the file."""
+    found = dict(part) or {key: document[key] for key in OWN if key in document}
+    if not part and "measured" in found:
+        found["measured"] = {**found["measured"], "objective": name}
+    return {**found, "made_on": document.get("made_on")}
 
 
 def change_of_training(before: Config, after: Config) -> str:
@@ -470,6 +494,13 @@ def without_advice(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader that torch does not advise against its workers when it starts them: they were measured."""
     loader.check_worker_number_rationality = _say_nothing  # type: ignore[method-assign]
     return loader
+
+
+def _cell(value: object) -> str:
+    """Return a value of a table of settings."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= MANY_SAMPLES else f"{value:.3g}"
+    return "" if value is None else str(value)
 
 
 def _say_nothing() -> None:

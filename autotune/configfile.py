@@ -213,7 +213,8 @@ def _check_alternatives(path: Path, document: Mapping[str, Any]) -> None:
             continue
         if not isinstance(part, dict) or "alternatives" in part:
             raise _refused(path, place, part, "a section of sections")
-        _checked(Path(f"{path}: {place}"), {**part, "autotune": document["autotune"]})
+        if part:
+            _checked(Path(f"{path}: {place}"), {**part, "autotune": document["autotune"]})
 
 
 def _refused(path: Path, place: object, value: object, words: str) -> ConfigFileError:

@@ -1,11 +1,12 @@
 """The built-in demo workload ``autotune.demo:build``: an image classifier that needs nothing but torch.
 
-Decoding an image costs about as much as training on it, as in many real projects. So batch size, workers and threads
-each make a difference on a machine with two CPU cores. Nothing in it waits or spins for show.
+Each image waits two milliseconds before it is decoded, as a file on network storage does: a sleep stands for the
+storage. Without loader workers training waits most of the time, on every machine.
 """
 
 from __future__ import annotations
 
+import time
 import zlib
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ INPUT_SIZE = 64
 """Height and width of the model's input, in pixels."""
 SMALLEST_CROP = 80
 """Shortest side of a random crop in pixels; crops are resized to ``INPUT_SIZE``."""
+STORAGE_SECONDS = 0.002
+"""Time until the demo's storage gives an image."""
 
 
 class CompressedImages(Dataset[tuple["Tensor", int]]):
@@ -35,11 +38,12 @@ class CompressedImages(Dataset[tuple["Tensor", int]]):
 
     Items are ``(image, label)``: float32 of shape (3, 64, 64) around zero, and the class as an int. The
     stored images are the same in every process; augmentation draws from torch's random state, which a
-    DataLoader seeds differently in each worker.
+    DataLoader seeds differently in each worker. ``storage_seconds`` is how long an item waits for its bytes.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, storage_seconds: float = 0.0) -> None:
         images = _draw_images(torch.Generator().manual_seed(seed))
+        self._storage_seconds = storage_seconds
         self._compressed = [zlib.compress(image.numpy().tobytes(), level=1) for image in images]
 
     def __len__(self) -> int:
@@ -48,6 +52,7 @@ class CompressedImages(Dataset[tuple["Tensor", int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if not 0 <= index < LENGTH:
             raise IndexError(f"index {index} is outside 0..{LENGTH - 1}")
+        time.sleep(self._storage_seconds)
         stored = index % len(self._compressed)
         return _augment(_decode(self._compressed[stored])), stored % NUM_CLASSES
 
@@ -70,7 +75,7 @@ class SmallConvNet(nn.Module):
 
 def build() -> tuple[SmallConvNet, CompressedImages]:
     """Return the demo's model and dataset; takes under a second."""
-    return SmallConvNet(), CompressedImages()
+    return SmallConvNet(), CompressedImages(storage_seconds=STORAGE_SECONDS)
 
 
 def _convolution(channels_in: int, channels_out: int) -> tuple[nn.Module, ...]:

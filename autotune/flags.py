@@ -85,7 +85,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         None,
         (
             "samples: the most samples a second with any batch; same-batch: with the samples of an optimizer step as "
-            "they are (default: same-batch for a script, samples for a function)"
+            "they are (default: same-batch for a script; for a function both, the recommended one first)"
         ),
     ),
     "--ranks": (

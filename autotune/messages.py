@@ -45,10 +45,14 @@ class Messages:
     """The one way from a run to its user, safe to call from any thread."""
 
     def __init__(
-        self, budget: Budget | None = None, on_progress: Callable[[Progress], object] = lambda progress: None
+        self,
+        budget: Budget | None = None,
+        on_progress: Callable[[Progress], object] = lambda progress: None,
+        words: Callable[[str], str] = str,
     ) -> None:
-        """Take a listener to each ``Progress``, and the budget if there is one."""
+        """Take a listener to each ``Progress``, the budget if there is one, and what puts messages into its words."""
         self._budget = budget
+        self._words = words
         self._on_progress = on_progress
         self._lock = threading.RLock()
         self._rates: tuple[float | None, float | None] = (None, None)
@@ -71,7 +75,8 @@ class Messages:
     def say(self, message: str) -> None:
         """Say what the user should know now."""
         best_rate, baseline_rate = self._rates
-        self.show(Progress(phase=self.phase, best_rate=best_rate, baseline_rate=baseline_rate, message=message))
+        said = self._words(message)
+        self.show(Progress(phase=self.phase, best_rate=best_rate, baseline_rate=baseline_rate, message=said))
 
     def note(self, message: str) -> None:
         """Say something that the result says again."""

@@ -79,6 +79,20 @@ def test_a_tuned_configuration_prints_what_was_gained_and_changed() -> None:
         Config(intra_op_threads=2), measured={**MEASURED, "verdict": "undecided", "speedup": 1, "baseline": was}
     )
     assert str(kept) == "undecided: the baseline stays, 812 samples/s"
+    alone = {name: value for name, value in (kept.measured or {}).items() if name != "baseline"}
+    assert str(replace(kept, measured=alone)) == str(kept)
+
+
+def test_a_notebook_shows_the_verdict_and_the_settings_before_and_after() -> None:
+    was = {**Config().plain(), "samples_per_second": 406.2}
+    tuned = replace(WITH_WORKERS, measured={**MEASURED, "speedup": 2.0, "verdict": "<b>", "baseline": was})
+    page = tuned._repr_html_()
+    assert page.startswith("<p><b>&lt;b&gt;: 2.00 times the baseline, 812 samples/s</b></p><table>")
+    assert "<tr><th></th><th>before</th><th>after</th></tr>" in page
+    assert "<tr><th>num workers</th><td>0</td><td>2</td></tr>" in page
+    assert "<tr><th>prefetch factor</th><td></td><td>3</td></tr>" in page
+    assert "<tr><th>samples per second</th><td>406</td><td>812</td></tr>" in page
+    assert "before" not in Config()._repr_html_()
 
 
 def test_a_configuration_that_was_not_tuned_prints_its_settings() -> None:

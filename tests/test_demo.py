@@ -1,10 +1,11 @@
 import pickle
+import time
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from autotune.demo import LENGTH, CompressedImages, SmallConvNet, build
+from autotune.demo import LENGTH, STORAGE_SECONDS, CompressedImages, SmallConvNet, build
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,14 @@ def test_an_item_is_a_normalised_float_image_and_an_integer_label(dataset):
 def test_ten_items_in_a_row_are_of_all_ten_classes_wherever_they_start(dataset):
     for start in (0, 195, LENGTH - 10):
         assert {dataset[index][1] for index in range(start, start + 10)} == set(range(10))
+
+
+def test_an_item_of_the_demo_waits_for_its_storage_and_one_of_its_dataset_alone_does_not(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    build()[1][5]
+    CompressedImages()[5]
+    assert slept == [STORAGE_SECONDS, 0.0]
 
 
 @pytest.mark.parametrize("index", [-1, LENGTH])

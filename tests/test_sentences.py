@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.report.html import html_summary
 from autotune.report.result import Result
-from autotune.report.text import verdict_sentence, verdict_title
+from autotune.report.text import in_python, verdict_sentence, verdict_title
 from autotune.result import Verdict, parse_verdict, percent_above
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
@@ -82,7 +82,7 @@ def test_no_sentence_contradicts_another(
     text = str(result)
     measured = result.config.measured or {}
 
-    assert said in " ".join(text.split())
+    assert in_python(said) in " ".join(text.split())
     assert verdict_title(result) in page
     assert parse_verdict(measured["verdict"]) is result.verdict
     is_baseline = result.config == result.baseline

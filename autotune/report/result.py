@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.report import drawing, html, table
-from autotune.report.text import verdict_sentence
+from autotune.report.text import in_python, verdict_sentence
 from autotune.result import Answer, StudyRecord
 
 if TYPE_CHECKING:
@@ -84,11 +84,11 @@ class Result(Answer):
         return result_text(self)
 
     def __repr__(self) -> str:
-        return f"<Result: {self.sentence}>"
+        return f"<Result: {in_python(self.sentence)}>"
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""
-        return html.html_summary(self)
+        return in_python(html.html_summary(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

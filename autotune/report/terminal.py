@@ -22,7 +22,6 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from autotune.config import change_of_training
 from autotune.exports.transformers import OF_TRAINER
 from autotune.limits import format_duration
 from autotune.outcome import Outcome
@@ -33,19 +32,20 @@ from autotune.report.text import (
     Comparison,
     alone,
     alternative_text,
+    answer_text,
     before_after,
     cause_text,
+    change_text,
     config_text,
     counted,
     gibibytes_text,
+    in_python,
     outcomes_text,
     printable,
     rate_text,
     remaining_gain_text,
-    same_loss_text,
     sentence,
     tried_line,
-    verdict_sentence,
 )
 from autotune.result import Verdict
 
@@ -163,30 +163,44 @@ def _standing(progress: Progress, last_rate: float | None) -> Iterator[tuple[str
         yield (f"best {rate_text(progress.best_rate)}/s" + (f" ({ratio} the baseline)" if ratio else ""), "green")
 
 
-def summary(result: Answer) -> Group:
-    """Return the table of a result, its limits and its notes."""
+def summary(result: Answer, words: Callable[[str], str] = str) -> Group:
+    """Return the table of a result, its limits and its notes, in the words of the command line or of Python."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
-    for finding in result.findings:
-        if finding.is_limit:
-            facts.add_row("Limited by", sentence(cause_text(finding)))
-            facts.add_row("To do", sentence(finding.advice))
-    facts.add_row("Left to gain", remaining_gain_text(result))
-    for tried in result.tried:
-        facts.add_row("Option", tried_line(tried, tried.option in result.config.options))
-    facts.add_row("Stopped", sentence(result.stop_reason))
-    facts.add_row("Trials", f"{outcomes_text(result.history)}, in {format_duration(result.seconds)}")
-    for note in result.notes:
-        facts.add_row(*(Text(text, style="yellow") for text in ("Note", sentence(note))))
+    for heading, text in _facts(result):
+        style = "yellow" if heading == "Note" else ""
+        facts.add_row(Text(heading, style=style), Text(words(text), style=style))
     return Group(Text(), comparison_table(before_after(result)), Text(), facts, Text())
 
 
+def _facts(result: Answer) -> Iterator[tuple[str, str]]:
+    for finding in result.findings:
+        if finding.is_limit:
+            yield "Limited by", sentence(cause_text(finding))
+            yield "To do", sentence(finding.advice)
+    yield "Left to gain", remaining_gain_text(result)
+    for tried in result.tried:
+        yield "Option", tried_line(tried, tried.option in result.config.options)
+    yield "Stopped", sentence(result.stop_reason)
+    yield "Trials", f"{outcomes_text(result.history)}, in {format_duration(result.seconds)}"
+    yield from (("Note", sentence(note)) for note in result.notes)
+
+
 def result_text(result: Answer) -> str:
-    """Return a result as plain text."""
+    """Return a result as plain text, for Python."""
     console = Console(file=io.StringIO(), width=100, color_system=None, highlight=False)
-    console.print(summary(result), ending(result))
+    console.print(summary(result, in_python), *_verdict(result, in_python), sep="\n")
     return printable(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def _verdict(result: Answer, words: Callable[[str], str] = str) -> Iterator[Text]:
+    yield Text(words(answer_text(result)), style="bold green" if result.verdict is Verdict.FASTER else "bold")
+    if change := change_text(result):
+        yield Text(words(change), style="yellow")
+    if other := alternative_text(result):
+        yield Text(words(other))
+    yield from (Text(f"Change:  {change}") for change in changes(result))
 
 
 def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), script: Sequence[str] = ()) -> Group:
@@ -195,12 +209,7 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     ``path`` is ``None`` where no file was written; ``study`` are the arguments with which ``report`` shows it.
     ``script`` are the script that was tuned and its arguments.
     """
-    lines = [Text(verdict_sentence(result), style="bold green" if result.verdict is Verdict.FASTER else "bold")]
-    if change := change_of_training(result.baseline, result.config):
-        lines.append(Text(" ".join(filter(None, (change, same_loss_text(result)))), style="yellow"))
-    if other := alternative_text(result):
-        lines.append(Text(other))
-    lines += [Text(f"Change:  {change}") for change in changes(result)]
+    lines = [*_verdict(result)]
     if path:
         lines.append(Text(f"Written: {path}"))
     if path and result.config != result.baseline:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.config import learning_rate_advice
+from autotune.config import change_of_training, learning_rate_advice
 from autotune.diagnosis.notes import busy_text
 from autotune.limits import format_duration, format_size
 from autotune.outcome import Outcome
@@ -48,6 +49,10 @@ MANY_TIMES = 10.0
 """Gains above are told as a multiple."""
 UNSURE = 2.0
 """Ratio of the largest possible gain to the expected one, above which too little is known."""
+_FLAG = re.compile(
+    r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?:\s(?P<value>\d(?:[\w.,]*\w)?|off,\w+|same-batch|samples))?"
+)
+"""A flag in a message, with the value that it advises."""
 LEAST_START = 1.0
 """Seconds by which the first step is longer, below which that is not worth a word."""
 
@@ -268,15 +273,22 @@ def config_text(config: Config) -> str:
 
 
 def verdict_title(result: Answer) -> str:
-    """Return the verdict in a few words."""
+    """Return the verdict in a few words, with the cost of another batch."""
     if result.verdict is Verdict.FASTER:
-        return f"{result.speedup:.2f} times the samples a second"
+        return f"{result.speedup:.2f} times the samples a second{_cost_text(result)}"
     if result.verdict is Verdict.NO_GAIN:
         return f"No gain above {percent_above(result.most_gain or 0.0)} %"
     if result.config == result.baseline:
         return "Undecided"
     about = f"{result.speedup:.2f}" if result.speedup < LEAST_TIMES else f"{result.speedup:.2g}"
-    return f"Probably about {about} times the samples a second"
+    return f"Probably about {about} times the samples a second{_cost_text(result)}"
+
+
+def _cost_text(result: Answer) -> str:
+    """Return how fast the same loss is reached with another batch; empty with the same."""
+    if found := same_loss_pace(result):
+        return f", {found[0]} as fast to the same loss"
+    return ", at a cost in loss that is not known" if result.no_noise else ""
 
 
 def verdict_sentence(result: Answer) -> str:
@@ -368,30 +380,46 @@ def same_loss_pace(result: Answer) -> tuple[str, str] | None:
 
 
 def same_loss_text(result: Answer) -> str:
-    """Return that in a sentence, or why it is not known; empty with the same batch."""
+    """Return the samples that this holds for, in a sentence, or why it is not known; empty with the same batch."""
     if result.no_noise:
         return f"How much faster the same loss is reached is not known: {result.no_noise}."
-    if (found := same_loss_pace(result)) is None:
-        return ""
-    return f"{result.speedup:.2f} times the samples a second, {found[0]} as fast to the same loss {found[1]}."
+    found = same_loss_pace(result)
+    return f"The pace to the same loss was measured {found[1]}." if found else ""
 
 
-HEADINGS = {"same-batch": "With your batch", "samples": "With any batch"}
+HEADINGS = {"same-batch": "with your batch", "samples": "with any batch"}
 """Headings of the answers for the objectives."""
+
+
+def has_two_answers(result: Answer) -> bool:
+    """Return whether the answer for the other objective is another configuration."""
+    other = result.alternative
+    return other is not None and other.config not in (result.config, other.baseline)
+
+
+def answer_text(result: Answer) -> str:
+    """Return the verdict; of two answers that of the one to take, under its heading."""
+    found = verdict_sentence(result)
+    return f"Take this, {HEADINGS[result.objective]}: {found}" if has_two_answers(result) else found
+
+
+def change_text(result: Answer) -> str:
+    """Return what changes in training, and how well its cost is known; empty where nothing changes."""
+    return " ".join(filter(None, (change_of_training(result.baseline, result.config), same_loss_text(result))))
 
 
 def alternative_text(result: Answer) -> str:
     """Return the answer for the other objective in a line or two; empty where there is nothing to say."""
     other, name = result.alternative, HEADINGS["samples" if result.objective == "same-batch" else "same-batch"]
     if other is None:
-        return f"{name}: {result.no_alternative}." if result.no_alternative else ""
+        return f"{_capital(name)}: {result.no_alternative}." if result.no_alternative else ""
     if other.config == result.config:
-        return f"{name}: the same answer." if result.verdict is Verdict.FASTER else ""
-    found = f"{name}: {verdict_sentence(other)}"
+        return f"{_capital(name)}: the same answer." if result.verdict is Verdict.FASTER else ""
     if other.config == other.baseline:
-        return found
-    cost = same_loss_text(other)
-    return f"{found} {config_text(other.config)}; under alternatives in the file.{f' {cost}' if cost else ''}"
+        return f"{_capital(name)}: {verdict_sentence(other)}"
+    notes = (_capital(sentence(note)) for note in other.notes if note not in result.notes)
+    way = f"Settings: {config_text(other.config)}; --objective {other.objective} takes them from the file."
+    return " ".join(filter(None, (f"Or, {name}: {verdict_sentence(other)}", way, change_text(other), *notes)))
 
 
 LOOP = """\
@@ -476,6 +504,16 @@ for epoch in range(epochs):
         accumulator.step()
     accumulator.flush()
 """
+
+
+def in_python(text: str) -> str:
+    """Return a text with flags of the command line as arguments of a function: ``--budget 5m`` is ``budget="5m"``."""
+    return _FLAG.sub(_argument, text)
+
+
+def _argument(flag: re.Match[str]) -> str:
+    name, value = flag["name"].replace("-", "_"), flag["value"]
+    return name if value is None else f'{name}="{value}"'
 
 
 def sentence(text: str) -> str:

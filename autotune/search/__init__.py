@@ -1,1 +1,7 @@
 """The parent's side of the process boundary: decides which configuration to measure."""
+
+import warnings
+
+with warnings.catch_warnings():  # a notebook without ipywidgets: the bar that tqdm misses is never drawn
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    import optuna as optuna

@@ -47,8 +47,7 @@ NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 def answer(known: Known) -> Result:
     """Return the answer of a run: a proven gain, a likely gain, or none. Pure."""
-    facts, host, end, forecast = known.setup.facts, known.setup.host, known.end, known.forecast
-    observations, space, searched = known.observations, known.setup.space, known.baseline.measurement
+    end, observations, space, searched = known.end, known.observations, known.setup.space, known.baseline.measurement
     assert end
     assert searched
     confirmation, confirmed = known.confirmation(end), known.confirmations(end)
@@ -58,38 +57,53 @@ def answer(known: Known) -> Result:
     before = with_pauses(before, known.measured)
     is_like_epoch = _is_like_rounds(searched.samples_per_second, before.rate, confirmation)
     is_seen = is_complete and is_like_epoch and not known.may_hide_a_gain
-    remaining = forecast.remaining if is_seen else None
-    after, decided = _decided(confirmation, before, remaining, known.largest_gain, known)
+    remaining = known.forecast.remaining if is_seen else None
+    after, decided = _decided(confirmation, confirmed, before, remaining, known.largest_gain, known)
     is_interrupted = end.ending is Ending.INTERRUPTED
-    is_bounded = decided["verdict"] is Verdict.NO_GAIN and known.leaves_nothing
     result = Result(
         **decided,
         objective=space.objective,
         missing=tuple(_missing(confirmation, confirmed, end)) if decided["verdict"] is Verdict.UNDECIDED else (),
         stop_reason=end.stop_reason,
-        remaining_gain=known.largest_gain or 0.0 if is_bounded else max(0.0, forecast.highest_limit / after.rate - 1),
-        facts=facts,
-        host=host,
+        facts=known.setup.facts,
+        host=known.setup.host,
         history=known.history,
         interrupted=is_interrupted,
         seconds=end.seconds,
         tried=tuple(each for each in tried_options(observations, space) if each.seconds or not is_interrupted),
-        finalists=confirmation.found if confirmation else (),
-        landscape=landscape_of(known.setup, forecast, searched, after.config, observations.disturbed_steps),
-        notes=(*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *end.notes),
     )
     other, why = _other(result, after.config, known)
     result = _with_evidence(result, before.config, known)
     if other is None:
         return replace(result, no_alternative=why)
+    if space.recommends and comes_first(other, result):
+        result, other = other, result
     config = replace(result.config, alternatives={other.objective: other.config})
     return replace(result, config=config, alternative=other)
 
 
+def comes_first(kept: Result, other: Result) -> bool:
+    """Return whether the answer with the user's batch is recommended, not that with another.
+
+    It is, where it is proven, and the other is not, or is not sure to reach the same loss sooner.
+    """
+    if kept.verdict is not Verdict.FASTER or kept.config == other.config:
+        return False
+    pace = other.same_loss_speedup
+    return other.verdict is not Verdict.FASTER or pace is None or pace[0] < kept.speedup
+
+
 def _decided(
-    confirmation: Confirmation | None, before: Standing, remaining: float | None, bound: float | None, known: Known
+    confirmation: Confirmation | None,
+    confirmed: Sequence[Trial],
+    before: Standing,
+    remaining: float | None,
+    bound: float | None,
+    known: Known,
 ) -> tuple[Standing, dict[str, Any]]:
     """Return the standing of the answer, and the fields of a result that a proof decides."""
+    assert known.end
+    assert known.baseline.measurement
     verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
@@ -97,6 +111,8 @@ def _decided(
         rounds = confirmation.rounds_of(chosen)
         speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
     likeliest = confirmation.answer if confirmation else None
+    is_bounded = verdict is Verdict.NO_GAIN and bound is not None and bound < NOTHING_LEFT
+    seen, disturbed = known.baseline.measurement, known.observations.disturbed_steps
     return after, {
         "config": _resolved(after.config, known.setup.facts),
         "baseline": _resolved(before.config, known.setup.facts),
@@ -114,6 +130,10 @@ def _decided(
         "measurement": after.typical,
         "baseline_measurement": before.typical,
         "findings": find(_evidence(after, known)),
+        "finalists": confirmation.found if confirmation else (),
+        "remaining_gain": bound if is_bounded else max(0.0, known.forecast.highest_limit / after.rate - 1),
+        "landscape": landscape_of(known.setup, known.forecast, seen, after.config, disturbed),
+        "notes": (*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *known.end.notes),
     }
 
 
@@ -128,10 +148,12 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
     if confirmation is not None and forecast is not None:
         before = with_pauses(confirmation.baseline, known.measured)
         remaining = None if forecast.is_open.any() else forecast.remaining
-        _, decided = _decided(confirmation, before, remaining, None, known)
+        numbers = {trial.number for trial in known.compared(other=True)}
+        confirmed = [trial for trial in known.confirmations(known.end) if trial.number in numbers]
+        _, decided = _decided(confirmation, confirmed, before, remaining, None, known)
         is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
         if is_better or not is_same:
-            other = replace(result, **decided, finalists=confirmation.found, missing=(), notes=(), tried=())
+            other = replace(result, **decided, missing=())
             return _with_evidence(replace(other, objective=space.objective), given, known), ""
     hoped = known.other_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
     if is_same and (confirmation is not None or hoped is None or space.objective == "same-batch"):
@@ -279,6 +301,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         noise = known.noise
         result = replace(result, **({"no_noise": noise} if isinstance(noise, str) else {"noise": noise}))
     answer, versions, host = result.measurement, result.facts.versions, result.host
+    before = _rounded(result.baseline_samples_per_second)
     measured = {
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _ends(result.ci95),
@@ -288,7 +311,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "memory_limit_bytes": answer.memory_limit_bytes,
         "ceiling_samples_per_second": _rounded(answer.ceiling_samples_per_second),
         "bottleneck": result.bottleneck,
-        "baseline": {**given.plain(), "samples_per_second": _rounded(result.baseline_samples_per_second)},
+        **({"baseline": {**given.plain(), "samples_per_second": before}} if result.config != result.baseline else {}),
         "speedup": _rounded(result.speedup),
         "speedup_ci95": _ends(result.speedup_ci95),
         "objective": result.objective,

@@ -44,6 +44,8 @@ class Space:
     """Whether the answer may have any batch, or keeps the samples of an optimizer step."""
     other_batches: tuple[int, ...] = ()
     """The batch sizes of the answer for the other objective; none where there is no such answer."""
+    recommends: bool = False
+    """Whether the answer for the other objective comes first where it is the better one: the user asked for neither."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the space as plain values."""
@@ -137,14 +139,16 @@ def build_space(
     given: Mapping[str, Any],
     global_batch_size: int | None = None,
     options: Iterable[str] = (),
-    objective: Objective = "samples",
+    objective: Objective | None = "samples",
 ) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
     ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
     ``global_batch_size``. ``options`` of the step may be used too. With ``same-batch`` batches are divisors of the
-    samples of the baseline's optimizer step, or the baseline's own in a script. Raises ``UsageError`` naming the flag.
+    samples of the baseline's optimizer step, or the baseline's own in a script. With ``None`` ``samples`` is
+    searched, and the better of both answers comes first. Raises ``UsageError`` naming the flag.
     """
+    recommends, objective = objective is None, objective or "samples"
     is_fixed, keeps = global_batch_size is not None, objective == "same-batch"
     if keeps and not facts.loader_site:
         global_batch_size = global_batch_size or baseline.samples_per_update
@@ -169,7 +173,7 @@ def build_space(
     further = {option: (False, True) for option in options if option not in baseline.options}
     decides = given.get("persistent_workers") is None and not facts.sets_epoch
     others = others if set(others) <= set(every) else ()
-    return Space(values | further, allowed, baseline, global_batch_size, decides, objective, others)
+    return Space(values | further, allowed, baseline, global_batch_size, decides, objective, others, recommends)
 
 
 def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:

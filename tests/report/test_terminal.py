@@ -30,7 +30,7 @@ from autotune.report.terminal import (
     summary,
     trial_line,
 )
-from autotune.report.text import LOOP, before_after, config_text, printable, snippet, verdict_sentence
+from autotune.report.text import LOOP, before_after, config_text, in_python, printable, snippet, verdict_sentence
 from autotune.result import Landscape, StepForecast, TriedOption
 from tests import examples
 from tests.search.there import there
@@ -521,3 +521,26 @@ def test_brackets_in_names_are_no_markup() -> None:
 def test_a_rate_that_is_hardly_known_has_one_digit(rate: float, interval: Any, text: str) -> None:
     rows = before_after(examples.faster_result(samples_per_second=rate, ci95=interval)).rows
     assert text in next(row.cells for row in rows if row.name.startswith("samples/s"))
+
+
+@pytest.mark.parametrize(
+    ("said", "in_code"),
+    [
+        ("More time (--budget 5m) would decide it", 'More time (budget="5m") would decide it'),
+        ("(--objective samples, or --batch-size 32..256)", '(objective="samples", or batch_size="32..256")'),
+        ("--amp off,bf16 compares losses", 'amp="off,bf16" compares losses'),
+        ("pass --ranks 2, and train", 'pass ranks="2", and train'),
+        ("give a larger --budget.", "give a larger budget."),
+        ("--num-workers limits it", "num_workers limits it"),
+        ("one - two -- three, a--b", "one - two -- three, a--b"),
+    ],
+)
+def test_a_function_is_told_of_its_arguments_not_of_flags(said: str, in_code: str) -> None:
+    assert in_python(said) == in_code
+
+
+def test_a_result_in_python_speaks_of_arguments() -> None:
+    undecided = examples.undecided_result(missing=("more time (--budget 5m)",))
+    for shown in (str(undecided), repr(undecided), undecided._repr_html_()):
+        assert "--budget" not in shown
+        assert 'budget="5m"' in shown

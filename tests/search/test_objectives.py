@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from contextlib import closing
@@ -12,15 +13,16 @@ from typing import Any
 
 import pytest
 
+from autotune.batch_cost import NoiseScale
 from autotune.config import Config, Objective, load_config
 from autotune.errors import ConfigFileError
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.report.html import html_report
 from autotune.report.result import Result
-from autotune.report.text import alternative_text, rate_text, same_loss_pace
+from autotune.report.text import alternative_text, in_python, rate_text, same_loss_pace
 from autotune.result import StudyRecord, Verdict
-from autotune.search.answer import BY_SCRIPT, NO_TIME, NOT_EXPECTED
+from autotune.search.answer import BY_SCRIPT, NO_TIME, NOT_EXPECTED, comes_first
 from autotune.search.read import read_study
 from autotune.search.space import Space, build_space
 from autotune.storage.open import StudyStorage
@@ -48,7 +50,7 @@ def both_pay(config: Config) -> StepCost:
 
 def tuned(
     machine: SimulatedMachine,
-    objective: Objective = "samples",
+    objective: Objective | None = "samples",
     facts: WorkloadFacts = GPU,
     *,
     budget: float = 180.0,
@@ -63,7 +65,7 @@ def tuned(
 
 
 @cache
-def both_answers(objective: Objective) -> Result:
+def both_answers(objective: Objective | None) -> Result:
     """Return the result of a run that proves both."""
     return tuned(SimulatedMachine(cost=both_pay), objective)
 
@@ -92,10 +94,41 @@ def test_both_answers_are_proven_and_stand_in_file_and_report(objective: Objecti
         assert config.scaled_lr(0.1) == pytest.approx(0.1 * config.samples_per_update / 32)
     assert read(tmp_path / "autotune.yaml") == result.config
     assert f"{other.speedup:.2f} times the samples a second" in " ".join(str(result).split())
-    assert alternative_text(result) in result._repr_html_()
+    assert in_python(alternative_text(result)) in result._repr_html_()
     assert there(larger.same_loss_speedup)[1] < larger.speedup  # the cost is that of the larger batch
     assert (same.noise, same.same_loss_speedup) == (None, None)
-    assert alternative_text(result).count("to the same loss") == (objective == "same-batch")
+    assert ("as fast to the same loss" in alternative_text(result)) == (objective == "same-batch")
+
+
+def test_of_two_answers_the_one_that_reaches_the_same_loss_sooner_is_recommended(tmp_path: Path) -> None:
+    asked, open_ = both_answers("samples"), both_answers(None)
+    assert there(asked.same_loss_speedup)[1] < 1.0  # seven times the samples a second, and half the pace
+    assert (open_.objective, there(open_.alternative).objective) == ("same-batch", "samples")
+    assert (open_.config, there(open_.alternative).config) == (there(asked.alternative).config, asked.config)
+    assert open_.config == read_back(open_, tmp_path).answer("same-batch")
+    lines = str(open_).split("\n\n")[-1]
+    assert lines.startswith("Take this, with your batch: ")
+    assert lines.index("Take this") < lines.index("Or, with any batch: ")
+    sure = replace(asked, noise=NoiseScale(samples=math.inf, interval=(math.inf, math.inf), horizon=1000))
+    assert not comes_first(there(asked.alternative), sure)
+    assert comes_first(there(asked.alternative), replace(asked, noise=None, no_noise="too few steps"))
+    assert comes_first(there(asked.alternative), replace(sure, verdict=Verdict.UNDECIDED))
+    assert not comes_first(replace(there(asked.alternative), verdict=Verdict.UNDECIDED), asked)
+
+
+def read_back(result: Result, folder: Path) -> Config:
+    result.config.save(folder / "autotune.yaml")
+    return read(folder / "autotune.yaml")
+
+
+def test_the_same_answer_and_the_same_settings_stand_in_a_file_once(tmp_path: Path) -> None:
+    result = tuned(SimulatedMachine(cost=loader_bound), "same-batch")
+    assert result.config.to_document()["alternatives"] == {"samples": {}}
+    config = read_back(result, tmp_path)
+    assert there(config.answer("samples").measured) == {**there(config.measured), "objective": "samples"}
+    kept = tuned(SimulatedMachine(cost=equal_everywhere), "same-batch")
+    assert "baseline" not in there(kept.config.measured)
+    assert "baseline" in there(config.measured)
 
 
 def test_the_page_shows_the_cost_and_the_other_answer_beside_the_rate() -> None:

@@ -535,7 +535,7 @@ def test_a_larger_batch_comes_with_its_cost_and_its_learning_rate(
     assert result.same_loss_speedup is not None
     low, high = result.same_loss_speedup
     assert low < result.speedup / result.noise.overhead(32, result.config.batch_size) < high < result.speedup
-    assert "as fast to the same loss over your first 1,000 samples" in " ".join(str(result).split())
+    assert "The pace to the same loss was measured over your first 1,000 samples." in " ".join(str(result).split())
 
 
 def test_an_optimizer_without_a_known_rule_scales_no_learning_rate() -> None:
