@@ -92,14 +92,18 @@ def _decodes_nothing(evidence: Evidence) -> bool:
 
 
 def _one_reader(evidence: Evidence) -> Finding | None:
-    """Return the finding of several workers that are no faster than one, though they need no CPU."""
+    """Return the finding of several workers that are no faster than one, though they need no CPU.
+
+    It is concluded from windows without pauses and without others, and refuted by any.
+    """
     loader, config, measured = evidence.loader, evidence.config, evidence.measurement
     if loader is None or (evidence.blocked_share or 0.0) < 1 - BLOCKED:
         return None
     one = config.ranks * loader.batch_size / fmean(loader.build_seconds)
     rates = {**evidence.rates, config: measured.steady_samples_per_second}
-    several = max((each for each in rates if each.num_workers > 1), key=lambda each: rates[each], default=None)
-    if several is None or rates[several] > min(ONE_READER * one, BELOW_STEP * measured.ceiling_samples_per_second):
+    fastest = max((rate for each, rate in rates.items() if each.num_workers > 1), default=0.0)
+    several = max((each for each in evidence.even if each.num_workers > 1), key=lambda each: rates[each], default=None)
+    if several is None or fastest > min(ONE_READER * one, BELOW_STEP * measured.ceiling_samples_per_second):
         return None
     count = workers_text(several.num_workers)
     figure = f"one worker alone {one:,.0f} samples/s, {count} {rates[several]:,.0f}"

@@ -144,6 +144,41 @@ def test_workers_that_are_served_one_at_a_time_are_told_as_that() -> None:
     assert advice_of(tried(alone, 2 * ONE_RATE, num_workers=2)).cause is Cause.WAITING
 
 
+CROWD = examples.conditions(cpus=4, is_crowded=True, foreign_cpus=0.8)
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "a window with a pause": {"pauses": 1, "pause_seconds": 2.0},
+    "a window beside others": {"conditions": CROWD},
+}
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_one_reader_is_concluded_from_windows_that_nothing_held_up(name: str) -> None:
+    alone = evidence(split(data_wait=140.0), config=Config(batch_size=BATCH), **BLOCKED)
+    quiet, unequal = (
+        examples.trial(
+            config=replace(alone.config, num_workers=workers),
+            measurement=examples.measurement(samples_per_second=ONE_RATE, **changes),
+        )
+        for workers, changes in ((2, {}), (3, UNEQUAL[name]))
+    )
+    assert advice_of(replace(alone, trials=(unequal,))).cause is Cause.WAITING
+    assert advice_of(replace(alone, trials=(unequal, quiet))).what.startswith("two workers are no faster than one")
+    own = evidence(split(data_wait=110.0), **BLOCKED, **AS_ONE)
+    held_up = replace(own, measurement=replace(own.measurement, pauses=1))
+    assert (advice_of(own).cause, advice_of(held_up).cause) == (Cause.ONE_READER, Cause.WAITING)
+    fast = examples.measurement(samples_per_second=2 * ONE_RATE, **UNEQUAL[name])
+    refuted = examples.trial(config=replace(alone.config, num_workers=4), measurement=fast)
+    assert advice_of(replace(alone, trials=(quiet, refuted))).cause is Cause.WAITING
+
+
+def test_a_look_at_the_loader_beside_others_tells_no_waiting_from_computing() -> None:
+    crowded = replace(BLOCKED["loader"], taken_share=0.4)
+    known = evidence(WAITS, loader=crowded, conditions={"own_cpus": 3.0})
+    assert known.blocked_share is None
+    assert "training waits for data: building a batch takes CPU time" in advice_of(known).what
+    assert not any("on a CPU" in figure for figure in advice_of(known).evidence)
+
+
 @pytest.mark.parametrize("slow", [COMPUTING, BLOCKED])
 def test_more_workers_are_not_advised_that_were_measured_and_are_no_faster(slow: dict[str, Any]) -> None:
     known = evidence(WAITS, **slow)
