@@ -87,7 +87,7 @@ class Cause(StrEnum):
     )
     WAITING = (
         "waiting",
-        "training waits for data: loading a sample waits on a network, a lock or another process",
+        "training waits for data: loading a sample waits on {storage}a network, a lock or another process",
         "{workers}fetch ahead, and fetch many samples at once",
     )
     ONE_READER = (

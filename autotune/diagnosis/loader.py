@@ -77,9 +77,10 @@ def _slow_dataset(evidence: Evidence) -> Finding:
     if not is_blocked:
         cause = Cause.COLLATING if _decodes_nothing(evidence) else Cause.DECODING
         return limit(cause, *figures, *code_figures(evidence), workers=workers)
-    storage = (loader.storage_share if loader else None) or evidence.measurement.conditions.storage_share or 0.0
-    if storage < FROM_STORAGE:
-        return limit(Cause.WAITING, *figures, workers=workers)
+    shares = (loader.storage_share if loader else None, evidence.measurement.conditions.storage_share)
+    storage = max((share for share in shares if share is not None), default=None)
+    if storage is None or storage < FROM_STORAGE:
+        return limit(Cause.WAITING, *figures, workers=workers, storage="storage, " if storage is None else "")
     read = f"{percent(storage)} of the bytes read came from storage, not from the page cache"
     return limit(Cause.STORAGE, *figures, read, workers=workers)
 

@@ -29,6 +29,8 @@ SENDER = "sender"
 """The name that these get in the system."""
 LEAST_READ = 2**20
 """Bytes below which next to nothing was read: then it does not matter where from."""
+WHOLE_PAGES = 2.0
+"""Bytes from storage for each byte read, up to which they are the rest of its pages."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 HEAT_SHARE = 0.01
@@ -126,10 +128,16 @@ def _slowdowns(heat: float | None, last: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
-    """Return the share of the bytes read from storage, not the page cache; ``None`` of next to nothing."""
+    """Return the share of the bytes read from storage, not the page cache.
+
+    ``None`` of next to nothing. ``None`` too of files mapped into memory: their bytes from storage are counted, those
+    from the page cache are not, so more come from storage than calls have read.
+    """
     deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
     total, stored = (sum(each) for each in zip((0, 0), *deltas, strict=True))
-    return min(1.0, stored / max(1, total)) if max(total, stored) >= LEAST_READ else None
+    if max(total, stored) < LEAST_READ or stored > WHOLE_PAGES * total:
+        return None
+    return min(1.0, stored / total)
 
 
 def _computing_threads(

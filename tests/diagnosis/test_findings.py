@@ -171,6 +171,25 @@ def test_one_reader_is_concluded_from_windows_that_nothing_held_up(name: str) ->
     assert advice_of(replace(alone, trials=(quiet, refuted))).cause is Cause.WAITING
 
 
+@pytest.mark.parametrize(
+    ("alone", "training", "cause", "said"),
+    [
+        (0.0, 0.0, Cause.WAITING, "loading a sample waits on a network, a lock or another process"),
+        (0.9, None, Cause.STORAGE, "loading a sample waits for storage"),
+        (0.0, 0.9, Cause.STORAGE, "loading a sample waits for storage"),
+        (None, 0.9, Cause.STORAGE, "loading a sample waits for storage"),
+        (None, 0.0, Cause.WAITING, "loading a sample waits on a network, a lock or another process"),
+        (None, None, Cause.WAITING, "loading a sample waits on storage, a network, a lock or another process"),
+    ],
+)
+def test_storage_is_excluded_only_where_the_bytes_are_known_to_come_from_memory(
+    alone: float | None, training: float | None, cause: Cause, said: str
+) -> None:
+    loader = replace(BLOCKED["loader"], storage_share=alone)
+    found = advice_of(evidence(WAITS, loader=loader, conditions={"storage_share": training}))
+    assert (found.cause, found.what) == (cause, f"training waits for data: {said}")
+
+
 def test_a_look_at_the_loader_beside_others_tells_no_waiting_from_computing() -> None:
     crowded = replace(BLOCKED["loader"], taken_share=0.4)
     known = evidence(WAITS, loader=crowded, conditions={"own_cpus": 3.0})
