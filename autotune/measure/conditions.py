@@ -23,6 +23,8 @@ FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
 LEAST_THREAD_SHARE = 0.05
 """Least share of the time in which a counted thread worked; a loader worker has threads that only pass data on."""
+PART_OF_WORK = 0.2
+"""CPU time of the threads beside a worker's busiest, over that one's, from which they compute."""
 SENDERS = ("QueueFeederThread", "(_serve)")
 """Ends of the names of threads in which multiprocessing sends objects and files."""
 SENDER = "sender"
@@ -143,11 +145,15 @@ def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, 
 def _computing_threads(
     begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]], least: float
 ) -> int | None:
-    """Return the most threads that one worker computed in, for ``least`` seconds and a third of its busiest."""
+    """Return the most threads that one worker computed in, for ``least`` seconds each.
+
+    Those beside the busiest count where they have a part of its work together: a library divides only some of it.
+    """
     counts = []
     for pid in begin.keys() & end.keys():
-        used = [seconds - begin[pid].get(thread, 0.0) for thread, seconds in end[pid].items()]
-        counts.append(sum(seconds >= max(least, max(used) / 3) for seconds in used))
+        seconds = (after - begin[pid].get(thread, 0.0) for thread, after in end[pid].items())
+        used = sorted(each for each in seconds if each >= least)
+        counts.append(len(used) if sum(used[:-1]) >= PART_OF_WORK * max(used, default=0.0) else 1)
     return max(counts, default=None)
 
 

@@ -96,7 +96,10 @@ def test_a_mapped_file_that_is_mostly_in_memory_is_not_said_to_come_from_storage
     [
         ({1: 0.9}, 1),
         ({1: 0.9, 2: 0.8}, 2),
+        ({1: 0.92, 2: 0.26}, 2),  # a library's thread that has a part of the work
+        ({1: 0.9, **dict.fromkeys(range(2, 9), 0.08)}, 8),  # several that have small ones
         ({1: 0.9, 2: 0.06}, 1),  # it only passes on what the other built
+        ({1: 0.9, 2: 0.06, 3: 0.06, 4: 0.04, 5: 0.04}, 1),
         ({1: 0.04, 2: 0.04, 3: 0.04}, 0),  # nobody computes
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.0}, 3),
     ],
