@@ -70,6 +70,11 @@ class Cause(StrEnum):
         "check its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
     )
     # building batches
+    BUILDING = (
+        "building",
+        "training waits for data: building a batch takes CPU time",
+        "{workers}do less for each sample{look}",
+    )
     DECODING = (
         "decoding",
         "training waits for data: building a batch takes CPU time (decoding, augmenting, collating)",
@@ -238,7 +243,7 @@ class Evidence:
     loader: LoaderTrace | None = None
     """A probe of the loader alone, at about this batch size."""
     anatomy: Anatomy | None = None
-    """A probe of the code of dataset and step."""
+    """A probe of the code of dataset and step; only ``diagnose`` takes it."""
     trials: tuple[Trial, ...] = ()
     """All measured trials, of this configuration and others."""
     looks: tuple[Probe, ...] = ()

@@ -36,6 +36,8 @@ BELOW_STEP = 0.9
 """Rate of several workers over that of the step alone, above which the step holds them up."""
 AT_ONCE = 2e-5
 """Seconds of a sample below which nothing in it is decoded or augmented."""
+LOOK_INSIDE = "; python -m autotune diagnose tells which code takes the time"
+"""Advice where nobody has looked into the code that builds batches."""
 MENDING = {
     Outcome.TIMEOUT: "create threads, locks and connections of the dataset in the worker, on first use, or start "
     "workers by spawn (multiprocessing_context)",
@@ -75,8 +77,9 @@ def _slow_dataset(evidence: Evidence) -> Finding:
     is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
     figures, workers = loader_figures(evidence), _workers_advice(evidence)
     if not is_blocked:
-        cause = Cause.COLLATING if _decodes_nothing(evidence) else Cause.DECODING
-        return limit(cause, *figures, *code_figures(evidence), workers=workers)
+        was_looked_at = any(look.part == "anatomy" for look in evidence.looks)
+        look = "" if was_looked_at else LOOK_INSIDE
+        return limit(_cause_inside(evidence), *figures, *code_figures(evidence), workers=workers, look=look)
     shares = (loader.storage_share if loader else None, evidence.measurement.conditions.storage_share)
     storage = max((share for share in shares if share is not None), default=None)
     if storage is None or storage < FROM_STORAGE:
@@ -85,11 +88,15 @@ def _slow_dataset(evidence: Evidence) -> Finding:
     return limit(Cause.STORAGE, *figures, read, workers=workers)
 
 
-def _decodes_nothing(evidence: Evidence) -> bool:
-    """Return whether the samples are there in no time, or joining them into a batch takes longer."""
+def _cause_inside(evidence: Evidence) -> Cause:
+    """Return the part of building a batch that takes its CPU time, where a look into the code tells.
+
+    Nothing is decoded where the samples are there in no time, or joining them into a batch takes longer.
+    """
     if (inside := evidence.anatomy) is None:
-        return False
-    return inside.sample_seconds < max(AT_ONCE, inside.collate_seconds / evidence.config.batch_size)
+        return Cause.BUILDING
+    decodes = inside.sample_seconds >= max(AT_ONCE, inside.collate_seconds / evidence.config.batch_size)
+    return Cause.DECODING if decodes else Cause.COLLATING
 
 
 def _one_reader(evidence: Evidence) -> Finding | None:

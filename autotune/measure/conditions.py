@@ -139,7 +139,7 @@ def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, 
     total, stored = (sum(each) for each in zip((0, 0), *deltas, strict=True))
     if max(total, stored) < LEAST_READ or stored > WHOLE_PAGES * total:
         return None
-    return min(1.0, stored / total)
+    return float(min(1.0, stored / total))
 
 
 def _computing_threads(

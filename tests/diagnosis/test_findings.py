@@ -74,9 +74,10 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
     ),
     "a throttled step": (Cause.QUOTA, evidence(split(), conditions={"throttled_share": 0.4})),
     "a throttled loader": (Cause.QUOTA, evidence(WAITS, conditions={"throttled_share": 0.4}, **COMPUTING)),
-    "decoding without workers": (Cause.DECODING, evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)),
-    "decoding with few workers": (Cause.DECODING, evidence(WAITS, **COMPUTING)),
-    "decoding, no probe of the loader": (Cause.DECODING, evidence(WAITS, conditions={"own_cpus": 3.0})),
+    "building without workers": (Cause.BUILDING, evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)),
+    "building with few workers": (Cause.BUILDING, evidence(WAITS, **COMPUTING)),
+    "building, no probe of the loader": (Cause.BUILDING, evidence(WAITS, conditions={"own_cpus": 3.0})),
+    "decoding": (Cause.DECODING, evidence(WAITS, anatomy=clean(), **COMPUTING)),
     "a cold disk": (Cause.STORAGE, evidence(WAITS, conditions={"storage_share": 0.95}, **BLOCKED)),
     "a network": (Cause.WAITING, evidence(WAITS, **BLOCKED)),
     "a network, no probe of the loader": (Cause.WAITING, evidence(WAITS, conditions={"own_cpus": 0.5})),
@@ -255,14 +256,14 @@ def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
     assert [finding.cause for finding in find(crowded) if finding.is_limit] == [Cause.NEIGHBOURS]
     assert "no other finding" in advice_of(crowded).advice
     less = evidence(WAITS, conditions=CROWDED | {"foreign_cpus": 1.0}, **COMPUTING)
-    assert [finding.cause for finding in find(less) if finding.is_limit] == [Cause.DECODING, Cause.NEIGHBOURS]
+    assert [finding.cause for finding in find(less) if finding.is_limit] == [Cause.BUILDING, Cause.NEIGHBOURS]
     assert all("no other finding" not in finding.advice for finding in find(less))
 
 
 def test_more_and_fewer_workers_are_never_advised_together() -> None:
     both = evidence(split(data_wait=60.0), samples_per_second=BATCH / 0.150, restart_seconds=2.0, **COMPUTING)
     advice = " ".join(finding.advice for finding in find(both))
-    assert {finding.cause for finding in find(both)} == {Cause.DECODING, Cause.RESTARTS}
+    assert {finding.cause for finding in find(both)} == {Cause.BUILDING, Cause.RESTARTS}
     assert "more workers" in advice
     assert "fewer workers" not in advice
 
@@ -388,7 +389,7 @@ def test_limits_come_by_the_share_of_the_time_that_each_takes(name: str) -> None
 
 
 def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> None:
-    assert find(evidence(WAITS, ready_batches=3.0, loader=LATE))[0].cause is Cause.DECODING
+    assert find(evidence(WAITS, ready_batches=3.0, loader=LATE))[0].cause is Cause.BUILDING
 
 
 @pytest.mark.parametrize(
@@ -442,6 +443,17 @@ def test_where_nothing_is_decoded_no_decoder_is_advised(collating: float, sample
     assert found.cause is cause
     assert ("decod" in found.what + found.advice) is (cause is Cause.DECODING)
     assert found.advice.startswith("more workers; ")
+
+
+def test_where_nobody_has_looked_inside_no_code_is_blamed_and_what_looks_there_is_named() -> None:
+    known = evidence(WAITS, **COMPUTING)
+    found = advice_of(known)
+    assert found.what == "training waits for data: building a batch takes CPU time"
+    assert "decod" not in found.advice
+    assert found.advice.endswith("do less for each sample; python -m autotune diagnose tells which code takes the time")
+    failed = Probe(part="anatomy", config=known.config, attempt=Attempt(outcome=Outcome.TIMEOUT, message="too long"))
+    again = advice_of(replace(known, looks=(failed,)))
+    assert again.advice.endswith("do less for each sample")  # it was diagnose that looked
 
 
 def advice_of(known: Evidence) -> Finding:
