@@ -250,6 +250,8 @@ class Evidence:
     """The probes of parts, failed probes included."""
     refusal_of_more_workers: str | None = None
     """The reason why no more loader workers would fit; ``None`` where they would."""
+    are_workers_vain: bool = False
+    """Whether a search expects nothing to gain from more of them."""
 
     @property
     def is_asynchronous(self) -> bool:
@@ -292,6 +294,12 @@ class Evidence:
         own = max(self.measurement.samples_per_second, rates[self.config])
         found = [rate for config, rate in rates.items() if is_meant(config)]
         return bool(found) and max(found) <= FASTER * own
+
+    def was_in_vain(self, is_meant: Callable[[Config], bool]) -> bool:
+        """Return whether the meant configurations are no faster; with another step alone, whether any was tried."""
+        if any(map(is_meant, self.rates)):
+            return self.is_no_faster(is_meant)
+        return any(is_meant(trial.config) for trial in self.trials if trial.rate is not None)
 
     def lost_clearly(self, is_meant: Callable[[Config], bool]) -> bool:
         """Return whether the meant configurations were measured, in no smaller batches, and all are far slower."""

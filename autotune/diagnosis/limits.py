@@ -201,9 +201,7 @@ def _fewer_workers(evidence: Evidence) -> str:
     """
     measured, workers = evidence.measurement, evidence.config.num_workers
     is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
-    fewer = [config for config in evidence.rates if config.num_workers < workers]
-    was_tried = any(trial.config.num_workers < workers for trial in evidence.trials if trial.rate is not None)
-    is_slower = evidence.is_no_faster(fewer.__contains__) if fewer else was_tried
+    is_slower = evidence.was_in_vain(lambda config: config.num_workers < workers)
     return "fewer workers" if workers > 1 and not is_late and not is_slower else ""
 
 

@@ -156,14 +156,14 @@ def _slow_receive(evidence: Evidence) -> Finding | None:
     ]
     if evidence.anatomy:
         figures.append(f"a batch consists of {evidence.anatomy.batch_tensors} tensors")
-    is_measured = evidence.is_no_faster(lambda config: not config.num_workers)
-    return limit(Cause.RECEIVE, *figures, or_none="" if is_measured else "; no workers at all may be faster")
+    was_tried = evidence.was_in_vain(lambda config: not config.num_workers)
+    return limit(Cause.RECEIVE, *figures, or_none="" if was_tried else "; no workers at all may be faster")
 
 
 def _workers_advice(evidence: Evidence) -> str:
     """Return advice on the number of workers; they wait at the same time, but compute only on so many CPUs.
 
-    None are proposed that were measured and are no faster, or failed.
+    None are proposed that were measured and are no faster, failed, or are not expected to gain.
     """
     workers, busy = evidence.config.num_workers, 1 - (evidence.blocked_share or 0.0)
     if any(lost(lambda other: other.num_workers > workers) for lost in (evidence.is_no_faster, evidence.lost_clearly)):
@@ -172,6 +172,8 @@ def _workers_advice(evidence: Evidence) -> str:
         return failed
     if evidence.refusal_of_more_workers:
         return f"{'more' if workers else 'loader'} workers would not fit ({evidence.refusal_of_more_workers}); "
+    if evidence.are_workers_vain:
+        return ""
     if not workers:
         return "use loader workers (num_workers); "
     has_room = workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy))

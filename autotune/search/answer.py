@@ -204,6 +204,7 @@ def _evidence(answer: Standing, known: Known) -> Evidence:
         trials=known.history,
         looks=tuple(probes),
         refusal_of_more_workers=known.forecast.refusal_of_more_workers(config),
+        are_workers_vain=known.forecast.are_workers_vain(config),
     )
 
 

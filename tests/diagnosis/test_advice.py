@@ -9,13 +9,15 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Group
 
 from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Request, Trial
 from autotune.report.html import html_summary
 from autotune.report.result import Result
-from autotune.report.terminal import summary
+from autotune.report.terminal import ending, summary
+from autotune.search.answer import NOT_EXPECTED
 from tests import examples
 from tests.report.test_terminal import shown
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
@@ -169,6 +171,7 @@ def check_workers(result: Result, text: str) -> None:
             assert not is_no_faster
             assert "are no faster than one" not in text
             assert best_mean(more) or all(trial.rate is not None for trial in more)
+            assert NOT_EXPECTED not in text or result.config.batch_size != result.baseline.batch_size
     fewer = [trial for trial in alike(result) if trial.config.num_workers < workers]
     if "fewer workers" in text:
         assert workers
@@ -185,7 +188,7 @@ def check_figures(result: Result, text: str) -> None:
     assert all(0 <= share <= 1 for share in shares)
     assert sum(shares) <= 1.0 + 1e-9
     assert all(int(found) <= 999 for found in re.findall(r"(\d+) %", text))
-    left = re.search(r"A perfect data loader would gain at most (\d+) (%|times)", text)
+    left = re.search(r"A perfect data loader would gain at most ([\d,]+) (%|times)", text)
     assert left
     if "no data loader could make" in text:
         assert left[2] == "%"
@@ -210,6 +213,6 @@ def test_no_advice_contradicts_another_or_what_was_measured(
     if baseline.num_workers >= job.most_workers:
         baseline = Config()
     result = tuned(job, machine, on_gpu=on_gpu, budget=budget, baseline=baseline)
-    for text in (shown(summary(result), width=2000), html_summary(result)):
+    for text in (shown(Group(summary(result), ending(result)), width=2000), html_summary(result)):
         check_workers(result, text)
     check_figures(result, shown(summary(result), width=2000))

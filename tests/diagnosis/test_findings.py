@@ -231,6 +231,24 @@ def test_where_workers_failed_the_advice_says_so_and_why_and_the_way_out(workers
     assert found.advice.startswith("four workers failed here (shm in it): give it more" if workers else said)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_that_a_search_expects_nothing_of_are_not_advised(workers: int) -> None:
+    known = evidence(WAITS, config=Config(batch_size=BATCH, num_workers=workers), **COMPUTING)
+    assert "workers; " in advice_of(known).advice or "workers (num_workers); " in advice_of(known).advice
+    assert advice_of(replace(known, are_workers_vain=True)).advice.startswith("do less for each sample")
+
+
+def test_no_workers_are_not_said_to_be_faster_where_a_trial_without_them_was_not() -> None:
+    known = LIMITS["large batches through pipes"][1]
+    own = known.measurement.samples_per_second
+    without: dict[str, Any] = {"num_workers": 0, "prefetch_factor": None}
+    said = "no workers at all may be faster"
+    assert said in advice_of(known).advice
+    assert said not in advice_of(tried(known, 0.9 * own, **without)).advice
+    assert said not in advice_of(tried(known, 0.9 * own, **without, intra_op_threads=1)).advice
+    assert said in advice_of(tried(known, 1.5 * own, **without)).advice
+
+
 def test_where_workers_would_not_fit_or_failed_the_way_out_is_said_once() -> None:
     why = "its batches in flight would need 900 open files; 512 are allowed (ulimit -n)"
     alone, two = (
