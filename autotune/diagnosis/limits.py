@@ -224,9 +224,9 @@ def _same_samples(evidence: Evidence) -> Finding:
 
 
 def _neighbours(evidence: Evidence) -> Finding:
-    """Return the finding of others that take the CPUs or the GPU; if they take most, no other can be trusted."""
+    """Return the finding of others that take the CPUs or the GPU; if they take most, no other is told."""
     conditions = evidence.measurement.conditions
-    rest = ": no other finding can be trusted" if conditions.taken_share >= TAKEN else ""
+    rest = ": what else limits training is not known while they run" if conditions.taken_share >= TAKEN else ""
     if conditions.shares_gpu and not conditions.is_crowded:
         return limit(Cause.SHARED_GPU, conditions.crowd_text, rest=rest)
     used = f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others"

@@ -272,10 +272,11 @@ def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none
 def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
     crowded = evidence(WAITS, conditions=CROWDED, **COMPUTING)
     assert [finding.cause for finding in find(crowded) if finding.is_limit] == [Cause.NEIGHBOURS]
-    assert "no other finding" in advice_of(crowded).advice
+    said = "measure again: what else limits training is not known while they run"  # no word against a proof beside it
+    assert advice_of(crowded).advice.endswith(said)
     less = evidence(WAITS, conditions=CROWDED | {"foreign_cpus": 1.0}, **COMPUTING)
     assert [finding.cause for finding in find(less) if finding.is_limit] == [Cause.BUILDING, Cause.NEIGHBOURS]
-    assert all("no other finding" not in finding.advice for finding in find(less))
+    assert all("is not known" not in finding.advice for finding in find(less))
 
 
 def test_more_and_fewer_workers_are_never_advised_together() -> None:
