@@ -430,7 +430,7 @@ def _alternative(document: Mapping[str, Any], name: str, part: Mapping[str, Any]
     found = dict(part) or {key: document[key] for key in OWN if key in document}
     if not part and "measured" in found:
         found["measured"] = {**found["measured"], "objective": name}
-    return {**found, "made_on": document.get("made_on")}
+    return found | {key: document[key] for key in ("made_on",) if key in document}
 
 
 def change_of_training(before: Config, after: Config) -> str:

@@ -78,7 +78,7 @@ class Conditions:
     """Share of the window in which some process on the machine waited for a CPU (PSI)."""
     storage_share: float | None = None
     """Share of the bytes read that came from storage and not from the page cache; network file systems do not show.
-    ``None`` too where next to nothing was read."""
+    ``None`` too where next to nothing was read, or from files mapped into memory."""
     worker_threads: int | None = None
     """Most threads that one loader worker computed in; torch limits only its own to one."""
     gpu_utilisation: float | None = None

@@ -224,6 +224,9 @@ def test_the_answers_for_both_objectives_are_in_a_file_and_read_by_their_names(t
     assert other.measured == {"objective": "same-batch", "speedup": 1.5}
     assert other.made_on == config.made_on == {"threads": 2}
     assert config.alternatives == {"same-batch": other}
+    bare = ALTERNATIVES.replace("made_on: {threads: 2}\n", "")
+    path.write_text(HEAD + "dataloader: {batch_size: 512}\n" + bare)
+    assert load_config(path, "same-batch") == other
     with pytest.raises(ConfigFileError, match="no answer for 'cheapest'; there is same-batch and samples"):
         load_config(tmp_path / name, "cheapest")
 

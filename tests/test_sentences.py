@@ -74,6 +74,10 @@ def tuned(job: Job, budget: float, trials: int | None, seed: int, interrupt_at: 
     job=Job(of_workers=0.3, of_large_batches=-0.2, noise=0.05, is_busy=False, fails=None),
     budget=30.0, trials=None, seed=5, interrupt_at=None,
 )  # fmt: skip
+@example(
+    job=Job(of_workers=0.3, of_large_batches=-0.2, noise=0.05, is_busy=False, fails=None),
+    budget=45.0, trials=None, seed=1, interrupt_at=4,
+)  # fmt: skip
 def test_no_sentence_contradicts_another(
     job: Job, budget: float, trials: int | None, seed: int, interrupt_at: int | None
 ) -> None:

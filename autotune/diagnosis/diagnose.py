@@ -86,7 +86,10 @@ def _examine(
         compute=compute.compute,
         loader=loader.loader,
         anatomy=inside.anatomy,
-        looks=(Probe(part="loader", config=config, attempt=loader),),
+        looks=(
+            Probe(part="loader", config=config, attempt=loader),
+            Probe(part="anatomy", config=config, attempt=inside),
+        ),
     )
     failed = {"the step alone": compute, "the data loader": loader, "the workload's code": inside}
     unseen = (f"{what} could not be probed: {look.message}" for what, look in failed.items() if not look.found)

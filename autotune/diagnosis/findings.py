@@ -70,6 +70,11 @@ class Cause(StrEnum):
         "check its cooling and its power supply (nvidia-smi -q -d PERFORMANCE)",
     )
     # building batches
+    BUILDING = (
+        "building",
+        "training waits for data: building a batch takes CPU time",
+        "{workers}do less for each sample{look}",
+    )
     DECODING = (
         "decoding",
         "training waits for data: building a batch takes CPU time (decoding, augmenting, collating)",
@@ -87,7 +92,7 @@ class Cause(StrEnum):
     )
     WAITING = (
         "waiting",
-        "training waits for data: loading a sample waits on a network, a lock or another process",
+        "training waits for data: loading a sample waits on {storage}a network, a lock or another process",
         "{workers}fetch ahead, and fetch many samples at once",
     )
     ONE_READER = (
@@ -238,13 +243,15 @@ class Evidence:
     loader: LoaderTrace | None = None
     """A probe of the loader alone, at about this batch size."""
     anatomy: Anatomy | None = None
-    """A probe of the code of dataset and step."""
+    """A probe of the code of dataset and step; only ``diagnose`` takes it."""
     trials: tuple[Trial, ...] = ()
     """All measured trials, of this configuration and others."""
     looks: tuple[Probe, ...] = ()
     """The probes of parts, failed probes included."""
     refusal_of_more_workers: str | None = None
     """The reason why no more loader workers would fit; ``None`` where they would."""
+    are_workers_vain: bool = False
+    """Whether a search expects nothing to gain from more of them."""
 
     @property
     def is_asynchronous(self) -> bool:
@@ -253,19 +260,33 @@ class Evidence:
 
     @property
     def blocked_share(self) -> float | None:
-        """Share of the time of building a batch that uses no CPU."""
-        if self.loader is None or not (seconds := fmean(self.loader.build_seconds)):
+        """Share of the time of building a batch that uses no CPU; ``None`` too where others took CPUs from the look."""
+        if self.loader is None or self.loader.taken_share or not (seconds := fmean(self.loader.build_seconds)):
             return None
         return max(0.0, 1 - self.loader.cpu_seconds / seconds)
 
     @property
     def rates(self) -> dict[Config, float]:
         """The mean rate of each measured configuration with the same step, its own included."""
-        step, rates = self._step(self.config), {self.config: [self.measurement.samples_per_second]}
-        for trial in self.trials:
-            if trial.rate is not None and self._step(trial.config) == step:
-                rates.setdefault(trial.config, []).append(trial.rate)
+        rates: dict[Config, list[float]] = {}
+        for config, measured in self._alike:
+            rates.setdefault(config, []).append(measured.samples_per_second)
         return {config: fmean(found) for config, found in rates.items()}
+
+    @property
+    def even(self) -> frozenset[Config]:
+        """The configurations with the same step that were measured alone, and without a pause, each time."""
+        uneven = {config for config, each in self._alike if each.pauses or each.conditions.disturbances}
+        return frozenset(config for config, _ in self._alike if config not in uneven)
+
+    @property
+    def _alike(self) -> Iterator[tuple[Config, Measurement]]:
+        """The configurations with the same step and their measurements, its own first."""
+        yield self.config, self.measurement
+        step = self._step(self.config)
+        for trial in self.trials:
+            if trial.measurement is not None and self._step(trial.config) == step:
+                yield trial.config, trial.measurement
 
     def is_no_faster(self, is_meant: Callable[[Config], bool]) -> bool:
         """Return whether the meant configurations were measured with the same step, and none is faster."""
@@ -273,6 +294,12 @@ class Evidence:
         own = max(self.measurement.samples_per_second, rates[self.config])
         found = [rate for config, rate in rates.items() if is_meant(config)]
         return bool(found) and max(found) <= FASTER * own
+
+    def was_in_vain(self, is_meant: Callable[[Config], bool]) -> bool:
+        """Return whether the meant configurations are no faster; with another step alone, whether any was tried."""
+        if any(map(is_meant, self.rates)):
+            return self.is_no_faster(is_meant)
+        return any(is_meant(trial.config) for trial in self.trials if trial.rate is not None)
 
     def lost_clearly(self, is_meant: Callable[[Config], bool]) -> bool:
         """Return whether the meant configurations were measured, in no smaller batches, and all are far slower."""
@@ -331,8 +358,9 @@ def loader_figures(evidence: Evidence) -> tuple[str, ...]:
     if loader is None:
         return (waited,)
     build = fmean(loader.build_seconds) * evidence.config.batch_size / loader.batch_size
-    busy = 1 - (evidence.blocked_share or 0.0)
-    return waited, f"one worker takes {ms(build)} per batch, {percent(busy)} of it on a CPU"
+    blocked = evidence.blocked_share
+    busy = "" if blocked is None else f", {percent(1 - blocked)} of it on a CPU"
+    return waited, f"one worker takes {ms(build)} per batch{busy}"
 
 
 def code_figures(evidence: Evidence) -> tuple[str, ...]:

@@ -201,9 +201,7 @@ def _fewer_workers(evidence: Evidence) -> str:
     """
     measured, workers = evidence.measurement, evidence.config.num_workers
     is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
-    fewer = [config for config in evidence.rates if config.num_workers < workers]
-    was_tried = any(trial.config.num_workers < workers for trial in evidence.trials if trial.rate is not None)
-    is_slower = evidence.is_no_faster(fewer.__contains__) if fewer else was_tried
+    is_slower = evidence.was_in_vain(lambda config: config.num_workers < workers)
     return "fewer workers" if workers > 1 and not is_late and not is_slower else ""
 
 
@@ -226,9 +224,9 @@ def _same_samples(evidence: Evidence) -> Finding:
 
 
 def _neighbours(evidence: Evidence) -> Finding:
-    """Return the finding of others that take the CPUs or the GPU; if they take most, no other can be trusted."""
+    """Return the finding of others that take the CPUs or the GPU; if they take most, no other is told."""
     conditions = evidence.measurement.conditions
-    rest = ": no other finding can be trusted" if conditions.taken_share >= TAKEN else ""
+    rest = ": what else limits training is not known while they run" if conditions.taken_share >= TAKEN else ""
     if conditions.shares_gpu and not conditions.is_crowded:
         return limit(Cause.SHARED_GPU, conditions.crowd_text, rest=rest)
     used = f"{conditions.foreign_cpus:.1f} of {conditions.cpus} CPUs used by others"

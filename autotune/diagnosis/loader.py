@@ -36,6 +36,8 @@ BELOW_STEP = 0.9
 """Rate of several workers over that of the step alone, above which the step holds them up."""
 AT_ONCE = 2e-5
 """Seconds of a sample below which nothing in it is decoded or augmented."""
+LOOK_INSIDE = "; python -m autotune diagnose tells which code takes the time"
+"""Advice where nobody has looked into the code that builds batches."""
 MENDING = {
     Outcome.TIMEOUT: "create threads, locks and connections of the dataset in the worker, on first use, or start "
     "workers by spawn (multiprocessing_context)",
@@ -75,31 +77,41 @@ def _slow_dataset(evidence: Evidence) -> Finding:
     is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
     figures, workers = loader_figures(evidence), _workers_advice(evidence)
     if not is_blocked:
-        cause = Cause.COLLATING if _decodes_nothing(evidence) else Cause.DECODING
-        return limit(cause, *figures, *code_figures(evidence), workers=workers)
-    storage = (loader.storage_share if loader else None) or evidence.measurement.conditions.storage_share or 0.0
-    if storage < FROM_STORAGE:
-        return limit(Cause.WAITING, *figures, workers=workers)
+        was_looked_at = any(look.part == "anatomy" for look in evidence.looks)
+        look = "" if was_looked_at else LOOK_INSIDE
+        return limit(_cause_inside(evidence), *figures, *code_figures(evidence), workers=workers, look=look)
+    shares = (loader.storage_share if loader else None, evidence.measurement.conditions.storage_share)
+    storage = max((share for share in shares if share is not None), default=None)
+    if storage is None or storage < FROM_STORAGE:
+        return limit(Cause.WAITING, *figures, workers=workers, storage="storage, " if storage is None else "")
     read = f"{percent(storage)} of the bytes read came from storage, not from the page cache"
     return limit(Cause.STORAGE, *figures, read, workers=workers)
 
 
-def _decodes_nothing(evidence: Evidence) -> bool:
-    """Return whether the samples are there in no time, or joining them into a batch takes longer."""
+def _cause_inside(evidence: Evidence) -> Cause:
+    """Return the part of building a batch that takes its CPU time, where a look into the code tells.
+
+    Nothing is decoded where the samples are there in no time, or joining them into a batch takes longer.
+    """
     if (inside := evidence.anatomy) is None:
-        return False
-    return inside.sample_seconds < max(AT_ONCE, inside.collate_seconds / evidence.config.batch_size)
+        return Cause.BUILDING
+    decodes = inside.sample_seconds >= max(AT_ONCE, inside.collate_seconds / evidence.config.batch_size)
+    return Cause.DECODING if decodes else Cause.COLLATING
 
 
 def _one_reader(evidence: Evidence) -> Finding | None:
-    """Return the finding of several workers that are no faster than one, though they need no CPU."""
+    """Return the finding of several workers that are no faster than one, though they need no CPU.
+
+    It is concluded from windows without pauses and without others, and refuted by any.
+    """
     loader, config, measured = evidence.loader, evidence.config, evidence.measurement
     if loader is None or (evidence.blocked_share or 0.0) < 1 - BLOCKED:
         return None
     one = config.ranks * loader.batch_size / fmean(loader.build_seconds)
     rates = {**evidence.rates, config: measured.steady_samples_per_second}
-    several = max((each for each in rates if each.num_workers > 1), key=lambda each: rates[each], default=None)
-    if several is None or rates[several] > min(ONE_READER * one, BELOW_STEP * measured.ceiling_samples_per_second):
+    fastest = max((rate for each, rate in rates.items() if each.num_workers > 1), default=0.0)
+    several = max((each for each in evidence.even if each.num_workers > 1), key=lambda each: rates[each], default=None)
+    if several is None or fastest > min(ONE_READER * one, BELOW_STEP * measured.ceiling_samples_per_second):
         return None
     count = workers_text(several.num_workers)
     figure = f"one worker alone {one:,.0f} samples/s, {count} {rates[several]:,.0f}"
@@ -144,14 +156,14 @@ def _slow_receive(evidence: Evidence) -> Finding | None:
     ]
     if evidence.anatomy:
         figures.append(f"a batch consists of {evidence.anatomy.batch_tensors} tensors")
-    is_measured = evidence.is_no_faster(lambda config: not config.num_workers)
-    return limit(Cause.RECEIVE, *figures, or_none="" if is_measured else "; no workers at all may be faster")
+    was_tried = evidence.was_in_vain(lambda config: not config.num_workers)
+    return limit(Cause.RECEIVE, *figures, or_none="" if was_tried else "; no workers at all may be faster")
 
 
 def _workers_advice(evidence: Evidence) -> str:
     """Return advice on the number of workers; they wait at the same time, but compute only on so many CPUs.
 
-    None are proposed that were measured and are no faster, or failed.
+    None are proposed that were measured and are no faster, failed, or are not expected to gain.
     """
     workers, busy = evidence.config.num_workers, 1 - (evidence.blocked_share or 0.0)
     if any(lost(lambda other: other.num_workers > workers) for lost in (evidence.is_no_faster, evidence.lost_clearly)):
@@ -160,6 +172,8 @@ def _workers_advice(evidence: Evidence) -> str:
         return failed
     if evidence.refusal_of_more_workers:
         return f"{'more' if workers else 'loader'} workers would not fit ({evidence.refusal_of_more_workers}); "
+    if evidence.are_workers_vain:
+        return ""
     if not workers:
         return "use loader workers (num_workers); "
     has_room = workers < math.ceil(evidence.host.cpus / max(LEAST_BUSY, busy))

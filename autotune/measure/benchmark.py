@@ -241,7 +241,7 @@ def machine_notes(conditions: Conditions) -> Iterator[str]:
             "fewer workers or threads may be faster"
         )
     if conditions.page_cache in ("cold", "mixed"):
-        yield f"{conditions.storage_share:.0%} of the data came from storage; later epochs may read it faster"
+        yield f"{conditions.storage_share:.0%} of the bytes read came from storage; later epochs may read it faster"
     if (conditions.worker_threads or 1) > 1:
         yield (
             f"each loader worker computes in {conditions.worker_threads} threads: {ONE_THREAD}, or more workers only "

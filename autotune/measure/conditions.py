@@ -23,12 +23,16 @@ FOREIGN_SHARE = 0.1
 """Share of the CPUs that others may use; one busy neighbour on two CPUs slowed two threads tenfold."""
 LEAST_THREAD_SHARE = 0.05
 """Least share of the time in which a counted thread worked; a loader worker has threads that only pass data on."""
+PART_OF_WORK = 0.2
+"""CPU time of the threads beside a worker's busiest, over that one's, from which they compute."""
 SENDERS = ("QueueFeederThread", "(_serve)")
 """Ends of the names of threads in which multiprocessing sends objects and files."""
 SENDER = "sender"
 """The name that these get in the system."""
 LEAST_READ = 2**20
 """Bytes below which next to nothing was read: then it does not matter where from."""
+WHOLE_PAGES = 2.0
+"""Bytes from storage for each byte read, up to which they are the rest of its pages."""
 FULL_SHARE = 0.85
 """Share of the CPUs in use, by all together, below which others take nothing away."""
 HEAT_SHARE = 0.01
@@ -126,20 +130,30 @@ def _slowdowns(heat: float | None, last: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _storage_share(begin: dict[int, tuple[int, int]], end: dict[int, tuple[int, int]]) -> float | None:
-    """Return the share of the bytes read from storage, not the page cache; ``None`` of next to nothing."""
+    """Return the share of the bytes read from storage, not the page cache.
+
+    ``None`` of next to nothing. ``None`` too of files mapped into memory: their bytes from storage are counted, those
+    from the page cache are not, so more come from storage than calls have read.
+    """
     deltas = [(total - begin[pid][0], stored - begin[pid][1]) for pid, (total, stored) in end.items() if pid in begin]
     total, stored = (sum(each) for each in zip((0, 0), *deltas, strict=True))
-    return min(1.0, stored / max(1, total)) if max(total, stored) >= LEAST_READ else None
+    if max(total, stored) < LEAST_READ or stored > WHOLE_PAGES * total:
+        return None
+    return float(min(1.0, stored / total))
 
 
 def _computing_threads(
     begin: dict[int, dict[int, float]], end: dict[int, dict[int, float]], least: float
 ) -> int | None:
-    """Return the most threads that one worker computed in, for ``least`` seconds and a third of its busiest."""
+    """Return the most threads that one worker computed in, for ``least`` seconds each.
+
+    Those beside the busiest count where they have a part of its work together: a library divides only some of it.
+    """
     counts = []
     for pid in begin.keys() & end.keys():
-        used = [seconds - begin[pid].get(thread, 0.0) for thread, seconds in end[pid].items()]
-        counts.append(sum(seconds >= max(least, max(used) / 3) for seconds in used))
+        seconds = (after - begin[pid].get(thread, 0.0) for thread, after in end[pid].items())
+        used = sorted(each for each in seconds if each >= least)
+        counts.append(len(used) if sum(used[:-1]) >= PART_OF_WORK * max(used, default=0.0) else 1)
     return max(counts, default=None)
 
 

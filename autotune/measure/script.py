@@ -287,7 +287,7 @@ class ScriptLoop:
             other = take_apart(loader, f"{self.name}: the loader of {self.place(loader)}")
             if any(first.present.get(name) != other.present.get(name) for name in ALIKE):
                 raise UserCodeError(
-                    f"{self.name} trains on batches of several loaders, made in {self._lines(self._all_sites)}, whose "
+                    f"{self.name} trains on batches of several loaders, made in {_lines(self._all_sites)}, whose "
                     f"{', '.join(ALIKE)} differ: give them the same first"
                 )
             data = Workload(nn.Identity(), **other.data)
@@ -426,11 +426,8 @@ class ScriptLoop:
     def _require_apart(self) -> None:
         """Stop a script that has trained on a batch of another loader."""
         if self._apart is not None and self.steps > self._apart[0]:
-            lines = " and ".join([*(site.text for site in self._all_sites), self._apart[1]])
+            lines = _lines(self._all_sites, self._apart[1])
             self.stop(f"trains on batches of several loaders, made in {lines}{IRREGULAR}")
-
-    def _lines(self, sites: Sequence[Site]) -> str:
-        return " and ".join(dict.fromkeys(site.text for site in sites))
 
     def give_apart(self, batches: Any, where: str, before: int | None) -> tuple[Any, int | None]:
         """Return the next batch of a loader that is not the one that trains, unmeasured, and the steps by then.
@@ -597,7 +594,7 @@ class ScriptLoop:
             self.draws.note(site, is_mixed=is_mixed)
             self._count(site)
         if self.draws.lead is not None and not self.draws.is_regular:
-            self.stop(f"trains on batches of several loaders, made in {self._lines(self.draws.sites)}{IRREGULAR}")
+            self.stop(f"trains on batches of several loaders, made in {_lines(self.draws.sites)}{IRREGULAR}")
 
     def found(self, watched: _Watched) -> None:
         """Note that a loader is the one that trains, its step, and the share of its batches without any."""
@@ -710,3 +707,8 @@ def allow_settings_again() -> None:
     multiprocessing.context._default_context._actual_context = None  # type: ignore[attr-defined]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def _lines(sites: Sequence[Site], *others: str) -> str:
+    """Return the places that make loaders, each once."""
+    return " and ".join(dict.fromkeys([*(site.text for site in sites), *others]))

@@ -259,7 +259,7 @@ def script_text(facts: WorkloadFacts, present: Config) -> str:
     kept = f"batch size {present.batch_size} (--batch-size varies it)" + ("" if is_cast else ", fp32 (no autocast)")
     others = ", ".join(facts.other_loader_calls)
     if others:
-        kept = kept.replace(" (--batch-size varies it)", ", as of the other loaders")
+        kept = kept.replace(" (--batch-size varies it)", "")
     lines = [
         f"Found: {facts.loader_call}, {facts.dataset_name}{samples}; {facts.model_name} trains on {facts.device}.",
         *(

@@ -59,11 +59,12 @@ def answer(known: Known) -> Result:
     is_seen = is_complete and is_like_epoch and not known.may_hide_a_gain
     remaining = known.forecast.remaining if is_seen else None
     after, decided = _decided(confirmation, confirmed, before, remaining, known.largest_gain, known)
-    is_interrupted = end.ending is Ending.INTERRUPTED
+    is_open = decided["verdict"] is Verdict.UNDECIDED
+    is_interrupted = end.ending is Ending.INTERRUPTED or (end.is_cut and is_open)
     result = Result(
         **decided,
         objective=space.objective,
-        missing=tuple(_missing(confirmation, confirmed, end)) if decided["verdict"] is Verdict.UNDECIDED else (),
+        missing=tuple(_missing(confirmation, confirmed, end)) if is_open else (),
         stop_reason=end.stop_reason,
         facts=known.setup.facts,
         host=known.setup.host,
@@ -226,6 +227,7 @@ def _evidence(answer: Standing, known: Known) -> Evidence:
         trials=known.history,
         looks=tuple(probes),
         refusal_of_more_workers=known.forecast.refusal_of_more_workers(config),
+        are_workers_vain=known.forecast.are_workers_vain(config),
     )
 
 

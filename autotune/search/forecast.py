@@ -158,6 +158,14 @@ class Forecast:
         refusals = [self.prediction.refusals[self.position[each]] for each in sorted(more, key=lambda o: o.num_workers)]
         return refusals[0] if refusals and None not in refusals else None
 
+    def are_workers_vain(self, config: Config) -> bool:
+        """Return whether more workers with the same batch are known and may run, and none is expected to gain."""
+        step = config.step_key._replace(threads=None)
+        alike = [other for other in self.configs if other.step_key._replace(threads=None) == step]
+        own = [self.rate_of(other) for other in alike if other.num_workers == config.num_workers]
+        more = [other for other in alike if other.num_workers > config.num_workers and self.refusal(other) is None]
+        return bool(own and more) and max(map(self.rate_of, more)) < (1 + GAIN) * max(own)
+
     @property
     def highest_limit(self) -> float:
         """The samples per second of all that fits if no loader is ever late; infinite where too little is known."""

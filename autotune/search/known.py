@@ -67,6 +67,8 @@ class End:
     """Names of the complete rounds of the proof of the answer for the other objective."""
     other_entries: tuple[Entry, ...] = ()
     """Its finalist."""
+    is_cut: bool = False
+    """Whether the user interrupted the run, in the search or after it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,14 +97,19 @@ class Plan:
         )
 
     def shortage(self, budget: float, left: float, spent: float) -> str | None:
-        """Return what a budget is too short for; ``None`` where it has time for a search and its proof."""
+        """Return what a budget may be too short for; ``None`` where it has time for a search and its proof.
+
+        It is a forecast: rounds may take less time than planned.
+        """
         rounds, longer = self.rounds(left), max(self.budget(spent), budget)
         if rounds > LEAST_ROUNDS or longer <= budget:
             return None
         enough = (
-            "three rounds for one candidate" if rounds == LEAST_ROUNDS else "too short for the three rounds of a proof"
+            "time for three rounds of one candidate"
+            if rounds == LEAST_ROUNDS
+            else "too short for the three rounds of a proof"
         )
         return (
-            f"a round of the proof takes {self.base_round:.0f} s here: {format_duration(budget)} is {enough}; "
+            f"a round of the proof takes {self.base_round:.0f} s here: {format_duration(budget)} may be {enough}; "
             f"--budget {format_duration(longer)} for a search"
         )

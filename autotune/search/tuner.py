@@ -103,6 +103,7 @@ class Tuner:
             entries=confirmation.finalists if confirmation else (),
             other_rounds=tuple(one.name for one in other.complete) if other else (),
             other_entries=other.finalists if other else (),
+            is_cut=agenda.run.is_interrupted,
         )
         known = replace(known, observations=replace(known.observations, claimed=()), end=end)
         result = answer(known)

@@ -79,3 +79,5 @@ def test_where_the_look_at_the_loader_hangs_workers_are_not_advised() -> None:
     found = _examine(machine, Config(), examples.facts(), messages, None)
     assert "one worker failed here (no answer within 29 s" in found.findings[0].advice
     assert "use loader workers" not in found.findings[0].advice
+    assert found.anatomy is None
+    assert "diagnose" not in found.findings[0].advice

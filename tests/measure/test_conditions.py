@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import mmap
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +62,8 @@ def test_what_the_system_does_not_count_is_none() -> None:
     ("stored", "share", "label"),
     [
         *((None, None, None), (0, 0.0, "warm"), (40, 0.04, "warm"), (100, 0.1, "mixed"), (500, 0.5, "mixed")),
-        *((890, 0.89, "mixed"), (1000, 1.0, "cold"), (4000, 1.0, "cold")),
+        *((890, 0.89, "mixed"), (1000, 1.0, "cold"), (1900, 1.0, "cold")),
+        *((2100, None, None), (4000, None, None)),  # files in memory, whose pages no call reads
     ],
 )
 def test_the_storage_share_is_what_did_not_come_from_the_page_cache_and_has_a_name(
@@ -75,12 +78,28 @@ def test_where_next_to_nothing_was_read_it_does_not_matter_where_from() -> None:
     assert conditions_between(START, after(1.0, read={7: (2000, 900)})).storage_share is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="bytes are not counted by process here")
+def test_a_mapped_file_that_is_mostly_in_memory_is_not_said_to_come_from_storage(tmp_path: Path) -> None:
+    path, size, cold = tmp_path / "mapped.bin", 16 * 2**20, 4 * 2**20
+    path.write_bytes(os.urandom(size))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, cold, os.POSIX_FADV_DONTNEED)
+        before = snapshot()
+        assert sum(mapped[place] for place in range(0, size, 4096)) > 0
+        found = conditions_between(before, snapshot())
+    assert found.storage_share is None
+
+
 @pytest.mark.parametrize(
     ("used", "threads"),
     [
         ({1: 0.9}, 1),
         ({1: 0.9, 2: 0.8}, 2),
+        ({1: 0.92, 2: 0.26}, 2),  # a library's thread that has a part of the work
+        ({1: 0.9, **dict.fromkeys(range(2, 9), 0.08)}, 8),  # several that have small ones
         ({1: 0.9, 2: 0.06}, 1),  # it only passes on what the other built
+        ({1: 0.9, 2: 0.06, 3: 0.06, 4: 0.04, 5: 0.04}, 1),
         ({1: 0.04, 2: 0.04, 3: 0.04}, 0),  # nobody computes
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.0}, 3),
     ],

@@ -59,7 +59,7 @@ def of_machine(**changes: Any) -> Iterator[str]:
         (of_loader, {"freezes_epoch": True}, "set_epoch does not reach persistent workers"),
         (of_loader, {"unique_share": 0.5}, "only 50% of the samples are counted"),
         (of_machine, {"throttled_share": 0.3}, "the CPU quota stopped processes for 30% of the time"),
-        (of_machine, {"storage_share": 0.5}, "50% of the data came from storage"),
+        (of_machine, {"storage_share": 0.5}, "50% of the bytes read came from storage"),
         (of_machine, {"worker_threads": 4}, "each loader worker computes in 4 threads"),
         (of_machine, {"is_crowded": True, "foreign_cpus": 1.5}, "other processes used 1.5 of 2 CPUs"),
         (of_machine, {"gpu_slowdowns": ("hardware thermal slowdown",)}, "hardware thermal slowdown"),

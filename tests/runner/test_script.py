@@ -7,6 +7,7 @@ import statistics
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from torch.utils.data import DataLoader
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.batch import shallow
-from autotune.measure.script import ScriptLoop, StoppedError, _Watched
+from autotune.measure.script import ScriptLoop, StoppedError, _lines, _Watched
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
+from autotune.sites import Site
 from autotune.workload import Script, describe
 from tests.scripts.holding import InTurn, in_turn
 
@@ -215,6 +217,12 @@ def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said
     with pytest.raises(UserCodeError, match=said):
         written(body).inspect(Config())
     os.remove("large")
+
+
+def test_a_line_that_makes_several_loaders_is_named_once() -> None:
+    site = Site(file="train.py", line=25, inside=(), dataset="Data", length=60)
+    assert _lines([site, replace(site, length=80)], site.text) == "train.py:25"
+    assert _lines([site], "train.py:31") == "train.py:25 and train.py:31"
 
 
 def measured_after(written: Any, body: str, before: str = "", is_alone: bool = False, **request: Any) -> Attempt:

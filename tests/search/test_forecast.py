@@ -308,3 +308,23 @@ def test_a_window_that_an_epoch_cuts_has_to_promise_more(share: float) -> None:
     configs = [Config(batch_size=512), Config(batch_size=64)]
     forecast = replace(forecast_with(configs, [115.0, 110.0]), cut_shares=np.array([share, 0.0]))
     assert forecast.proposal() == configs[0 if share == 0.0 else 1]
+
+
+@pytest.mark.parametrize(
+    ("rates", "is_refused", "are_vain"),
+    [
+        ((100.0, 101.0, 500.0), False, True),  # another batch says nothing
+        ((100.0, 103.0, 500.0), False, False),
+        ((100.0, 101.0, 500.0), True, False),  # why they cannot run is told instead
+    ],
+)
+def test_workers_are_in_vain_where_none_that_may_run_is_expected_to_gain(
+    rates: tuple[float, ...], is_refused: bool, are_vain: bool
+) -> None:
+    alone = Config(batch_size=32)
+    more = replace(alone, num_workers=2, prefetch_factor=2, intra_op_threads=1)
+    forecast = forecast_with([alone, more, replace(more, batch_size=64)], list(rates))
+    forecast = replace(forecast, refusals=(None, "it would not fit" if is_refused else None, None))
+    assert forecast.are_workers_vain(alone) is are_vain
+    assert not forecast.are_workers_vain(more)
+    assert not forecast.are_workers_vain(replace(alone, batch_size=8))

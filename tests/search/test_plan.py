@@ -64,11 +64,11 @@ def test_epochs_of_a_few_batches_make_rounds_dear() -> None:
     ("opening", "said"),
     [
         (1.0, None),
-        (13.0, "a round of the proof takes 30 s here: 3m is three rounds for one candidate; --budget 10m for a search"),
-        (20.0, "takes 44 s here: 3m is too short for the three rounds of a proof; --budget 10m for a search"),
+        (13.0, "takes 30 s here: 3m may be time for three rounds of one candidate; --budget 10m for a search"),
+        (20.0, "takes 44 s here: 3m may be too short for the three rounds of a proof; --budget 10m for a search"),
     ],
 )
-def test_what_a_budget_is_too_short_for_is_said(opening: float, said: str | None) -> None:
+def test_what_a_budget_may_be_too_short_for_is_said(opening: float, said: str | None) -> None:
     plan = replace(PLAN, start=opening, opening=opening)
     shortage = plan.shortage(180.0, 180.0 - 2 * opening, 2 * opening)
     assert shortage is None if said is None else said in (shortage or "")
