@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
         "titleFontWeight": "normal",
         "labelLimit": 140,
     },
-    "axisX": {"labelAngle": 0},
+    "axisX": {"labelAngle": 0, "labelFlush": False, "labelOverlap": "parity", "labelSeparation": 8},
     "legend": {
         "orient": "top",
         "labelColor": TEXT,

@@ -100,6 +100,32 @@ def test_charts_are_drawn_and_anyone_can_read_all(browser: Any, report: Path, wi
         assert red + green + blue > 700 if scheme == "light" else red + green + blue < 120
 
 
+LEAST_GAP = 4
+"""Pixels between two labels of an axis, below which they read as one."""
+GAPS = """() => [...document.querySelectorAll(".plot .role-axis-label")].flatMap((axis) => {
+  const shown = [...axis.querySelectorAll("text")].filter((label) => label.getAttribute("opacity") !== "0");
+  const boxes = shown.map((label) => label.getBoundingClientRect());
+  return boxes.slice(1).map((box, index) => {
+    const [first, second] = [boxes[index], box].sort((one, other) => one.left - other.left);
+    const isAbove = first.bottom <= second.top + 1 || second.bottom <= first.top + 1;
+    return isAbove ? 99 : second.left - first.right;
+  });
+})"""
+
+
+def test_labels_of_an_axis_keep_apart_on_every_screen(browser: Any, tmp_path: Path) -> None:
+    result = simulated_result()
+    landscape = there(result.landscape)
+    sizes = tuple(replace(landscape.steps[0], batch_size=2**power) for power in range(15))
+    path = tmp_path / "report.html"
+    replace(result, landscape=replace(landscape, steps=sizes)).save_report(path)
+    for width in (320, 360, 390, 420, 480, 600, 768, 900, 1024, 1200, 1440):
+        with opened(browser, path, width) as page:
+            gaps = page.evaluate(GAPS)
+        assert len(gaps) > 20
+        assert min(gaps) >= LEAST_GAP, width
+
+
 def cells(page: Any, heading: str) -> list[str]:
     """Return the texts of the visible cells under a heading, from the top."""
     return list(
