@@ -339,7 +339,7 @@ def history_chart(study: StudyRecord) -> alt.LayerChart | None:
         frame := concat([best, frame]),
         *_line_and_points(frame, looks, "step-after"),
         title="The study, trial by trial",
-        summary=f"{len(ran)} measurements: {groups}. What failed stands at zero, with its outcome.",
+        summary=f"{len(ran)} measurements: {groups}. What gave no number stands at zero, with its outcome.",
     )
 
 
@@ -359,10 +359,10 @@ def _line_and_points(
 
 def _group(trial: Trial, room: float) -> str:
     """Group of a trial by its fate: failed, disturbed, confirmation, search, or too large."""
-    if trial.rate is None:
-        return "failed"
-    if trial.outcome is not Outcome.OK:
+    if trial.outcome is Outcome.SUSPECT:
         return "disturbed"
+    if trial.outcome is not Outcome.OK or trial.rate is None:
+        return "failed"
     if trial.kind == "confirm":
         return "confirmation"
     return "search" if fits(trial, room) else TOO_LARGE

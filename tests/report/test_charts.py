@@ -189,6 +189,14 @@ def test_memory_that_is_far_away_is_not_marked() -> None:
         assert marks(drawn("memory", examples.faster_result(history=history)), "x") == limits
 
 
+def test_what_others_left_no_memory_for_was_disturbed_and_did_not_fail() -> None:
+    trial = examples.failed_trial(outcome=Outcome.SUSPECT)
+    assert trial.rate is None
+    chart = charts_of(replace(only_failures(), history=(trial,)))["history"]
+    assert set(chart.data["what"]) == {"disturbed"}
+    assert "1 disturbed. What gave no number stands at zero" in chart.description
+
+
 def test_failures_stand_at_zero_with_their_outcome() -> None:
     chart = drawn("history", examples.faster_result())
     (failed,) = rows(chart, "failed").itertuples(index=False)
