@@ -28,7 +28,7 @@ from autotune.result import pareto_front
 if TYPE_CHECKING:
     from autotune.config import Config, StepKey
     from autotune.records import Trial
-    from autotune.result import Answer, Finalist, StudyRecord
+    from autotune.result import Answer, Finalist, StepForecast, StudyRecord
 
 BLUE, ORANGE, GREEN, PURPLE, TEAL, BROWN = "#3d7fc4", "#d9772b", "#2f9a6b", "#9270c9", "#2a9bab", "#a97c50"
 RED, GREY, TEXT, GRID = "#d6545c", "#858c96", "#737c87", "#87909a33"
@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
         "titleFontWeight": "normal",
         "labelLimit": 140,
     },
-    "axisX": {"labelAngle": 0},
+    "axisX": {"labelAngle": 0, "labelFlush": False, "labelOverlap": "parity", "labelSeparation": 8},
     "legend": {
         "orient": "top",
         "labelColor": TEXT,
@@ -65,7 +65,10 @@ PRECISIONS = {"off": "fp32", "bf16": "bf16", "fp16": "fp16"}
 KNOB_NAMES = {"num_workers": "workers", "pin_memory": "pinned memory"}
 RATE, DETAILS = "samples/s", "details"
 """Columns: the rate, and the text of the tooltip."""
-EXPECTED, ALONE, MEASURED, REFUSED = "expected", "step alone", "measured", "does not fit, or fails"
+EXPECTED, ALONE, MEASURED = "expected", "step alone", "measured"
+REFUSED, UNKNOWN = "does not fit, or fails", "not looked at"
+TOO_FAR = "too far above the largest measured to predict their memory"
+"""Words of a refusal that the search gives to what it did not look at: it may well fit."""
 FRONT, BEST, TOO_LARGE = "Pareto front", "best so far", "takes more memory than allowed"
 GIBIBYTE = 2**30
 NEAR = 3.0
@@ -154,7 +157,7 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
         return None
     steps, rows = result.landscape.steps, []
     usable = {step.amp for step in steps if not step.refusal}
-    unusable = {PRECISIONS[step.amp]: step.refusal for step in reversed(steps) if step.amp not in usable}
+    ran, left_out = sound(result.history), _left_out(steps)
     for step in steps:
         name, size = PRECISIONS[step.amp], step.batch_size
         if not step.refusal:
@@ -162,10 +165,10 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
             for how, rate in ((EXPECTED, step.rate), (ALONE, step.ceiling)):
                 text = f"{name}, batch {size}, {how}: {rate_text(rate)} samples/s{beside}"
                 rows.append((name, how, size, rate, text))
-        elif step.amp in usable:
-            rows.append((REFUSED, REFUSED, size, 0.0, f"{name}, batch {size}: {step.refusal}"))
+        elif step.amp in usable and (how := _fate(step, ran, room_of(study))):
+            rows.append((f"{name}: {how}", how, size, 0.0, f"{name}, batch {size}: {step.refusal}"))
     known = {(step.amp, step.batch_size) for step in steps}
-    for trial in sound(result.history):
+    for trial in ran:
         amp, size = trial.config.amp, trial.config.batch_size
         if (amp, size) in known:
             rows.append((PRECISIONS[amp], MEASURED, size, trial.rate or 0.0, _trial_text(trial)))
@@ -179,17 +182,41 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
         said.append(
             f"Others took CPUs or the GPU while the step was looked at with batches of {sizes}: it may be faster."
         )
-    said += [sentence(f"{name} may not be used: {why}") for name, why in unusable.items()]
+    said += [sentence(f"{what}: {why}") for what, why in left_out.items()]
     key = "solid: expected with the best loader · dashed: the step alone · points: measured"
     dash = alt.StrokeDash("how:N", legend=None).scale(domain=[EXPECTED, ALONE], range=DASHES[:2])
-    colours = {"fp32": BLUE, "bf16": ORANGE, "fp16": GREEN, REFUSED: RED}
+    colours = {"fp32": BLUE, "bf16": ORANGE, "fp16": GREEN}
+    fates = {UNKNOWN: GREY, REFUSED: RED, TOO_LARGE: RED}
+    colours |= {f"{name}: {how}": fates[how] for how in fates for name in PRECISIONS.values()}
     return _chart(
         frame,
         *_lines_and_points(frame, sorted({step.batch_size for step in steps}), colours, dash),
         title="Rate by batch size",
-        key=" · ".join((key, *(f"{name} may not be used" for name in unusable))),
+        key=" · ".join((key, *left_out)),
         summary=" ".join(said),
     )
+
+
+def _left_out(steps: Sequence[StepForecast]) -> dict[str, str]:
+    """Precisions of which no batch size counts, in words, and the reason of each."""
+    reasons: dict[str, list[str]] = {}
+    for step in steps:
+        reasons.setdefault(step.amp, []).append(step.refusal or "")
+    found = {}
+    for amp, texts in reasons.items():
+        if all(texts):
+            known = [text for text in texts if TOO_FAR not in text]
+            words = "may not be used" if known else f"was {UNKNOWN}"
+            found[f"{PRECISIONS[amp]} {words}"] = (known or texts)[0]
+    return found
+
+
+def _fate(step: StepForecast, ran: Sequence[Trial], room: float) -> str:
+    """Fate of a batch size in a precision that was refused; empty where it ran and fits."""
+    alike = [trial for trial in ran if (trial.config.amp, trial.config.batch_size) == (step.amp, step.batch_size)]
+    if alike:
+        return "" if any(fits(trial, room) for trial in alike) else TOO_LARGE
+    return UNKNOWN if TOO_FAR in (step.refusal or "") else REFUSED
 
 
 def loader_chart(study: StudyRecord) -> alt.LayerChart | None:
@@ -229,7 +256,7 @@ def loader_chart(study: StudyRecord) -> alt.LayerChart | None:
 def _lines_and_points(
     frame: DataFrame, places: Sequence[int], colours: Mapping[str, str], dash: alt.StrokeDash
 ) -> Iterator[alt.Chart]:
-    """Lines of expected rates, points of measured ones and crosses of refused ones, at all places of an axis."""
+    """Lines of expected rates, and points of measured and of refused ones, at all places of an axis."""
     x = alt.X(f"{frame.columns[2]}:O").scale(domain=list(places))
     colour = alt.Color("what:N", **_legend(frame, colours, "stroke"))
     base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=colour, tooltip=f"{DETAILS}:N")
@@ -238,7 +265,7 @@ def _lines_and_points(
         lines = base.transform_filter(alt.FieldOneOfPredicate(field="how", oneOf=[EXPECTED, ALONE]))
         lines = lines.mark_line(point=alt.OverlayMarkDef(shape="stroke", filled=False, size=60))
         yield lines.encode(strokeDash=dash, detail="how:N")
-    for how, symbol in ((MEASURED, "circle"), (REFUSED, CROSS)):
+    for how, symbol in ((MEASURED, "circle"), (UNKNOWN, "square"), (REFUSED, CROSS), (TOO_LARGE, "triangle-up")):
         if how in there:
             yield base.transform_filter(alt.datum.how == how).mark_point(shape=symbol)
 
@@ -312,7 +339,7 @@ def history_chart(study: StudyRecord) -> alt.LayerChart | None:
         frame := concat([best, frame]),
         *_line_and_points(frame, looks, "step-after"),
         title="The study, trial by trial",
-        summary=f"{len(ran)} measurements: {groups}. What failed stands at zero, with its outcome.",
+        summary=f"{len(ran)} measurements: {groups}. What gave no number stands at zero, with its outcome.",
     )
 
 
@@ -332,10 +359,10 @@ def _line_and_points(
 
 def _group(trial: Trial, room: float) -> str:
     """Group of a trial by its fate: failed, disturbed, confirmation, search, or too large."""
-    if trial.rate is None:
-        return "failed"
-    if trial.outcome is not Outcome.OK:
+    if trial.outcome is Outcome.SUSPECT:
         return "disturbed"
+    if trial.outcome is not Outcome.OK or trial.rate is None:
+        return "failed"
     if trial.kind == "confirm":
         return "confirmation"
     return "search" if fits(trial, room) else TOO_LARGE

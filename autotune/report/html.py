@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,9 +51,12 @@ if TYPE_CHECKING:
     from autotune.records import Trial
     from autotune.result import Answer
 
+COMMAND = "python -m autotune"
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
 """How the page shows a verdict."""
+MOST_COLUMNS = 4
+"""Figures in a row under the heading."""
 SHOWN = {
     "number": "trial",
     "kind": "kind",
@@ -82,6 +87,19 @@ class _Tile(NamedTuple):
     name: str
     value: str
     detail: str = ""
+
+
+class _Use(NamedTuple):
+    """How to train with one of the answers."""
+
+    name: str
+    title: str
+    answer: str
+    """What it is, in a line; empty where there is one answer only."""
+    code: str
+    """Lines to copy: of a training script, or commands where the script stays as it is."""
+    export: str
+    """Command that converts it for another tool."""
 
 
 class _Cell(NamedTuple):
@@ -163,7 +181,7 @@ def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
         "findings": (),
         "notes": (),
         "config": "",
-        "snippet": "",
+        "uses": (),
         "path": "",
         "failures": _failures(study.history),
         "trials": _table(study.history),
@@ -179,6 +197,8 @@ def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
         ("trials", "Trials", True),
         ("machine", "Machine", True),
     )
+    tiles = len(content["tiles"])
+    content["columns"] = math.ceil(tiles / math.ceil(tiles / MOST_COLUMNS))
     content["sections"] = [{"name": name, "title": title} for name, title, is_shown in sections if is_shown]
     return content
 
@@ -195,9 +215,51 @@ def _finished(result: Answer, study: StudyRecord) -> dict[str, Any]:
         "findings": result.findings,
         "notes": list(_notes(result, study)),
         "config": document_text(Path(study.path), json.loads(json.dumps(result.config.to_document()))),
-        "snippet": snippet(result, study.path),
+        "uses": list(_uses(result, study.path)),
         "path": study.path,
     }
+
+
+def _uses(result: Answer, path: str) -> Iterator[_Use]:
+    """How to train with the answer, then with that for the other objective, where it has settings of its own."""
+    is_script, other = bool(result.facts.loader_site), result.alternative
+    code = _apply_line(path) if is_script else snippet(result, path)
+    if other is None or other.config in (result.config, other.baseline):
+        title = "With the script as it is" if is_script else "In the training script"
+        yield _Use("snippet", title, "", code, _export_line(path))
+        return
+    name, title = other.objective, f"{HEADINGS[result.objective]}: at the top of the file"
+    yield _Use("snippet", title, _answer_line(result), code, _export_line(path))
+    code, title = _apply_other_lines(path, name) if is_script else _other_snippet(other, path), HEADINGS[name]
+    export = f"{_export_line(path)} --objective {name}"
+    yield _Use("other-snippet", f"{title}: under alternatives", _answer_line(other), code, export)
+
+
+def _answer_line(result: Answer) -> str:
+    return f"{verdict_title(result)}: {config_text(result.config)}"
+
+
+def _export_line(path: str) -> str:
+    return f"{COMMAND} export {shlex.quote(path)} --to TOOL"
+
+
+def _apply_line(path: str) -> str:
+    return f"{COMMAND} apply {shlex.quote(path)} SCRIPT  # with its own arguments\n"
+
+
+def _apply_other_lines(path: str, objective: str) -> str:
+    """Commands that give an answer from under ``alternatives`` a file of its own, and train a script with that."""
+    own = str(Path(path).with_name(f"{objective}{Path(path).suffix}"))
+    python = f"import autotune; autotune.load_config({path!r}, {objective!r}).save({own!r})"
+    return f"python -c {shlex.quote(python)}\n{_apply_line(own)}"
+
+
+def _other_snippet(other: Answer, path: str) -> str:
+    """Lines of a training script that load an answer by its objective."""
+    before, load, after = snippet(other, path).partition("autotune.load_config(")
+    line, end, rest = after.partition("\n")
+    quoted, _, ranks = line.rpartition('")')
+    return f'{before}{load}{quoted}", "{other.objective}"){ranks}{end}{rest}'
 
 
 def _notes(result: Answer, study: StudyRecord) -> Iterator[str]:

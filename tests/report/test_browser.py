@@ -6,6 +6,7 @@ import io
 import shutil
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,8 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 CHROMIUM = shutil.which("chromium")
 FLAGS = ["--disable-gpu", "--disable-quic", "--no-first-run", "--no-sandbox", "--disable-background-networking"]
 DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg path'))"
+A4 = 718
+"""Pixels between the margins of a page."""
 SCREENS = [(360, "light"), (800, "dark"), (1400, "light")]
 pytestmark = [pytest.mark.server, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian: chromium)")]
 
@@ -68,7 +71,9 @@ def opened(browser: Any, path: Path, width: int = 1400, scheme: str = "light") -
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     large = examples.trial(number=900, kind="search", config=Config(batch_size=1024))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    replace(simulated_result(), history=(*simulated_result().history, large)).save_report(path)
+    result = simulated_result()
+    measured = replace(result.measurement, device_idle_share=0.1)
+    replace(result, measurement=measured, history=(*result.history, large)).save_report(path)
     return path
 
 
@@ -100,6 +105,66 @@ def test_charts_are_drawn_and_anyone_can_read_all(browser: Any, report: Path, wi
         assert red + green + blue > 700 if scheme == "light" else red + green + blue < 120
 
 
+LEAST_GAP = 4
+"""Pixels between two labels of an axis, below which they read as one."""
+GAPS = """() => [...document.querySelectorAll(".plot .role-axis-label")].flatMap((axis) => {
+  const shown = [...axis.querySelectorAll("text")].filter((label) => label.getAttribute("opacity") !== "0");
+  const boxes = shown.map((label) => label.getBoundingClientRect());
+  return boxes.slice(1).map((box, index) => {
+    const [first, second] = [boxes[index], box].sort((one, other) => one.left - other.left);
+    const isAbove = first.bottom <= second.top + 1 || second.bottom <= first.top + 1;
+    return isAbove ? 99 : second.left - first.right;
+  });
+})"""
+
+
+def test_labels_of_an_axis_keep_apart_on_every_screen(browser: Any, tmp_path: Path) -> None:
+    result = simulated_result()
+    landscape = there(result.landscape)
+    sizes = tuple(replace(landscape.steps[0], batch_size=2**power) for power in range(15))
+    path = tmp_path / "report.html"
+    replace(result, landscape=replace(landscape, steps=sizes)).save_report(path)
+    for width in (320, 360, 390, 420, 480, 600, 768, 900, 1024, 1200, 1440):
+        with opened(browser, path, width) as page:
+            gaps = page.evaluate(GAPS)
+        assert len(gaps) > 20
+        assert min(gaps) >= LEAST_GAP, width
+
+
+@pytest.mark.parametrize("width", [360, 390, 800, 1440])
+def test_figures_stand_in_rows_of_like_length(browser: Any, report: Path, width: int) -> None:
+    with opened(browser, report, width) as page:
+        tops = page.evaluate("[...document.querySelectorAll('.tiles > div')].map((each) => each.offsetTop)")
+    rows = Counter(tops)
+    assert len(tops) == 7
+    assert max(rows.values()) - min(rows.values()) <= 1
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_line_of_code_is_cut(browser: Any, report: Path, width: int, media: str) -> None:
+    with opened(browser, report, width) as page:
+        page.emulate_media(media=media)
+        cut = page.evaluate(
+            "[...document.querySelectorAll('pre')].filter((each) => each.scrollWidth > each.clientWidth).length"
+        )
+    assert cut == 0
+
+
+def test_paper_is_white_and_holds_every_trial(browser: Any, report: Path) -> None:
+    with opened(browser, report, A4, "dark") as page:
+        page.emulate_media(media="print", color_scheme="dark")
+        colours = page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        assert colours == ["rgb(255, 255, 255)", "rgb(29, 35, 41)"]
+        cut = page.evaluate(
+            """[...document.querySelectorAll(".scroll")].filter((each) => each.checkVisibility())
+              .map((each) => [each.scrollHeight - each.clientHeight, each.scrollWidth - each.clientWidth])"""
+        )
+        assert cut == [[0, 0]] * 2
+
+
 def cells(page: Any, heading: str) -> list[str]:
     """Return the texts of the visible cells under a heading, from the top."""
     return list(
@@ -119,7 +184,7 @@ def test_the_table_sorts_and_filters_and_the_configuration_is_copied(browser: An
     with opened(browser, report) as page:
         sorts(page)
         filters(page)
-        for name in ("config", "snippet"):
+        for name in ("snippet", "other-snippet", "config"):
             page.locator(f"[data-copy={name}]").click()
             page.locator("#copied", has_text="Copied.").wait_for(state="attached")  # the page forbids functions as text
             assert page.evaluate("navigator.clipboard.readText()") == page.locator(f"#{name}").text_content()

@@ -12,15 +12,17 @@ import altair
 import pandas
 import pytest
 
+from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.outcome import Outcome
 from autotune.records import StepTime, Trial
-from autotune.report.charts import charts_of
+from autotune.report.charts import GREY, TOO_FAR, charts_of
 from autotune.report.memory import fastest_so_far
 from autotune.report.result import RecordedStudy, Result
-from autotune.result import Importance
+from autotune.result import Importance, StepForecast
 from tests import examples
 from tests.report.results import only_failures, simulated_result
+from tests.search.test_feasibility import fitting, look
 from tests.search.there import there
 
 NAMES = ["time", "confirmation", "batch-size", "loader", "memory", "history", "importances"]
@@ -98,19 +100,53 @@ def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> Non
         assert all(most >= 0.9 * rate for most, rate in zip(alone, expected, strict=True))
 
 
-def test_what_may_not_be_used_is_said_and_what_does_not_fit_is_marked_with_its_reason() -> None:
+def batch_sizes(refusal_of: Callable[[StepForecast], str | None], history: tuple[Trial, ...] = ()) -> Any:
+    """The chart by batch size of a simulated result with these refusals and trials."""
     landscape = there(simulated_result().landscape)
+    steps = tuple(replace(step, refusal=refusal_of(step)) for step in landscape.steps)
+    result = replace(simulated_result(), history=history, landscape=replace(landscape, steps=steps))
+    return drawn("batch-size", result)
+
+
+def test_what_may_not_be_used_is_said_and_what_does_not_fit_is_marked_with_its_reason() -> None:
     reasons = {"fp16": "it diverges"}
-    steps = [replace(step, refusal=reasons.get(step.amp)) for step in landscape.steps]
-    steps = [replace(step, refusal=step.refusal or "too large") if step.batch_size > 500 else step for step in steps]
-    chart = drawn("batch-size", replace(simulated_result(), landscape=replace(landscape, steps=tuple(steps))))
-    refused = rows(chart, "does not fit, or fails")
-    assert set(refused["batch size"]) == {512, 1024}
-    assert all(refused["details"].str.endswith("too large"))
+    chart = batch_sizes(lambda step: reasons.get(step.amp) or ("too large" if step.batch_size > 500 else None))
+    for name in ("fp32", "bf16"):
+        refused = rows(chart, f"{name}: does not fit, or fails")
+        assert list(refused["batch size"]) == [512, 1024]
+        assert all(refused["details"].str.endswith("too large"))
     assert not {512, 1024} & set(rows(chart, "bf16", "expected")["batch size"])
     assert chart.description.endswith("fp16 may not be used: it diverges.")
     assert chart.to_dict()["title"]["subtitle"].endswith(" · fp16 may not be used")
     assert not {"expected", "step alone"} & set(rows(chart, "fp16")["how"])
+    assert not chart.data["what"].str.startswith("fp16").any()
+
+
+def test_what_was_not_looked_at_is_no_failure() -> None:
+    chart = batch_sizes(lambda step: TOO_FAR if step.amp == "off" and step.batch_size > 200 else None)
+    assert list(rows(chart, "fp32: not looked at")["batch size"]) == [256, 512, 1024]
+    assert not chart.data["what"].str.contains("fails").any()
+    domain = chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]
+    assert dict(zip(domain["domain"], domain["range"], strict=True))["fp32: not looked at"] == GREY
+    whole = batch_sizes(lambda step: TOO_FAR if step.amp == "fp16" else None)
+    assert whole.description.endswith(f"fp16 was not looked at: {TOO_FAR}.")
+    assert whole.to_dict()["title"]["subtitle"].endswith(" · fp16 was not looked at")
+
+
+def test_what_ran_is_never_marked_as_failing() -> None:
+    fits = examples.trial(number=1, kind="search", config=Config(batch_size=512, amp="bf16"))
+    growth = examples.measurement(peak_memory_bytes=2**50)
+    large = examples.trial(number=2, kind="search", config=Config(batch_size=1024, amp="bf16"), measurement=growth)
+    chart = batch_sizes(lambda step: "too large" if step.batch_size > 500 else None, (fits, large))
+    assert list(rows(chart, "bf16", "measured")["batch size"]) == [512, 1024]
+    assert list(rows(chart, "bf16: takes more memory than allowed")["batch size"]) == [1024]
+    assert not chart.data["what"].str.startswith("bf16: does not fit").any()
+    assert list(rows(chart, "fp32: does not fit, or fails")["batch size"]) == [512, 1024]
+
+
+def test_the_chart_reads_the_words_of_the_search() -> None:
+    known = fitting(look(32, 1))
+    assert TOO_FAR in there(known.refusal(Config(batch_size=10_000)))
 
 
 def test_only_trials_with_the_answers_step_stand_in_the_chart_of_its_loader() -> None:
@@ -151,6 +187,14 @@ def test_memory_that_is_far_away_is_not_marked() -> None:
     plenty = examples.trial(measurement=examples.measurement(memory_limit_bytes=2**40))
     for history, limits in ((examples.faster_result().history, [8.0]), ((plenty,), [])):
         assert marks(drawn("memory", examples.faster_result(history=history)), "x") == limits
+
+
+def test_what_others_left_no_memory_for_was_disturbed_and_did_not_fail() -> None:
+    trial = examples.failed_trial(outcome=Outcome.SUSPECT)
+    assert trial.rate is None
+    chart = charts_of(replace(only_failures(), history=(trial,)))["history"]
+    assert set(chart.data["what"]) == {"disturbed"}
+    assert "1 disturbed. What gave no number stands at zero" in chart.description
 
 
 def test_failures_stand_at_zero_with_their_outcome() -> None:

@@ -6,9 +6,12 @@ import base64
 import hashlib
 import html
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,7 @@ from autotune.records import Trial
 from autotune.report.html import html_report
 from autotune.report.result import RecordedStudy, Result
 from autotune.report.table import COLUMNS
-from autotune.report.text import step_text
+from autotune.report.text import config_text, step_text
 from autotune.search.read import read_study
 from tests import examples
 from tests.report.results import kept_study, only_failures, simulated_result, unfinished
@@ -173,6 +176,51 @@ def test_the_config_is_shown_as_it_is_written(tmp_path: Path) -> None:
         page = Page(html_report(RecordedStudy.of(result, name)))
         (tmp_path / name).write_text(page.text_of("config"), encoding="utf-8")
         assert load_config(tmp_path / name) == result.config
+
+
+def test_both_answers_are_there_to_use_the_one_at_the_top_of_the_file_first(tmp_path: Path) -> None:
+    result = simulated_result()
+    other = there(result.alternative)
+    for name in ("tuned.yaml", 'a")b.json'):
+        page = Page(html_report(RecordedStudy.of(result, name)))
+        assert list(re.findall(r'data-copy="([^"]*)"', page.source)) == ["snippet", "other-snippet", "config"]
+        replace(result.config, made_on={}).save(tmp_path / name)
+        for code, answer in (("snippet", result), ("other-snippet", other)):
+            text = page.text_of(code)
+            compile(text, code, "exec")
+            (loads,) = [line for line in text.splitlines() if "load_config" in line]
+            names: dict[str, Any] = {
+                "autotune": SimpleNamespace(load_config=lambda path, *own: load_config(tmp_path / path, *own))
+            }
+            exec(loads, names)
+            assert names["config"] == answer.config
+            assert config_text(answer.config) in page.text
+    assert "--objective same-batch" in page.text
+    ranks = replace(other, config=replace(other.config, ranks=2))
+    text = Page(html_report(RecordedStudy.of(replace(result, alternative=ranks)))).text_of("other-snippet")
+    assert 'autotune.load_config("autotune.yaml", "same-batch").for_rank()' in text
+
+
+def test_one_answer_is_shown_once() -> None:
+    result = simulated_result()
+    for other in (None, replace(result, alternative=None), replace(result, config=result.baseline, alternative=None)):
+        assert "other-snippet" not in page_of(replace(result, alternative=other)).source
+
+
+def test_a_script_is_trained_as_it_is_with_either_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, path = simulated_result(), "it's tuned.yaml"
+    script = replace(result.facts, loader_site="train.py:3")
+    page = Page(html_report(RecordedStudy.of(replace(result, facts=script), path)))
+    apply = "python -m autotune apply"
+    assert page.text_of("snippet").startswith(f"{apply} {shlex.quote(path)} SCRIPT")
+    made, applied = page.text_of("other-snippet").splitlines()
+    assert applied.startswith(f"{apply} same-batch.yaml SCRIPT")
+    monkeypatch.chdir(tmp_path)
+    replace(result.config, made_on={}).save(path)
+    program, flag, code = shlex.split(made)
+    assert (program, flag) == ("python", "-c")
+    exec(code, {})
+    assert load_config("same-batch.yaml") == there(result.alternative).config
 
 
 def test_trials_stand_in_their_order_one_that_was_disturbed_is_no_failure_and_without_one_it_is_a_page_too() -> None:
