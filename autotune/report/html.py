@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from autotune.config import change_of_training
 from autotune.configfile import document_text, write_file
 from autotune.limits import format_duration
 from autotune.report.drawing import missing_for_charts, vega_script
@@ -29,16 +28,17 @@ from autotune.report.text import (
     alternative_text,
     before_after,
     cause_text,
+    change_text,
     config_text,
     counted,
     gibibytes_text,
+    has_two_answers,
     other_steps_text,
     outcomes_text,
     own_gain_text,
     printable,
     rate_text,
     same_loss_pace,
-    same_loss_text,
     sentence,
     snippet,
     tried_line,
@@ -224,15 +224,15 @@ def _uses(result: Answer, path: str) -> Iterator[_Use]:
     """How to train with the answer, then with that for the other objective, where it has settings of its own."""
     is_script, other = bool(result.facts.loader_site), result.alternative
     code = _apply_line(path) if is_script else snippet(result, path)
-    if other is None or other.config in (result.config, other.baseline):
+    if other is None or not has_two_answers(result):
         title = "With the script as it is" if is_script else "In the training script"
         yield _Use("snippet", title, "", code, _export_line(path))
         return
-    name, title = other.objective, f"{HEADINGS[result.objective]}: at the top of the file"
+    name, title = other.objective, f"Take this, {HEADINGS[result.objective]}: at the top of the file"
     yield _Use("snippet", title, _answer_line(result), code, _export_line(path))
-    code, title = _apply_other_lines(path, name) if is_script else _other_snippet(other, path), HEADINGS[name]
+    code = _apply_other_lines(path, name) if is_script else _other_snippet(other, path)
     export = f"{_export_line(path)} --objective {name}"
-    yield _Use("other-snippet", f"{title}: under alternatives", _answer_line(other), code, export)
+    yield _Use("other-snippet", f"Or, {HEADINGS[name]}: under alternatives", _answer_line(other), code, export)
 
 
 def _answer_line(result: Answer) -> str:
@@ -265,8 +265,8 @@ def _other_snippet(other: Answer, path: str) -> str:
 def _notes(result: Answer, study: StudyRecord) -> Iterator[str]:
     if study.since:
         yield f"the study has gone on since, by {counted(study.since, 'measurement')}: this is the earlier answer"
-    if change := change_of_training(result.baseline, result.config):
-        yield " ".join(filter(None, (change, same_loss_text(result))))
+    if change := change_text(result):
+        yield change
     if other := alternative_text(result):
         yield other
     for tried in result.tried:
@@ -305,7 +305,7 @@ def _tiles(result: Answer) -> Iterator[_Tile]:
         yield _Tile("as fast to the same loss", *found)
     if (other := result.alternative) and other.config != result.config:
         rate = rate_text(other.samples_per_second, other.ci95)
-        yield _Tile(f"{HEADINGS[other.objective].lower()}, samples/s", rate, verdict_title(other))
+        yield _Tile(f"{HEADINGS[other.objective]}, samples/s", rate, verdict_title(other))
     if samples := after.epoch_samples:
         earlier = f"was {_long(samples / result.baseline_samples_per_second)}" if changes else ""
         yield _Tile("an epoch takes", _long(samples / result.samples_per_second), earlier)
