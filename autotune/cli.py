@@ -27,6 +27,8 @@ from autotune.errors import (
     UserCodeError,
 )
 from autotune.flags import (
+    BEFORE,
+    DESCRIPTION,
     KNOB_FLAGS,
     build_apply_parser,
     build_check_parser,
@@ -80,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interruptible():
             arguments = list(sys.argv[1:] if argv is None else argv)
             if not arguments:
-                build_parser().print_help(sys.stderr)
+                _say(f"{build_parser().format_usage()}\n{DESCRIPTION}\npython -m autotune --help shows all flags.")
                 return UsageError.exit_code
             name = _command(arguments)
             build, run = COMMANDS[name]
@@ -101,6 +103,8 @@ def _command(arguments: list[str]) -> str:
     if first.startswith("-"):
         return "tune"
     del arguments[0]
+    if first == "tune" and arguments and arguments[0].endswith(".py"):
+        return "run"
     if first == "help":
         name = _command(arguments) if arguments else "tune"
         arguments[:] = ["--help"]
@@ -134,6 +138,8 @@ def _run_script(flags: argparse.Namespace) -> int:
     knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
     arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", "objective", *knobs)}
     script = _workload(flags)
+    for flag in (each for each in BEFORE if each in flags.script):
+        _say(f"{flag} after {flags.script[0]} goes to the script: autotune's own flags go before its name")
     if flags.dry_run:
         return _show_script(script)
     arguments |= {"workload": script, "optuna_sampler": flags.sampler}

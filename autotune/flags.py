@@ -153,7 +153,7 @@ examples:
   python -m autotune --model train.py:build --baseline batch_size=64,num_workers=4 --batch-size 64..1024
   python -m autotune --model mymod:net --dataset mymod:data --amp off,bf16 --num-workers 0,2,4,8 --json
 
-settings that may vary:
+values of settings:
   64         a value fixes a setting
   32..512    a range bounds it, both ends included
   0,2,4      a list gives its choices
@@ -176,9 +176,17 @@ RUN_USAGE = "python -m autotune run [flags] SCRIPT [arguments of the script]"
 AS_MODULE = "SCRIPT is a file such as train.py, or -m and a module such as -m package.train"
 
 
+NEAR = 0.7
+"""Likeness of a name to a known one, from which that is meant."""
+PATCHES = (".patch", ".diff")
+"""Ends of the names of patches."""
+BEFORE = ("--budget", "--dry-run", "--patch")
+"""Flags of ``run`` that hardly any script has."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question with the nearest known name; empty where none is near."""
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, known, n=1, cutoff=NEAR)
     return f": did you mean {near[0]}?" if near else ""
 
 
@@ -197,7 +205,7 @@ class _Parser(argparse.ArgumentParser):
         return did_you_mean(name, self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m autotune --help")
+        raise UsageError(f"{message}; see python -m {self.prog} --help")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -235,6 +243,8 @@ class _ScriptParser(_Parser):
             place += 2 if action is not None and action.nargs is None else 1
         parsed = super().parse_args(args[:place], namespace)
         parsed.script = tuple(args[place:])
+        if getattr(parsed, "patch", None) and (first := "".join(parsed.script[:1])).endswith(PATCHES):
+            self.error(f"--patch {first}: write --patch={first}")
         has_model, way = "model" in parsed, ""
         if has_model:
             way = ", or --model with the function that returns your model"
@@ -256,8 +266,11 @@ class _ScriptParser(_Parser):
                 self.error(f"{name}: is for a function; {way}")
 
     def _hint(self, name: str) -> str:
-        own = f": {self.prog} takes a script, such as train.py; a function is tuned with python -m autotune --model"
-        return own if name == "--model" else super()._hint(name)
+        if name == "--model":
+            return (
+                f": {self.prog} takes a script, such as train.py; a function is tuned with python -m autotune --model"
+            )
+        return f"{super()._hint(name)}; flags of the script go after its name"
 
 
 def build_run_parser() -> argparse.ArgumentParser:

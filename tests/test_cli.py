@@ -115,6 +115,7 @@ def test_without_arguments_the_help_begins_with_run(run: Run) -> None:
     assert err.startswith("usage: python -m autotune run [flags] SCRIPT [arguments of the script]\n")
     commands = err[err.index("commands:\n") :].splitlines()[1:]
     assert commands[0].split()[:2] == ["run", "SCRIPT"]
+    assert len(err.splitlines()) < 25
     assert {line.split()[0] for line in commands[: commands.index("")]} == {*COMMANDS, "help", "--model"} - {"tune"}
 
 
@@ -355,6 +356,14 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
             2,
             "unknown flag --model: autotune run takes a script, such as train.py; a function is tuned",
         ),
+        (
+            "run --epochs 5 train.py",
+            2,
+            "unknown flag --epochs; flags of the script go after its name; see python -m autotune run --help",
+        ),
+        ("run --dryrun train.py", 2, "unknown flag --dryrun: did you mean --dry-run?"),
+        ("run --patch new.patch train.py", 2, "--patch new.patch: write --patch=new.patch"),
+        ("tune absent.py --epochs 3", 2, "absent.py: no such file; pass the script that you train with"),
         ("run -m", 2, "name the script that you train with"),
         ("run -m job.train", 2, "-m job.train: no such module here; run from the folder that holds job"),
         ("--model m:f --wrong", 2, "--wrong"),
@@ -579,3 +588,10 @@ def test_who_has_read_enough_closes_the_pipe_without_an_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_a_flag_of_autotune_that_goes_to_the_script_is_told(folder: Path, run: Run) -> None:
+    (folder / "train.py").write_text("")
+    done = examples.faster_result()
+    assert "--budget after train.py goes to the script: autotune's own" in run("train.py --budget 2m", done)[2]
+    assert "goes to the script" not in run("run --budget 2m train.py --lr 1", done)[2]

@@ -17,7 +17,7 @@ SETTINGS = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 
 def test_it_is_short_and_says_early_where_the_tool_was_shown() -> None:
     lines = README.splitlines()
-    assert len(lines) <= 150
+    assert len(lines) <= 140
     assert any("GPU yet" in line for line in lines[:15])
     assert README.count("<!-- command -->") == 2
 

@@ -34,6 +34,7 @@ from autotune.report.text import (
     alternative_text,
     answer_text,
     before_after,
+    capital,
     cause_text,
     change_text,
     config_text,
@@ -128,7 +129,7 @@ def probe_line(probe: Probe) -> Text:
 
 def message_line(message: str) -> Text:
     """Return a message of a run on one line."""
-    return Text(sentence(_on_one_line(f"{message[:1].upper()}{message[1:]}")), style="yellow")
+    return Text(sentence(_on_one_line(capital(message))), style="yellow")
 
 
 def _step_text(config: Config) -> str:

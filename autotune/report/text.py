@@ -211,8 +211,10 @@ def remaining_gain_text(result: Answer) -> str:
 
 def own_gain_text(result: Answer) -> str:
     """Return the most that the answer's step would gain from a perfect data loader."""
-    own = _own_gain(result)
-    return f"at most {100 * own:.0f} %" if own < MANY_TIMES else f"at most {own:,.0f} times"
+    own, used, all_ = _own_gain(result), result.config.intra_op_threads, result.facts.intra_op_threads
+    gain = f"at most {100 * own:.0f} %" if own < MANY_TIMES else f"at most {own:,.0f} times"
+    leaves_some = result.facts.device == "cpu" and result.config.num_workers and used is not None and used < all_
+    return f"{gain} with {used} of {all_} threads" if leaves_some else gain
 
 
 def other_steps_text(result: Answer) -> str:
@@ -312,18 +314,20 @@ def verdict_details(result: Answer) -> str:
         return f"Keep your settings. {_best_text(result)}."
     missing = " and ".join(result.missing)
     if result.config != result.baseline:
-        proof = f" {_capital(missing)} would prove it." if missing else ""
+        proof = f" {capital(missing)} would prove it." if missing else ""
         interval = f"; {_interval_text(result.speedup_ci95)}" if result.speedup_ci95 else ""
         if vague := _vague_text(result, result.speedup, result.speedup_ci95):
             interval += f", so {vague}"
         return f"{counted(result.rounds, 'round')}, no proof yet{interval}.{proof}"
     best = f"{_best_text(result)}; keep your settings for now"
     found = "Nothing ran beside your settings, so keep them for now" if result.likeliest is None else best
-    return f"{found}.{f' {_capital(missing)} would decide it.' if missing else ''}"
+    return f"{found}.{f' {capital(missing)} would decide it.' if missing else ''}"
 
 
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def capital(text: str) -> str:
+    """Return a text that begins with a capital, but for the name of a file."""
+    name = text.split(maxsplit=1)[0] if text.strip() else ""
+    return text if "." in name.rstrip(".") or "/" in name else f"{text[:1].upper()}{text[1:]}"
 
 
 def _interval_text(interval: tuple[float, float] | None) -> str:
@@ -412,12 +416,12 @@ def alternative_text(result: Answer) -> str:
     """Return the answer for the other objective in a line or two; empty where there is nothing to say."""
     other, name = result.alternative, HEADINGS["samples" if result.objective == "same-batch" else "same-batch"]
     if other is None:
-        return f"{_capital(name)}: {result.no_alternative}." if result.no_alternative else ""
+        return f"{capital(name)}: {result.no_alternative}." if result.no_alternative else ""
     if other.config == result.config:
-        return f"{_capital(name)}: the same answer." if result.verdict is Verdict.FASTER else ""
+        return f"{capital(name)}: the same answer." if result.verdict is Verdict.FASTER else ""
     if other.config == other.baseline:
-        return f"{_capital(name)}: {verdict_sentence(other)}"
-    notes = (_capital(sentence(note)) for note in other.notes if note not in result.notes)
+        return f"{capital(name)}: {verdict_sentence(other)}"
+    notes = (capital(sentence(note)) for note in other.notes if note not in result.notes)
     way = f"Settings: {config_text(other.config)}; --objective {other.objective} takes them from the file."
     return " ".join(filter(None, (f"Or, {name}: {verdict_sentence(other)}", way, change_text(other), *notes)))
 

@@ -118,7 +118,7 @@ SAID = {
         "was 1,234",
         "2,853",
         "3.0 GiB",
-        "at most 4\N{NO-BREAK SPACE}% with another batch size, precision or thread count the",
+        "at most 4\N{NO-BREAK SPACE}% with 1 of 2 threads with another batch size, precision or thread count the",
         "the model's own compute",
         "autotune.load_config",
         "CUDA out of memory.",

@@ -25,6 +25,7 @@ from autotune.report.terminal import (
     PlainProgress,
     comparison_table,
     ending,
+    message_line,
     probe_line,
     status,
     summary,
@@ -216,13 +217,13 @@ def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_tri
     assert [re.split(" {2,}", line.strip(), maxsplit=1) for line in text.splitlines()[-6:-1]] == [
         ["Limited by", "compute (96 % of the time): the model's own compute."],
         ["To do", "torch.compile."],
-        ["Left to gain", "A perfect data loader would gain at most 4 %."],
+        ["Left to gain", "A perfect data loader would gain at most 4 % with 1 of 2 threads."],
         ["Stopped", "the rate is within 3 % of the compute ceiling."],
         ["Trials", "7 ok, 1 device_oom, in 3m2s"],
     ]
 
 
-ALONE = "A perfect data loader would gain at most 4 %"
+ALONE = "A perfect data loader would gain at most 4 % with 1 of 2 threads"
 OTHERS = "; with another batch size, precision or thread count"
 NOT_KNOWN = f"{OTHERS} the limit is unknown"
 
@@ -243,7 +244,8 @@ SLOW = examples.measurement(samples_per_second=10.0, ceiling_samples_per_second=
             {"remaining_gain": 1.5, "landscape": EXPECTED},  # beyond any step's, whose batch and precision are fixed
             f"{ALONE}; with another thread count the limit is unknown.",
         ),
-        ({"measurement": SLOW}, "would gain at most 355 times."),  # no percentage of five digits
+        ({"config": examples.BASELINE}, "A perfect data loader would gain at most 4 %"),
+        ({"measurement": SLOW}, "would gain at most 355 times with 1 of 2 threads."),  # no percentage of five digits
     ],
 )
 def test_what_is_left_is_said_of_the_step_itself_and_of_others_as_far_as_it_is_known(
@@ -537,6 +539,12 @@ def test_a_rate_that_is_hardly_known_has_one_digit(rate: float, interval: Any, t
 )
 def test_a_function_is_told_of_its_arguments_not_of_flags(said: str, in_code: str) -> None:
     assert in_python(said) == in_code
+
+
+def test_a_message_begins_with_a_capital_but_for_the_name_of_a_file() -> None:
+    assert message_line("autotune.study was made with 4 CPUs").plain == "autotune.study was made with 4 CPUs."
+    assert message_line("jobs/train: gone").plain == "jobs/train: gone."
+    assert message_line("waiting for it.").plain == "Waiting for it."
 
 
 def test_a_result_in_python_speaks_of_arguments() -> None:
