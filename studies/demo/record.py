@@ -1,4 +1,6 @@
-"""Run the README's tuning command five times alone and three times beside half a CPU: ``python -m studies.demo.record``.
+"""Run the README's tuning command, five times alone and three times beside half a CPU.
+
+    python -m studies.demo.record
 
 Each run keeps its standard error and its file under ``--out``; the first one its study too. ``table`` reads them.
 """
