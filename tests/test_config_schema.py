@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given
 
 from autotune.config import AMP_MODES, Config, load_config
 from autotune.configfile import SCHEMA, SCHEMA_VERSION
 from autotune.errors import ConfigFileError
 from autotune.step_options import OPTIONS
+from tests.search.answers import RECORDED
 from tests.test_configfile import VALID, configs
 
 SHIPPED: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
@@ -49,3 +52,24 @@ def test_knobs_are_read_as_the_schema_says(tmp_path: Path, section: str, value: 
         assert not VALIDATOR.is_valid(document)
         with pytest.raises(ConfigFileError, match=rf"{key}.*allowed: "):
             load_config(path)
+
+
+def test_the_documentation_shows_a_file_as_it_is_written(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "config-file.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "autotune.yaml").write_text(shown, encoding="utf-8")
+    config, document = load_config(tmp_path / "autotune.yaml"), yaml.safe_load(shown)
+    written = json.loads(RECORDED.read_text(encoding="utf-8"))["faster"]["document"]
+
+    VALIDATOR.validate(document)
+    assert yaml.safe_load(json.dumps(config.to_document())) == document
+    assert keys(document) - {("made_on", "date")} == keys(written)
+    for section, key in keys(document) - {("made_on", "date")}:
+        assert key in page.partition("| key |")[2] or section in ("dataloader", "threads", "made_on"), (section, key)
+
+
+def keys(document: dict[str, Any]) -> set[tuple[str, str]]:
+    """Sections of a file, and their keys."""
+    return {(section, key) for section, part in document.items() if isinstance(part, dict) for key in part} | {
+        (section, "") for section in document
+    }
