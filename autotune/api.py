@@ -88,7 +88,8 @@ def best_config(
 ) -> Config:
     """Return the fastest configuration for this model and dataset on this machine, or the baseline.
 
-    The gain is proven, or likely by odds of 20 to 1 in undisturbed rounds; ``.measured`` holds verdict and evidence.
+    The gain is proven, or likely by odds of 20 to 1 in undisturbed rounds; ``.measured`` holds verdict and evidence. Of
+    two answers it is the one that ``tune`` recommends; ``.answer("samples")`` returns the one with any batch.
     Model and dataset are copied to another process: your own are never trained, moved or changed. The arguments up to
     ``epoch_batches`` are those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
     """
@@ -163,9 +164,8 @@ def tune(
     Each knob takes a value, a sequence of values, or text as on the command line (``"32..512"``).
     ``global_batch_size`` fixes the samples of an optimizer step, over all ranks: smaller batches are accumulated.
     ``objective`` is ``"samples"``, the rate with any batch, or ``"same-batch"``, that with as many samples of an
-    optimizer step as the baseline; the answer for the other one is ``Result.alternative``. By default a script keeps
-    its batch, unless it is given ``batch_size``; of a function both answers are searched, and the one that is
-    recommended is the result: that with your batch, unless the other is sure to reach the same loss sooner.
+    optimizer step as the baseline; the answer for the other one is ``Result.alternative``. Without it the
+    batch is kept, unless ``batch_size`` is given, or the answer with any batch is sure to reach the same loss sooner.
     ``headroom`` is the share of memory that stays free (0.1 or ``"10%"``). ``max_memory`` is the most that training may
     take, in bytes or as ``"12GiB"``. ``explore`` names further options of the step, from
     ``autotune.step_options.OPTIONS``, or ``"all"``.
@@ -233,8 +233,7 @@ def tune(
             if runner.script is not None:
                 given = Config(**runner.script["present"])
                 require_free(knobs, runner.script["fixed"])
-                objective = objective or ("same-batch" if batch_size is None else "samples")
-                kept = given.batch_size if batch_size is None and objective == "same-batch" else batch_size
+                kept = given.batch_size if batch_size is None and objective != "samples" else batch_size
                 knobs |= {"batch_size": kept} | runner.script["fixed"]
                 for note in on_half_precision(facts) if amp is None else ():
                     messages.note(note)

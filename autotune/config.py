@@ -148,7 +148,8 @@ class Config:
             return f"{found.get('verdict')}: the baseline stays, {_cell(rate)} samples/s"
         names = [name for name in {**own, **was} if name != "samples_per_second" and own.get(name) != was.get(name)]
         changed = [f"{name}: {was.get(name)} → {own.get(name)}".replace("None", "none") for name in names]
-        return "\n".join([f"{found.get('verdict')}: {gain:.2f} times the baseline, {_cell(rate)} samples/s", *changed])
+        head = f"{found.get('verdict')}: {gain:.2f} times the baseline, {_cell(rate)} samples/s"
+        return "\n".join(["; ".join(filter(None, (head, learning_rate_advice(self)))), *changed])
 
     def plain(self) -> dict[str, Any]:
         """Return the settings in one dictionary of plain values, by their names in this class."""

@@ -85,7 +85,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         None,
         (
             "samples: the most samples a second with any batch; same-batch: with the samples of an optimizer step as "
-            "they are (default: same-batch for a script; for a function both, the recommended one first)"
+            "they are (default: same-batch without --batch-size, or the one that is sure to reach the same loss sooner)"
         ),
     ),
     "--ranks": (

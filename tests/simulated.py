@@ -17,7 +17,7 @@ from autotune.measure.conditions import FOREIGN_SHARE, FULL_SHARE
 from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
-from autotune.probes import NumericsCheck
+from autotune.probes import GradientNoise, NumericsCheck
 from autotune.records import Attempt, Conditions, Measurement, Request, Runner, StepTime, WorkloadFacts
 from autotune.search.agenda import Prove
 from autotune.search.setup import Setup
@@ -111,6 +111,8 @@ class SimulatedMachine:
     """The same in fresh processes."""
     noise: float = 0.0
     """Standard deviation of the logarithm of each measured rate."""
+    gradients: GradientNoise = field(default_factory=examples.gradient_noise)
+    """Look at the noise of the gradients."""
     drift: float = 0.0
     """Amplitude of the logarithm of a wave in the machine's speed that is so many measurements long: ``WAVE``."""
     persistence_gain: float | None = None
@@ -188,7 +190,7 @@ class SimulatedMachine:
         if request.part == "numerics":
             return Attempt(outcome=Outcome.OK, payload=self.numerics(config.amp), seconds=self.seconds / 4)
         if request.part == "noise":
-            return Attempt(outcome=Outcome.OK, payload=examples.gradient_noise(), seconds=self.seconds / 4)
+            return Attempt(outcome=Outcome.OK, payload=self.gradients, seconds=self.seconds / 4)
         slower = self.stall(len(self.looks))
         return self._look_at_step(config, slower) if request.part == "compute" else self._look_at_loader(config, slower)
 

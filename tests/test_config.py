@@ -75,6 +75,9 @@ def test_a_tuned_configuration_prints_what_was_gained_and_changed() -> None:
         "persistent_workers: none → True",
         "amp: off → bf16",
     ]
+    advised = {**(tuned.measured or {}), "learning_rate": {"optimizer": "SGD", "rule": "linear", "factor": 0.125}}
+    said = str(replace(tuned, measured=advised)).splitlines()[0]
+    assert said.endswith("812 samples/s; multiply the learning rate by 0.125 (linear rule of SGD)")
     kept = replace(
         Config(intra_op_threads=2), measured={**MEASURED, "verdict": "undecided", "speedup": 1, "baseline": was}
     )

@@ -123,7 +123,7 @@ def patch_of(config: Config, script: Script) -> Patch:
             settings={
                 name: each for name, each in config.dataloader_kwargs().items() if name != "batch_size" or not number
             },
-            before=(config.measured or {}).get("baseline") or {},
+            before=(config.measured or {}).get("baseline") or config.plain(),
             command=f"python {script.name}",
         )
         remarks += _change(files, folder, wanted, place["inside"].split())

@@ -112,7 +112,8 @@ def probe_line(probe: Probe) -> Text:
         line.append(f"{built}{again}{taken}", style=style)
     elif compute := probe.attempt.compute:
         rate, peak = rate_text(compute.samples_per_second), gibibytes_text(compute.peak_memory_bytes)
-        step = f"step     {rate:>7}/s at most, {peak} GiB:  {_step_text(probe.config)}"
+        bound = "least" if probe.taken_share else "most"
+        step = f"step     {rate:>7}/s at {bound}, {peak} GiB:  {_step_text(probe.config)}"
         line.append(f"{step}{again}{taken}", style=style)
     elif check := probe.attempt.numerics:
         arithmetic = " · ".join((probe.config.precision, *probe.config.options))

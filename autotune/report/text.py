@@ -403,8 +403,10 @@ def has_two_answers(result: Answer) -> bool:
 
 def answer_text(result: Answer) -> str:
     """Return the verdict; of two answers that of the one to take, under its heading."""
-    found = verdict_sentence(result)
-    return f"Take this, {HEADINGS[result.objective]}: {found}" if has_two_answers(result) else found
+    found, name = verdict_sentence(result), HEADINGS[result.objective]
+    if not has_two_answers(result):
+        return found
+    return f"{capital(name)}: {found}" if result.config == result.baseline else f"Take this, {name}: {found}"
 
 
 def change_text(result: Answer) -> str:

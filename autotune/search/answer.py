@@ -83,15 +83,10 @@ def answer(known: Known) -> Result:
     return replace(result, config=config, alternative=other)
 
 
-def comes_first(kept: Result, other: Result) -> bool:
-    """Return whether the answer with the user's batch is recommended, not that with another.
-
-    It is, where it is proven, and the other is not, or is not sure to reach the same loss sooner.
-    """
-    if kept.verdict is not Verdict.FASTER or kept.config == other.config:
-        return False
+def comes_first(other: Result, kept: Result) -> bool:
+    """Return whether the answer with any batch, ``other``, is recommended: it is sure to reach the same loss sooner."""
     pace = other.same_loss_speedup
-    return other.verdict is not Verdict.FASTER or pace is None or pace[0] < kept.speedup
+    return other.verdict is Verdict.FASTER and pace is not None and pace[0] > kept.speedup
 
 
 def _decided(

@@ -76,7 +76,7 @@ def posterior(
     """
     prior, index = np.log(prediction.rates), np.array(measured, dtype=np.int64)
     residuals, unit = np.log(rates) - prior[index], np.eye(len(index))
-    steps, loaders = (_similarity(part[index], part) for part in _coordinates(configs, own_threads))
+    steps, loaders = (_similarity(part[index], part) for part in coordinates(configs, own_threads))
     step_errors, loader_errors = prediction.step_errors, prediction.loader_errors
     of_steps = np.outer(step_errors[index], step_errors) * steps
     of_loaders = np.outer(loader_errors[index], loader_errors) * loaders
@@ -111,7 +111,7 @@ def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
     return gain
 
 
-def _coordinates(configs: Sequence[Config], own_threads: int) -> tuple[Floats, Floats]:
+def coordinates(configs: Sequence[Config], own_threads: int) -> tuple[Floats, Floats]:
     """Return the scaled coordinates of steps and of loaders, a row for each configuration."""
     options = sorted({option for config in configs for option in config.options})
     batches = np.log2([config.batch_size for config in configs])

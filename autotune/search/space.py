@@ -45,7 +45,8 @@ class Space:
     other_batches: tuple[int, ...] = ()
     """The batch sizes of the answer for the other objective; none where there is no such answer."""
     recommends: bool = False
-    """Whether the answer for the other objective comes first where it is the better one: the user asked for neither."""
+    """Whether the answer with any batch comes first where it is sure to reach the same loss sooner: the user asked for
+    neither."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the space as plain values."""
@@ -145,10 +146,12 @@ def build_space(
 
     ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
     ``global_batch_size``. ``options`` of the step may be used too. With ``same-batch`` batches are divisors of the
-    samples of the baseline's optimizer step, or the baseline's own in a script. With ``None`` ``samples`` is
-    searched, and the better of both answers comes first. Raises ``UsageError`` naming the flag.
+    samples of the baseline's optimizer step, or the baseline's own in a script. ``None`` is ``samples`` where batch
+    sizes are given; else ``same-batch``, unless any batch is sure to reach the same loss sooner. Raises ``UsageError``
+    naming the flag.
     """
-    recommends, objective = objective is None, objective or "samples"
+    recommends = objective is None and given.get("batch_size") is None
+    objective = objective or ("same-batch" if recommends else "samples")
     is_fixed, keeps = global_batch_size is not None, objective == "same-batch"
     if keeps and not facts.loader_site:
         global_batch_size = global_batch_size or baseline.samples_per_update

@@ -30,8 +30,9 @@ def terminal(result: autotune.Result) -> str:
     """Return the terminal as SVG, without fonts from the network."""
     console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print("[bold]$[/] python -m autotune --model autotune.demo:build --budget 3m")
+    baseline = next(trial for trial in result.history if trial.kind == "baseline" and not trial.is_disturbed)
     for trial in result.history:
-        console.print(trial_line(trial, result.history[0].rate), no_wrap=True, overflow="ellipsis")
+        console.print(trial_line(trial, baseline.rate), no_wrap=True, overflow="ellipsis")
     console.print(summary(result), ending(result, "autotune.yaml", ["autotune.study"]))
     drawn = console.export_svg(title="autotune", unique_id="autotune")
     return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,20 +51,45 @@ def run(name: str, out: Path) -> None:
             beside.wait()
 
 
+def limits_that_were_passed(said: str) -> list[str]:
+    """Looks whose rate ("at most") is below that of a trial with the same step."""
+    looks = {key: _rate(rate) for rate, key in re.findall(r"step +([\d,.]+)/s at most[^:]*: +(batch .+)", said)}
+    looks = {_step(key): rate for key, rate in looks.items()}
+    trials = re.findall(r"^ *\d+ \w+ +([\d,.]+)/s(?: +[\d.]+.)? +(batch .+)", said, re.MULTILINE)
+    steps = [(_rate(rate), _step(text)) for rate, text in trials]
+    return [f"{key}: {looks[key]:,.0f} < {rate:,.0f}" for rate, key in steps if key in looks and looks[key] < rate]
+
+
+def spread(said: str) -> float:
+    """Fastest measurement over the slowest, which no factor may exceed."""
+    rates = [_rate(each) for each in re.findall(r"^ *\d+ \w+ +([\d,.]+)/s", said, re.MULTILINE)]
+    return max(rates) / min(rates)
+
+
+def _step(text: str) -> str:
+    """Settings of the step in a line of a trial or a look."""
+    parts = [each.strip() for each in re.split(r"[:;,]", text)[0].split(" · ")]
+    return " · ".join(each for each in parts if each.startswith(("batch", "fp", "bf", "threads")))
+
+
+def _rate(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
 def table(out: Path) -> str:
     """The rows of the runs, as the README has them."""
-    rows = [
-        "| run | seconds | batch, workers, precision | verdict | gain | 95 % interval |",
-        "|---|---|---|---|---|---|",
-    ]
+    heads = ("run", "seconds", "batch, workers, precision", "verdict", "gain", "95 % interval", "fastest ÷ slowest")
+    rows = [f"| {' | '.join((*heads, 'looks below a trial'))} |", f"{8 * '|---'}|"]
     for name in (name for name in RUNS if (out / f"{name}.yaml").exists()):
         answer = yaml.safe_load((out / f"{name}.yaml").read_text(encoding="utf-8"))
-        seconds = (out / f"{name}.txt").read_text(encoding="utf-8").split(" s, exit")[0].split()[-1]
+        said = (out / f"{name}.txt").read_text(encoding="utf-8")
+        seconds = said.split(" s, exit")[0].split()[-1]
         loader, measured = answer["dataloader"], answer["measured"]
         settings = f"{loader['batch_size']}, {loader['num_workers']}, {answer['training']['amp']}"
         low, high = measured["speedup_ci95"] or (1.0, 1.0)
-        gain = f"{measured['speedup']:.2f} | {low:.2f} to {high:.2f}"
-        rows.append(f"| {name} | {seconds} | {settings} | {measured['verdict']} | {gain} |")
+        gain = f"{measured['speedup']:.2f} | {low:.2f} to {high:.2f} | {spread(said):.2f}"
+        passed = "; ".join(limits_that_were_passed(said)) or "none"
+        rows.append(f"| {name} | {seconds} | {settings} | {measured['verdict']} | {gain} | {passed} |")
     return "\n".join(rows)
 
 

@@ -2,8 +2,9 @@
 
     python -m studies.report.statements
 
-Reads ``runs/NAME.txt`` (standard error of a run) and ``runs/NAME.study``, and writes ``statements.md``. A statement that
-differs from its figure by more than its rounding is marked. The figures are computed here, from trials and looks alone.
+Reads ``runs/NAME.txt`` (standard error of a run) and ``runs/NAME.study``, and writes ``statements.md``. A
+statement that differs from its figure by more than its rounding is marked. The figures are computed here, from trials
+and looks alone.
 """
 
 from __future__ import annotations
@@ -131,18 +132,35 @@ def sides(run: Run) -> tuple[Any, Any]:
     return run.answer.baseline, run.answer.config
 
 
+def rate_of(run: Run) -> float:
+    """Rate of the first look at the step, in samples a second."""
+    probe = next(each for each in run.looks if each.attempt.compute is not None)
+    assert probe.attempt.compute is not None
+    return probe.attempt.compute.samples_per_second
+
+
+def ms(run: Run) -> float:
+    """Milliseconds of a step of the typical measurement of the baseline."""
+    return 1000 * run.answer.baseline_measurement.step_time.total
+
+
+def outcomes(run: Run, outcome: str) -> float:
+    """Number of trials of an outcome."""
+    return sum(str(trial.outcome) == outcome for trial in run.study.history)
+
+
 ALL = [
-    Statement("terminal", rf"0 baseline {NUMBER}/s", "trial 0: samples_per_second", lambda r: first(r).samples_per_second),
+    Statement(
+        "terminal", rf"0 baseline {NUMBER}/s", "trial 0: samples_per_second", lambda r: first(r).samples_per_second
+    ),
     Statement(
         "terminal",
         rf"loader {NUMBER} ms for a worker to build",
         "look at the loader: mean build time",
         lambda r: 1000 * fmean(look(r, "loader").build_seconds),
     ),
-    Statement(
-        "terminal", rf"step {NUMBER}/s at most", "look at the step: rate on a batch in memory", lambda r: rate_of(r)
-    ),
-    Statement("terminal", r"time per step ([\d.]+) ms", "median round of the baseline: step_time.total", lambda r: ms(r)),
+    Statement("terminal", rf"step {NUMBER}/s at most", "look at the step: rate on a batch in memory", rate_of),
+    Statement("terminal", r"time per step ([\d.]+) ms", "median round of the baseline: step_time.total", ms),
     Statement("terminal", rf"Trials {NUMBER} ok", "trials with outcome ok", lambda r: outcomes(r, "ok")),
 ]
 PROVEN = [
@@ -194,23 +212,6 @@ PAGE = [
     ),
     Statement("report", rf"Trials: {NUMBER} ok", "trials with outcome ok", lambda r: outcomes(r, "ok")),
 ]
-
-
-def rate_of(run: Run) -> float:
-    """Rate of the first look at the step, in samples a second."""
-    probe = next(each for each in run.looks if each.attempt.compute is not None)
-    assert probe.attempt.compute is not None
-    return probe.attempt.compute.samples_per_second
-
-
-def ms(run: Run) -> float:
-    """Milliseconds of a step of the typical measurement of the baseline."""
-    return 1000 * run.answer.baseline_measurement.step_time.total
-
-
-def outcomes(run: Run, outcome: str) -> float:
-    """Number of trials of an outcome."""
-    return sum(str(trial.outcome) == outcome for trial in run.study.history)
 
 
 def rows(run: Run) -> Iterator[str]:

@@ -404,6 +404,9 @@ LOOKS = {
     ),
     "60 ms for a worker to build a batch of 32": look("loader", Config(), examples.loader_trace()),
     "3,200/s at most, 0.50 GiB:  batch 32 · fp32": look("compute", Config(), examples.compute_probe()),
+    "3,200/s at least, 0.50 GiB:  batch 32 · fp32; others took 40% meanwhile": look(
+        "compute", Config(), examples.compute_probe(taken_share=0.4)
+    ),
     "bf16 trains like fp32 over 20 steps": look("numerics", Config(amp="bf16"), examples.numerics_check()),
     OVERFLOWS: look("numerics", Config(amp="fp16"), examples.numerics_check(settles=False), message=OVERFLOWS),
     "device_oom batch 4096 · fp32: too large": look(

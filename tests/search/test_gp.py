@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.search.gp import Posterior, expected_gain, posterior
+from autotune.knobs import KNOBS
+from autotune.search.gp import Posterior, coordinates, expected_gain, posterior
 from autotune.search.predict import Prediction, predict
 from tests import examples
 from tests.search.test_predict import known, look_at_loader, look_at_step
@@ -126,3 +127,13 @@ def test_the_expected_gain_is_not_below_zero_nor_the_difference(best: float, err
     mean = best + deviations * error
     gain = float(expected_gain(np.array([mean]), np.array([error]), best)[0])
     assert gain >= max(0, (mean - best) * (1 - 1e-9))
+
+
+@pytest.mark.parametrize("name", [name for name in KNOBS if name != "persistent_workers"])  # decided after the search
+def test_two_configurations_that_differ_by_a_knob_are_two_points(name: str) -> None:
+    config = replace(examples.ANSWER, prefetch_factor=2)
+    others = {"amp": "off", "pin_memory": not config.pin_memory}
+    own = getattr(config, KNOBS[name].field)
+    other = replace(config, **{KNOBS[name].field: others[name] if name in others else 2 * own})
+    rows = np.concatenate(coordinates([config, other], 2), axis=1)
+    assert not np.array_equal(rows[0], rows[1])
