@@ -2,16 +2,17 @@
 
     python -m studies.report.statements
 
-Reads ``runs/NAME.txt`` (standard error of a run) and ``runs/NAME.study``, and writes ``statements.md``. A
+Reads the standard error and the study of three runs (``RUNS``), and writes ``statements.md``. A
 statement that differs from its figure by more than its rounding is marked. The figures are computed here, from trials
 and looks alone.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -22,12 +23,20 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import autotune
-from autotune.records import Measurement, Probe, Trial
+from autotune.config import Config
+from autotune.records import Measurement, Probe
 from autotune.report.html import html_report
 from autotune.search.read import RecordedStudy
 from autotune.storage.trials import looks_of, system_attributes
 
-RUNS = Path(__file__).resolve().parent / "runs"
+FOLDER = Path(__file__).resolve().parent
+DEMO = FOLDER.parent / "demo" / "recorded"
+RUNS = {
+    "demo": (DEMO / "alone-1.txt", DEMO / "autotune.study"),
+    "script": (FOLDER / "runs" / "script.txt", FOLDER / "runs" / "script.study"),
+    "no gain": (FOLDER / "runs" / "no-gain.txt", FOLDER / "runs" / "no-gain.study"),
+}
+"""Standard error and study of each run."""
 NUMBER = r"([\d.,]+)"
 ROUNDING = 0.006
 """Relative difference that three figures leave."""
@@ -42,7 +51,7 @@ class Run:
     @cached_property
     def terminal(self) -> str:
         """Text that the terminal showed, on one line."""
-        return " ".join((RUNS / f"{self.name}.txt").read_text(encoding="utf-8").split())
+        return " ".join(RUNS[self.name][0].read_text(encoding="utf-8").split())
 
     @cached_property
     def page(self) -> str:
@@ -52,7 +61,7 @@ class Run:
     @cached_property
     def study(self) -> RecordedStudy:
         """The study."""
-        return autotune.read_study(RUNS / f"{self.name}.study")
+        return autotune.read_study(RUNS[self.name][1])
 
     @cached_property
     def answer(self) -> Any:
@@ -62,33 +71,29 @@ class Run:
     @cached_property
     def looks(self) -> tuple[Probe, ...]:
         """Looks at the parts of training, in order."""
-        storage = JournalStorage(JournalFileBackend(str(RUNS / f"{self.name}.study")))
+        storage = JournalStorage(JournalFileBackend(str(RUNS[self.name][1])))
         return looks_of(system_attributes(optuna.load_study(study_name=None, storage=storage)), {})
 
-    def rounds_of(self, config: Any) -> list[Measurement]:
-        """Confirming measurements of a configuration, whose threads may be torch's own."""
+    def rounds_of(self, config: Config) -> list[Measurement]:
+        """Measurements of a configuration in the rounds of the answer."""
+        confirming = [trial for trial in self.study.history if trial.kind == "confirm" and trial.measurement]
         threads = self.answer.facts.intra_op_threads
-        own = config.without_loader, config.dataloader_kwargs()
-        return [
-            trial.measurement
-            for trial in self.study.history
-            if trial.kind == "confirm"
-            and trial.measurement
-            and (alike(trial, threads) == own or (trial.config.without_loader, trial.config.dataloader_kwargs()) == own)
-        ]
+        names = {trial.round for trial in confirming if alike(trial.config, self.answer.config, threads)}
+        own = (trial for trial in confirming if trial.round in names and alike(trial.config, config, threads))
+        return [trial.measurement for trial in own if trial.measurement]
 
 
-def alike(trial: Trial, threads: int) -> Any:
-    """Settings of a trial, with torch's own number of threads in figures."""
-    from dataclasses import replace
-
-    config = trial.config
-    full = replace(
-        config,
-        intra_op_threads=config.intra_op_threads or threads,
-        inter_op_threads=config.inter_op_threads or threads,
+def alike(one: Config, other: Config, threads: int) -> bool:
+    """Whether two configurations are one, with torch's own number of threads in figures."""
+    given, full = (
+        replace(
+            each,
+            intra_op_threads=each.intra_op_threads or threads,
+            inter_op_threads=each.inter_op_threads or threads,
+        )
+        for each in (one, other)
     )
-    return full.without_loader, full.dataloader_kwargs()
+    return given == full
 
 
 class Statement(NamedTuple):
@@ -116,18 +121,13 @@ def part(measured: Measurement, name: str) -> float:
     return 100 * measured.samples_per_second / steady * getattr(measured.step_time, name) / measured.step_time.total
 
 
-def best(run: Run) -> Trial:
-    """Fastest trial of the search."""
-    return max((each for each in run.study.history if each.kind == "search"), key=lambda trial: trial.rate or 0.0)
-
-
 def ratio(run: Run) -> float:
     """Mean rate of the answer over that of the baseline, over the rounds."""
     rates = [fmean(each.samples_per_second for each in run.rounds_of(config)) for config in sides(run)]
     return rates[1] / rates[0]
 
 
-def sides(run: Run) -> tuple[Any, Any]:
+def sides(run: Run) -> tuple[Config, Config]:
     """Baseline and answer."""
     return run.answer.baseline, run.answer.config
 
@@ -149,6 +149,11 @@ def outcomes(run: Run, outcome: str) -> float:
     return sum(str(trial.outcome) == outcome for trial in run.study.history)
 
 
+def most_gain(run: Run) -> float:
+    """Largest gain that was not excluded, in percent, rounded up."""
+    return math.ceil(round(100 * (run.answer.most_gain or 0.0), 6))
+
+
 ALL = [
     Statement(
         "terminal", rf"0 baseline {NUMBER}/s", "trial 0: samples_per_second", lambda r: first(r).samples_per_second
@@ -159,9 +164,20 @@ ALL = [
         "look at the loader: mean build time",
         lambda r: 1000 * fmean(look(r, "loader").build_seconds),
     ),
-    Statement("terminal", rf"step {NUMBER}/s at most", "look at the step: rate on a batch in memory", rate_of),
+    Statement(
+        "terminal", rf"step {NUMBER}/s at (?:most|least)", "look at the step: rate on a batch in memory", rate_of
+    ),
     Statement("terminal", r"time per step ([\d.]+) ms", "median round of the baseline: step_time.total", ms),
     Statement("terminal", rf"Trials {NUMBER} ok", "trials with outcome ok", lambda r: outcomes(r, "ok")),
+]
+ALL += [
+    Statement(
+        "terminal",
+        r"peak memory ([\d.]+) of",
+        "typical measurement of the present settings: peak_memory_bytes",
+        lambda r: r.answer.baseline_measurement.peak_memory_bytes / 2**30,
+    ),
+    Statement("terminal", rf"No gain above {NUMBER} %", "most_gain: the largest gain that was not excluded", most_gain),
 ]
 PROVEN = [
     Statement(
@@ -206,6 +222,18 @@ PROVEN = [
 PAGE = [
     Statement(
         "report",
+        rf"The fastest step: {NUMBER} samples/s",
+        "steps of the landscape that may be used: highest rate of the step alone",
+        lambda r: max(step.ceiling for step in r.answer.landscape.steps if not step.refusal),
+    ),
+    Statement(
+        "report",
+        rf"The most is expected of \d+ workers: {NUMBER} samples/s",
+        "loader settings of the landscape that fit: highest expected rate",
+        lambda r: max(each.rate for each in r.answer.landscape.loaders if not each.refusal),
+    ),
+    Statement(
+        "report",
         r"peak memory ([\d.]+) GiB",
         "typical measurement of the answer: peak_memory_bytes",
         lambda r: r.answer.measurement.peak_memory_bytes / 2**30,
@@ -231,9 +259,10 @@ def rows(run: Run) -> Iterator[str]:
 def main() -> None:
     """Write the table."""
     head = "| run | where | says | follows from | figure | agrees |\n|---|---|---|---|---|---|"
-    found = [row for path in sorted(RUNS.glob("*.study")) for row in rows(Run(path.stem))]
+    found = [row for name in RUNS if RUNS[name][1].exists() for row in rows(Run(name))]
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     text = "\n".join((head, *found)) + "\n"
-    (RUNS.parent / "statements.md").write_text(text, encoding="utf-8")
+    (FOLDER / "statements.md").write_text(text, encoding="utf-8")
     print(text)
 
 
