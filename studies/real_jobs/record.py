@@ -45,7 +45,7 @@ def train(name: str, answer: str, which: str) -> None:
     found = autotune.load_config(answer)
     measured = found.measured or {}
     config = found if which == "after" else autotune.Config()
-    read = (measured if which == "after" else measured["baseline"])["samples_per_second"]
+    read = (measured if which == "after" else measured.get("baseline", measured))["samples_per_second"]
     workload = getattr(jobs, name)()
     loader = config.dataloader(workload.dataset, shuffle=True)
     optimizer = torch.optim.AdamW(workload.model.parameters())

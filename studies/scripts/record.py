@@ -105,7 +105,7 @@ def record(name: str, options: argparse.Namespace) -> dict[str, Any]:
         plain = run(folder, [sys.executable, *train], threads) if threads else present
     measured = config.measured
     rates = {
-        "present_rate": measured["baseline"]["samples_per_second"],
+        "present_rate": measured.get("baseline", measured)["samples_per_second"],
         "own_rate": own_rate(present),
         "file_rate": measured["samples_per_second"],
         "own_rate_applied": own_rate(applied),
