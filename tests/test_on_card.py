@@ -109,10 +109,7 @@ LIMITS: dict[str, tuple[Cause, Job, dict[str, Any], Card]] = {
 }
 
 
-# which code fetches and joins samples is seen on the machine's own clock
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.timed] if case == "decoding in the loop" else []) for case in LIMITS]
-)
+@pytest.mark.parametrize("case", LIMITS)
 def test_the_right_limit_is_named_first(case: str) -> None:
     cause, job, settings, card = LIMITS[case]
     config = replace(FED, **({"prefetch_factor": None} if settings.get("num_workers") == 0 else {}), **settings)

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
@@ -31,7 +32,8 @@ from autotune.workload import Workload
 
 TIMING_SHARE, PROFILE_SHARE, STEP_SHARE = 0.2, 0.3, 0.3
 """Shares of a probe for timing batches, for profiling how they are built, and for watching steps."""
-MOST_STEPS = 10
+MOST_BATCHES, MOST_STEPS = 500, 10
+"""Batches that are timed, and as many profiled, and steps that are watched, at most."""
 MOST_FUNCTIONS = 6
 LEAST_SHARE = 0.01
 """Share of the time below which a function is not worth naming."""
@@ -56,8 +58,8 @@ def look_inside(
     step of the optimizer. Another ``step``, that of a script, moves its batches itself. Exceptions of the user's code
     pass through.
     """
-    begin = time.perf_counter()
-    building = Building(workload, config.batch_size)
+    begin = device.clock()
+    building = Building(workload, config.batch_size, device.clock)
     sample_seconds, collate_seconds = building.measure(TIMING_SHARE * seconds)
     code = building.profile(PROFILE_SHARE * seconds)
     operators, synchronisations = _watch_steps(
@@ -82,7 +84,7 @@ def look_inside(
         operators_per_step=operators,
         synchronisations=synchronisations,
         has_cuda_build=bool(torch.version.cuda or torch.version.hip) or torch.accelerator.is_available(),
-        seconds=time.perf_counter() - begin,
+        seconds=device.clock() - begin,
     )
 
 
@@ -94,13 +96,13 @@ def _watch_steps(
     Returns how many ATen operators the host called in a step, and where it waited for the device.
     """
     batch, samples = move(building.batch, place, non_blocking=False), building.samples
-    limit, steps = time.perf_counter() + seconds, 0
+    limit, steps = device.clock() + seconds, 0
     step(batch, samples)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:  # compiled regions are no operators of ATen
         step(batch, samples)
     operators = sum(_is_outermost(event) for event in profiler.events() or ())
     with watch_synchronisations(device.torch_device) as waits:
-        while steps == 0 or (steps < MOST_STEPS and time.perf_counter() < limit):
+        while steps == 0 or (steps < MOST_STEPS and device.clock() < limit):
             step(batch, samples)
             steps += 1
     device.synchronize()
@@ -119,7 +121,8 @@ def _is_outermost(event: Any) -> bool:
 class Building:
     """Batches built in this process, exactly as a loader without workers builds them."""
 
-    def __init__(self, workload: Workload, batch_size: int) -> None:
+    def __init__(self, workload: Workload, batch_size: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._collate = workload.collate_fn or default_collate
         self._stream = open_stream(replace(workload, collate_fn=self._timed_collate), Config(batch_size=batch_size))
         self._collate_seconds = 0.0
@@ -138,8 +141,8 @@ class Building:
 
         The first batch counts only where it is the only one.
         """
-        limit, batches = time.perf_counter() + seconds, [self._build()]
-        while time.perf_counter() < limit:
+        limit, batches = self._clock() + seconds, [self._build()]
+        while len(batches) < MOST_BATCHES and self._clock() < limit:
             batches.append(self._build())
         counted = batches[1:] or batches
         samples, built, collated = (sum(column) for column in zip(*counted, strict=True))
@@ -151,25 +154,26 @@ class Building:
         Time is that of this thread. Left out of the list, but not of the whole, are autotune and torch's loader.
         """
         profile = cProfile.Profile()
-        limit = time.perf_counter() + seconds
-        while True:
+        limit = self._clock() + seconds
+        for _ in range(MOST_BATCHES):
             with profile:
                 self._build()
-            if time.perf_counter() >= limit:
-                return _shares(profile)
+            if self._clock() >= limit:
+                break
+        return _shares(profile)
 
     def _build(self) -> tuple[int, float, float]:
         """Build a batch; return its samples, the seconds it took, and those of them that collating took."""
-        begin, collated = time.perf_counter(), self._collate_seconds
+        begin, collated = self._clock(), self._collate_seconds
         self.batch = next(self._stream)
-        return self.samples, time.perf_counter() - begin, self._collate_seconds - collated
+        return self.samples, self._clock() - begin, self._collate_seconds - collated
 
     def _timed_collate(self, samples: Any) -> Any:
         if isinstance(samples, (list, tuple)) and samples:  # __getitems__ may return anything else
             self.numpy_arrays = sum(isinstance(leaf, np.ndarray) for leaf in leaves_in(samples[0]))
-        begin = time.perf_counter()
+        begin = self._clock()
         batch = self._collate(samples)
-        self._collate_seconds += time.perf_counter() - begin
+        self._collate_seconds += self._clock() - begin
         return batch
 
 
