@@ -12,11 +12,12 @@ import io
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+
+from autotune.machine.descendants import SHARED_MEMORY
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of ``os.open`` that may change a file."""
@@ -73,7 +74,6 @@ class Copies:
                 os.supports_follow_symlinks.add(function)
             setattr(os, name, function)
         shutil._use_fd_functions = False  # type: ignore[attr-defined]  # it removes by descriptors
-        tempfile.tempdir = os.environ["TMPDIR"] = self._folder
 
     def _with(self, name: str, chosen: Callable[..., Any], *, itself: bool = False) -> Callable[..., Any]:
         own = self._own[name]
@@ -100,7 +100,8 @@ class Copies:
             if link is None:
                 break
             absolute = os.path.normpath(self._links[link] + absolute[len(link) :])
-        if absolute.startswith(self._free):
+        is_device = absolute.startswith("/dev/") and not absolute.startswith(f"{SHARED_MEMORY}/")
+        if is_device or absolute.startswith(self._free):
             return None
         return absolute, self._folder + absolute
 

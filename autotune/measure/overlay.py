@@ -17,14 +17,23 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from autotune.machine.descendants import SHARED_MEMORY
+
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
 """Flags of ``unshare``."""
-BIND, RECURSIVE, PRIVATE, DETACH = 1 << 12, 1 << 14, 1 << 18, 2
+READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18, 2
 """Flags of ``mount``, and one of ``umount2``."""
+KEPT_FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
+"""Flags of a mount that a user namespace cannot take from it; ``mount`` has the same numbers."""
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
-"""Folders that are never layered: what lies there is no file of a disk."""
+"""Folders that are never layered, but for folders in ``MEMORY``: what lies there is no file of a disk."""
+MEMORY = str(SHARED_MEMORY)
+SEGMENTS = ("torch_", "psm_", "sem.", "mp-", "nccl-", "cuda.")
+"""How names of segments and semaphores begin, which processes share; other files there are the user's."""
 MOST_FOLDERS = 64
 """Layered folders; each costs some milliseconds for every session."""
+MOST_ENDPOINTS = 500
+"""Sockets and pipes that stay reachable through layers; each takes a descriptor, of mostly 1,024."""
 TRIED_BYTES = 2**20
 """Size of a file up to which appending is tried with it: the layer copies it."""
 DROP_BOUND, CAPABILITY_VERSION, ADMINISTRATOR = 24, 0x20080522, 21
@@ -41,39 +50,64 @@ def put_layers(
     No other thread may run yet. Raises ``OSError`` where the kernel refuses, and where a wanted folder has no layer.
     """
     here, is_foreign = os.getcwd(), _enter_namespace()
-    taken = tuple(_without_mounts([*wanted, *others]))[:MOST_FOLDERS]
-    layered = _mount_layers(taken, scratch, upper, beneath, "userxattr" if is_foreign else "redirect_dir=on")
-    failing = next((each for each in wanted if not (_is_below(each, layered) and _allows_writing(each))), None)
-    for folder, mounts in list(layered.items()):
-        if failing is not None or not _allows_writing(folder):
-            del layered[folder]
-            for _ in range(mounts):
-                _library().umount2(os.fsencode(folder), DETACH)
-    os.chdir(here)  # a mount does not move the working folder
-    _drop_capabilities(everything=is_foreign)
-    if failing is not None:
-        raise OSError(errno.ENOTSUP, "no layer", failing)
-    return tuple(layered)
+    try:
+        named = [*wanted, *others]
+        taken = list(_without_mounts(named))[:MOST_FOLDERS]
+        nested = sorted({each for folder in named for each in _without_mounts([folder])} - set(taken), key=len)
+        options = "userxattr" if is_foreign else "redirect_dir=on"
+        layered = _mount_layers(taken, nested, scratch, upper, beneath, options)
+        failing = next((each for each in wanted if not (is_below(each, layered) and _allows_writing(each))), None)
+        for folder, mounts in list(layered.items()):
+            if failing is not None or not _allows_writing(folder):
+                del layered[folder]
+                for _ in range(mounts):
+                    _library().umount2(os.fsencode(folder), DETACH)
+        if failing is not None:
+            raise OSError(errno.ENOTSUP, "no layer", failing)
+        _protect_memory()
+        return tuple(layered)
+    finally:
+        os.chdir(here)  # a mount does not move the working folder
+        _drop_capabilities(everything=is_foreign)
 
 
 def _enter_namespace() -> bool:
     """Give this process mounts of its own; return whether it needed users of its own for that. Raises ``OSError``."""
-    user, group = os.geteuid(), os.getegid()
     is_foreign = not _unshare(NEW_MOUNTS)
     if is_foreign:
-        if not _unshare(NEW_USER | NEW_MOUNTS):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
-    _mount(None, "/", None, RECURSIVE | PRIVATE)
+        child = os.fork()  # where the system refuses the second step, the first one leaves a process nobody's
+        if child == 0:
+            with suppress(OSError):
+                _enter_users()
+                os._exit(0)
+            os._exit(1)
+        if os.waitpid(child, 0)[1]:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        _enter_users()
+    else:
+        _mount(None, "/", None, RECURSIVE | PRIVATE)
     return is_foreign
 
 
+def _enter_users() -> None:
+    """Give this process users of its own, with the numbers that it has, and mounts. Raises ``OSError``."""
+    user, group = os.geteuid(), os.getegid()
+    if not _unshare(NEW_USER | NEW_MOUNTS):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    _mount(None, "/", None, RECURSIVE | PRIVATE)
+
+
 def _mount_layers(
-    folders: Sequence[str], scratch: str, upper: Path, beneath: Path | None, options: str
+    folders: Sequence[str], nested: Sequence[str], scratch: str, upper: Path, beneath: Path | None, options: str
 ) -> dict[str, int]:
-    """Mount the layers of folders; return those that have them now, with the number of their mounts."""
+    """Mount the layers of folders; return those that have them now, with the number of their mounts.
+
+    Folders ``nested`` in them get a layer of their own where that one does not let a file be written: in a user
+    namespace it cannot make the folders of other owners that lead there.
+    """
     layered: dict[str, int] = {}
     with ExitStack() as files:  # paths lead elsewhere once the first layer is there
 
@@ -82,18 +116,36 @@ def _mount_layers(
             files.callback(os.close, file)
             return f"/proc/self/fd/{file}"
 
-        bound = {path: fixed(path, os.O_NOFOLLOW) for path in (scratch, *_endpoints(folders))}
-        prepared = {folder: _prepare(folder, upper, beneath, fixed) for folder in folders}
+        bound = {scratch: fixed(scratch, os.O_NOFOLLOW)}
+        for path in sorted(_endpoints(folders))[:MOST_ENDPOINTS]:
+            with suppress(OSError):  # it is gone meanwhile
+                bound[path] = fixed(path, os.O_NOFOLLOW)
+        prepared = {folder: _prepare(folder, upper, beneath, fixed) for folder in (*folders, *nested)}
+        lowest = {folder: fixed(folder) for folder in nested}
         for folder, layers in prepared.items():
+            if folder in lowest and _allows_writing(folder):
+                continue
             with suppress(OSError):
                 for layer in layers:
-                    _mount("overlay", folder, "overlay", 0, f"lowerdir={fixed(folder)},{layer},{options}")
+                    lower = lowest.pop(folder, None) or fixed(folder)
+                    _mount("overlay", folder, "overlay", 0, f"lowerdir={lower},{layer},{options}")
                 layered[folder] = len(layers)
         for path, source in bound.items():
-            if _is_below(path, layered):
+            if is_below(path, layered):
                 with suppress(OSError) if path != scratch else nullcontext():
                     _mount(source, path, None, BIND | RECURSIVE)
     return layered
+
+
+def _protect_memory() -> None:
+    """Make the files in shared memory read-only, but for segments."""
+    with suppress(OSError), os.scandir(MEMORY) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) and not entry.name.startswith(SEGMENTS):
+                with suppress(OSError):
+                    _mount(entry.path, entry.path, None, BIND)
+                    flags = os.statvfs(entry.path).f_flag & KEPT_FLAGS
+                    _mount(None, entry.path, None, REMOUNT | BIND | READ_ONLY | flags)
 
 
 def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[Any], str]) -> list[str]:
@@ -107,7 +159,7 @@ def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[An
     for part in ("written", "work"):
         (upper / name / part).mkdir(parents=True)
     written, found = upper / name / "written", os.stat(folder)
-    with suppress(PermissionError):
+    with suppress(OSError):  # an owner who has no number in a user namespace is refused in several ways
         os.chown(written, found.st_uid, found.st_gid)
     written.chmod(stat.S_IMODE(found.st_mode))
     places = [*kept, upper / name]
@@ -122,9 +174,10 @@ def _without_mounts(folders: Iterable[str]) -> Iterator[str]:
     waiting = sorted({os.path.realpath(folder) for folder in folders}, key=len)
     while waiting:
         folder = waiting.pop(0)
-        if folder == "/" or _is_below(folder, SYSTEM) or _is_below(folder, yielded) or not os.access(folder, os.W_OK):
+        is_of_system = folder == "/" or (is_below(folder, SYSTEM) and not folder.startswith(MEMORY + os.sep))
+        if is_of_system or is_below(folder, yielded) or not os.access(folder, os.W_OK):
             continue
-        if any(mount != folder and _is_below(mount, [folder]) for mount in mounts):
+        if any(mount != folder and is_below(mount, [folder]) for mount in mounts):
             with os.scandir(folder) as entries:
                 waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         elif os.path.isdir(folder):
@@ -141,7 +194,15 @@ def _endpoints(folders: Sequence[str]) -> set[str]:
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
             sockets |= {each.path for each in entries if stat.S_ISFIFO(each.stat(follow_symlinks=False).st_mode)}
-    return {path for path in sockets if _is_below(path, folders) and os.path.lexists(path)}
+    return {path for path in sockets if is_below(path, folders) and _is_endpoint(path)}
+
+
+def _is_endpoint(path: str) -> bool:
+    """Return whether a socket or a pipe lies at a path now."""
+    with suppress(OSError):
+        mode = os.lstat(path).st_mode
+        return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+    return False
 
 
 def _allows_writing(folder: str) -> bool:
@@ -154,8 +215,9 @@ def _allows_writing(folder: str) -> bool:
         os.remove(second)
         with os.scandir(folder) as entries:
             for entry in entries:
-                size = entry.stat(follow_symlinks=False).st_size
-                if entry.is_file(follow_symlinks=False) and size <= TRIED_BYTES and os.access(entry.path, os.W_OK):
+                found = entry.stat(follow_symlinks=False)
+                is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+                if is_own and found.st_size <= TRIED_BYTES and os.access(entry.path, os.W_OK):
                     with open(entry.path, "ab"):
                         return True
         return True
@@ -163,7 +225,7 @@ def _allows_writing(folder: str) -> bool:
         return False
 
 
-def _is_below(path: str, folders: Iterable[str]) -> bool:
+def is_below(path: str, folders: Iterable[str]) -> bool:
     """Return whether a path is one of some folders, or lies below one."""
     return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
 

@@ -21,7 +21,7 @@ from autotune.machine.descendants import remove_folder
 from autotune.measure.copies import Copies
 from autotune.measure.failures import user_traceback
 from autotune.measure.landlock import confine
-from autotune.measure.overlay import put_layers
+from autotune.measure.overlay import MEMORY, is_below, put_layers
 
 LARGE = 2**30
 """Bytes of a file from which it is not copied for a script that opens it for writing."""
@@ -31,6 +31,8 @@ REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOVERFLOW, errno.EXDEV
 """Numbers of errors by which the kernel refuses a write."""
 SIGNS = ("permission denied", "readonly", "read-only", "unable to open", "unable to create", "errno = 13")
 """Parts of the messages of C libraries whose write was refused."""
+MOST_NAMED = 3
+"""Folders that a message names."""
 Way = Literal["layer", "kernel", "python"]
 """How writes are held: by a layer, by copies and the kernel, by copies of Python's files alone."""
 
@@ -52,10 +54,12 @@ class Hold:
         is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
         if self.way == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
             return error
-        where = f"below {', '.join(self.folders)}" if self.folders else "with Python's own functions"
+        where = f"below {_some_of(self.folders)}" if self.folders else "with Python's own functions"
+        rule = f"While it is measured a script writes {where} only"
+        if getattr(error, "errno", None) == errno.EOVERFLOW:
+            rule = "It belongs to another user or group, or its folder does, and no layer holds writes to it"
         return UserCodeError(
-            f"{type(error).__name__}: {error}. While it is measured a script writes {where} only: pass --allow-writes "
-            "where it may write everywhere",
+            f"{type(error).__name__}: {error}. {rule}: pass --allow-writes where it may write there",
             user_traceback(error),
         )
 
@@ -66,7 +70,6 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     ``beneath`` is that of an earlier session. No thread has been started yet.
     """
     scratch = str(folder.parent)
-    own = [scratch, "/dev", "/proc"]
     remove_folder(folder)
     folder.mkdir()
     sys.addaudithook(_refuse_large(time.time()))
@@ -77,12 +80,34 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
         with suppress(OSError):
             wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
             layered = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
-        is_confined = confine([*layered, *own])
+        is_confined = confine([*layered, scratch, "/dev", "/proc"])
+    if not is_below(tempfile.gettempdir(), layered):
+        temporary = folder / "temporary"
+        temporary.mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
+    if not layered:
+        _require_disk(script)
     if not (layered and is_confined):
         copies = folder / "copies"
         copies.mkdir()
-        Copies(str(copies), [*layered, *own]).install()
+        Copies(str(copies), [*layered, scratch, "/proc"]).install()
     return Hold("layer" if layered else "kernel" if is_confined else "python", layered)
+
+
+def _require_disk(script: str) -> None:
+    """Refuse a script in shared memory, where no copies hold what C libraries and children write."""
+    for folder in _working_folders(script):
+        if is_below(folder, [MEMORY]):
+            raise UserCodeError(
+                f"{folder} lies in shared memory, and this system holds the writes of a script there by no layer: "
+                "start it from a folder on a disk, or pass --allow-writes"
+            )
+
+
+def _some_of(folders: Sequence[str]) -> str:
+    """Return a few folders in words."""
+    more = f" and {len(folders) - MOST_NAMED} more folders" if len(folders) > MOST_NAMED else ""
+    return ", ".join(folders[:MOST_NAMED]) + more
 
 
 def _folders(script: str, arguments: Sequence[str]) -> list[str]:
@@ -96,6 +121,8 @@ def _folders(script: str, arguments: Sequence[str]) -> list[str]:
     for folder in _working_folders(script):
         with os.scandir(folder) as entries:
             found += [os.path.realpath(each.path) for each in entries if each.is_symlink() and each.is_dir()]
+    with suppress(OSError), os.scandir(MEMORY) as entries:
+        found += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
     return found
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +19,7 @@ import pytest
 from tests.processes import ROOT, are_gone, run_python
 from tests.scripts.folders import differences, environment, lay_out, scratch_left, snapshot
 from tests.scripts.holding import DOMAINS, landlock_version
+from tests.scripts.users import as_plain_user, can_mount
 
 pytestmark = [
     pytest.mark.machine,
@@ -51,11 +50,6 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
 """What comes of each script: it is measured, or it is refused in words that hold these."""
 OF_OTHER_OWNERS = ("renamed_checkpoint", "cleared", "tofile", "linked")
 """The scripts for which it matters whose the files are: they rename, remove, write over and link what is there."""
-PLAIN_USER = 65534
-OVERLAY = (
-    'mount -t tmpfs none "$0" && mkdir "$0/upper" "$0/work" "$0/seen" && '
-    'mount -t overlay -o "lowerdir=/usr,upperdir=$0/upper,workdir=$0/work" none "$0/seen"'
-)
 
 
 @pytest.fixture
@@ -65,47 +59,6 @@ def folder() -> Iterator[Path]:
         os.chmod(name, 0o755)
         yield Path(name)
         assert name not in Path("/proc/self/mountinfo").read_text("utf-8")
-
-
-def as_plain_user(folder: Path) -> list[str]:
-    """Return the words that begin a command of a user without rights; the folder becomes that user's.
-
-    Where Python lies in a folder that is root's alone, the user gets mounts in which that folder is open.
-    """
-    if os.geteuid() != 0 or not shutil.which("setpriv"):
-        pytest.skip("only root becomes another user, by setpriv")
-    user = ["setpriv", f"--reuid={PLAIN_USER}", f"--regid={PLAIN_USER}", "--clear-groups"]
-    mounts = opening(folder / "kept", {Path(sys.base_prefix), Path(sys.prefix), ROOT})
-    os.chown(folder, PLAIN_USER, PLAIN_USER)
-    begin = ["unshare", "--mount", "sh", "-c", f'umask 022 && {mounts} && exec "$@"', "sh", *user] if mounts else user
-    if subprocess.run([*begin, sys.executable, "-c", "import autotune.errors"], cwd=ROOT).returncode:
-        pytest.skip("a user without rights cannot start this Python")
-    return begin
-
-
-def opening(kept: Path, needed: set[Path]) -> str:
-    """Return commands that show the needed folders without what closes them to others; none where nothing does."""
-    closed = {path: above for path in sorted(needed) if (above := first_closed(path))}
-    covers = sorted(set(closed.values()))
-    commands = list[list[object]]()
-    for number, path in enumerate(closed):
-        commands += [["mkdir", "-p", kept / str(number)], ["mount", "--bind", path, kept / str(number)]]
-    commands += [["mount", "-t", "tmpfs", "-o", "mode=755", "none", above] for above in covers]
-    for number, path in enumerate(closed):
-        commands += [["mkdir", "-p", path], ["mount", "--bind", kept / str(number), path]]
-    return " && ".join(shlex.join(map(str, command)) for command in commands)
-
-
-def first_closed(path: Path) -> Path | None:
-    """Return the first folder on the way that others may not enter."""
-    return next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
-
-
-def can_mount(user: list[str], folder: Path) -> bool:
-    """Whether a process of the user may have an overlay of its own."""
-    own = [] if os.geteuid() == 0 and not user else ["--user", "--map-root-user"]
-    command = [*user, "unshare", *own, "--mount", "sh", "-c", OVERLAY, str(folder)]
-    return not subprocess.run(command, capture_output=True).returncode
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["own user", "plain user"])

@@ -1,0 +1,89 @@
+"""Holds the writes of some lines of code, in a fork for each case, and says how and what came of it.
+
+``python -m tests.scripts.layering CASES`` reads JSON: for each name the working folder and the code. It prints a line
+of JSON for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from autotune.machine.descendants import remove_folder
+from autotune.measure.writes import hold_writes
+from tests.scripts.holding import (
+    ADD_RULE,
+    CREATE_RULESET,
+    DOMAINS,
+    NO_NEW_PRIVILEGES,
+    PATH_BENEATH,
+    RESTRICT_SELF,
+    call,
+    restrict,
+)
+
+WRITE_FILE = 1 << 1
+"""Landlock's right to write to a file."""
+
+
+def close_process_files() -> None:
+    """Refuse writes to files below /proc by Landlock, as to a user namespace's numbers, and mounts with it."""
+    import ctypes
+
+    rules = call(CREATE_RULESET, struct.pack("=Q", WRITE_FILE), 8, 0)
+    for folder in Path("/").iterdir():
+        if folder.name != "proc" and folder.is_dir() and os.access(folder, os.R_OK):
+            opened = os.open(folder, os.O_PATH)
+            call(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", WRITE_FILE, opened), 0)
+            os.close(opened)
+    ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+    call(RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def held(case: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    """Hold the writes of this process, run the code of a case, and describe what the process is then."""
+    before = os.readlink("/proc/self/ns/user")
+    os.chdir(case["folder"])
+    if case.get("kind"):
+        restrict(DOMAINS[case["kind"]])
+    if case.get("are_numbers_refused"):
+        close_process_files()
+    if limit := case.get("open_files"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    error, hold = None, None
+    try:
+        hold = hold_writes(os.path.join(case["folder"], "train.py"), [], scratch / "first")
+        exec(case["code"], {"__name__": "__main__"})
+    except Exception as raised:
+        error = str(hold.explain(raised) if hold else raised)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text("utf-8").splitlines())
+    return {
+        "way": hold and hold.way,
+        "folders": hold and list(hold.folders),
+        "error": error,
+        "rights": int(status["CapEff"], 16),
+        "user": os.getuid(),
+        "keeps_users": os.readlink("/proc/self/ns/user") == before,
+    }
+
+
+def main(cases: str) -> None:
+    for name, case in json.loads(cases).items():
+        scratch = Path(tempfile.mkdtemp(prefix="autotune-", dir=case.get("scratch")))
+        if (process := os.fork()) == 0:
+            sys.stdout.write(json.dumps({"name": name, **held(case, scratch)}) + "\n")
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(process, 0)
+        remove_folder(scratch)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,205 @@
+"""Layers in the places where people work: folders of others, in memory, below mounts; as root and as a plain user."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import ROOT
+from tests.scripts.folders import described, environment
+from tests.scripts.holding import landlock_version
+from tests.scripts.users import PLAIN_USER, as_plain_user, can_mount
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(sys.platform != "linux", reason="layers are Linux's"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other owners"),
+]
+
+TEAM = 2000
+"""A group that the user belongs to beside its own."""
+SOCKETS = 600
+"""More than stay reachable."""
+WRITES = """
+import os, tempfile
+with open("log.txt", "a") as log: log.write("more")
+os.rename("log.txt", "renamed.txt")
+os.mkdir("new")
+open("new/model.pt", "w").write("weights")
+with tempfile.NamedTemporaryFile() as file: file.write(b"x")
+open(os.path.expanduser("~/.cached"), "w").write("x")
+"""
+MEMORY = Path("/dev/shm")
+Place = Callable[[str], Path]
+Found = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="layer-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.fixture(params=["root", "plain user"])
+def is_plain(request: pytest.FixtureRequest) -> bool:
+    return str(request.param) != "root"
+
+
+def project(folder: Path, owner: int) -> Path:
+    """Make a folder with a script and a log."""
+    folder.mkdir(parents=True)
+    for name in ("train.py", "log.txt"):
+        (folder / name).write_text("before")
+        os.chown(folder / name, owner, owner)
+    os.chown(folder, owner, owner)
+    return folder
+
+
+def seen(*folders: Path) -> dict[str, tuple[object, ...]]:
+    """Describe all that lies in folders."""
+    paths = (path for folder in folders for path in (folder, *folder.rglob("*")) if "autotune-" not in str(path))
+    return {str(path): described(path) for path in paths}
+
+
+def held(top: Path, is_plain: bool, cases: dict[str, dict[str, Any]], prepare: str = "true") -> Found:
+    """Hold the writes of each case, as a user whose home and temporary folder lie below ``top``."""
+    for name in ("home", "tmp"):
+        (top / name).mkdir()
+        os.chown(top / name, *(2 * (PLAIN_USER * is_plain,)))
+    if is_plain:
+        begin = as_plain_user(top / "home", TEAM, prepare)
+    else:
+        begin = ["unshare", "--mount", "sh", "-c", f'{prepare} && exec "$@"', "sh"]
+    if not can_mount(begin if is_plain else [], top):
+        pytest.skip("the user may not mount an overlay")
+    given = os.environ | environment(top) | {"PYTHONPATH": str(ROOT)}
+    command = [*begin, sys.executable, "-m", "tests.scripts.layering", json.dumps(cases)]
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert found.keys() == cases.keys(), done.stderr
+    if is_plain:
+        assert {line["rights"] for line in found.values()} == {0}
+        assert {line["user"] for line in found.values()} == {PLAIN_USER}
+    return found
+
+
+def test_files_and_folders_of_others(top: Path, is_plain: bool) -> None:
+    owner = PLAIN_USER * is_plain
+    own = project(top / "of root" / "project", owner)
+    (own / "of root").mkdir(mode=0o755)
+    os.chmod(own / "of root", 0o777)
+    (own / "team.txt").write_text("before")
+    os.chown(own / "team.txt", 0, TEAM)
+    os.chmod(own / "team.txt", 0o664)
+    before = seen(top / "of root")
+    found = held(top, is_plain, {
+        "writes": {"folder": str(own), "code": WRITES},
+        "a folder of root's": {"folder": str(own), "code": "open('of root/model.pt', 'w')"},
+        "a group's file": {"folder": str(own), "code": "open('team.txt', 'a')"},
+    })  # fmt: skip
+    assert {line["way"] for line in found.values()} == {"layer"}
+    assert found["writes"]["error"] is None
+    for name, path in (("a folder of root's", "of root/model.pt"), ("a group's file", "team.txt")):
+        error = found[name]["error"]
+        assert (path in error and "--allow-writes" in error) if is_plain else error is None, error
+    assert seen(top / "of root") == before
+
+
+def test_a_home_in_memory_and_mounts_below_the_temporary_folder(top: Path, is_plain: bool) -> None:
+    """A mount keeps the folder above it without a layer: temporary files lie in the scratch folder then."""
+    owner = PLAIN_USER * is_plain
+    own = project(top / "work", owner)
+    mounts = " && ".join(
+        f"mkdir -p {path} && mount -t tmpfs -o mode=755,uid={owner},gid={owner} none {path}"
+        for path in (top / "home", top / "tmp" / "mounted")
+    )
+    before = seen(own)
+    check = "\nimport tempfile; assert tempfile.gettempdir() not in ('/tmp', os.environ['HOME'])"
+    case = {"folder": str(own), "code": f"import os{WRITES}{check}"}
+    found = held(top, is_plain, {"writes": case}, mounts)["writes"]
+    assert (found["way"], found["error"]) == ("layer", None)
+    assert str(top / "home") in found["folders"]
+    assert str(top / "tmp") not in found["folders"]
+    assert seen(own) == before
+
+
+def test_a_file_where_a_socket_was_is_a_file(top: Path, is_plain: bool) -> None:
+    owner = PLAIN_USER * is_plain
+    own = project(top / "work", owner)
+    with ExitStack() as sockets:
+        for name in ("gone", "there", *map(str, range(SOCKETS))):
+            listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(own / name))
+            listener.listen()
+            os.chown(own / name, owner, owner)
+        (own / "gone").unlink()
+        (own / "gone").write_text("before")
+        os.chown(own / "gone", owner, owner)
+        before = seen(own)
+        code = "import os, socket\nopen('gone', 'a').write('more')\nos.remove('gone')"
+        few = {"folder": str(own), "code": code, "open_files": SOCKETS - 10}
+        found = held(top, is_plain, {"few descriptors": few})["few descriptors"]
+        assert (found["way"], found["error"]) == ("layer", None)
+        assert seen(own) == before
+
+
+def test_a_socket_that_is_listened_at_answers(top: Path, is_plain: bool) -> None:
+    own = project(top / "work", PLAIN_USER * is_plain)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(own / "there"))
+        listener.listen()
+        os.chmod(own / "there", 0o777)
+        code = "import socket\nsocket.socket(socket.AF_UNIX).connect('there')"
+        found = held(top, is_plain, {"connects": {"folder": str(own), "code": code}})["connects"]
+    assert (found["way"], found["error"]) == ("layer", None)
+
+
+def test_a_project_in_shared_memory_is_layered_or_refused(top: Path, is_plain: bool) -> None:
+    owner, name = PLAIN_USER * is_plain, f"autotune-test-{uuid.uuid4().hex}"
+    own, beside = project(MEMORY / name, owner), MEMORY / f"{name}.npy"
+    try:
+        beside.write_text("before")
+        os.chown(beside, owner, owner)
+        before = seen(own), described(beside)
+        segment = f"open('/dev/shm/torch_{name}', 'w').write('x'); os.remove('/dev/shm/torch_{name}')"
+        found = held(top, is_plain, {
+            "writes": {"folder": str(own), "code": f"{WRITES}\n{segment}"},
+            "beside": {"folder": str(own), "code": f"open({str(beside)!r}, 'a')"},
+            "removes": {"folder": str(own), "code": f"import os; os.remove({str(beside)!r})"},
+            "no layer": {"folder": str(own), "code": WRITES, "kind": "kernel"},
+        })  # fmt: skip
+        assert (seen(own), described(beside)) == before
+    finally:
+        beside.unlink()
+        subprocess.run(["rm", "-r", str(own)], check=True)
+    assert (found["writes"]["way"], found["writes"]["error"]) == ("layer", None)
+    assert str(beside) in found["beside"]["error"]
+    assert "--allow-writes" in found["beside"]["error"]
+    assert str(beside) in found["removes"]["error"]
+    assert "lies in shared memory" in found["no layer"]["error"]
+    assert found["no layer"]["way"] is None
+
+
+def test_where_the_numbers_of_a_user_namespace_are_refused_nothing_of_it_is_kept(top: Path) -> None:
+    if not landlock_version():
+        pytest.skip("the system has no Landlock")
+    own = project(top / "work", PLAIN_USER)
+    before = seen(own)
+    code = "open('log.txt', 'a').write('more')"
+    cases = {"refused": {"folder": str(own), "code": code, "are_numbers_refused": True}}
+    found = held(top, True, cases)["refused"]
+    assert (found["way"], found["error"], found["keeps_users"]) == ("kernel", None, True)
+    assert seen(own) == before
