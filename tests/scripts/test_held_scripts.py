@@ -48,8 +48,6 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "linked": (MEASURED, MEASURED, MEASURED),
 }
 """What comes of each script: it is measured, or it is refused in words that hold these."""
-OF_OTHER_OWNERS = ("renamed_checkpoint", "cleared", "tofile", "linked")
-"""The scripts for which it matters whose the files are: they rename, remove, write over and link what is there."""
 
 
 @pytest.fixture
@@ -70,11 +68,7 @@ def test_whatever_a_script_writes_nothing_outside_differs(kind: str, is_plain: b
     if kind == "layer" and not can_mount(user, folder):
         pytest.skip("the user may not mount an overlay")
     expected = {name: each[KINDS.index(kind)] for name, each in EXPECTED.items()}
-    expected = {
-        name: words
-        for name, words in expected.items()
-        if words is not NOT_HELD and (name in OF_OTHER_OWNERS or not is_plain)
-    }
+    expected = {name: words for name, words in expected.items() if words is not NOT_HELD}
     found = found_of(user, kind, folder, *expected)
     assert list(found) == list(expected)
     outside = [f"{name}: {each}" for name, line in found.items() for each in line["differences"]]
