@@ -151,6 +151,11 @@ class Config:
         head = f"{found.get('verdict')}: {gain:.2f} times the baseline, {_cell(rate)} samples/s"
         return "\n".join(["; ".join(filter(None, (head, learning_rate_advice(self)))), *changed])
 
+    @property
+    def present(self) -> Mapping[str, Any]:
+        """The settings that were there before the answer; empty where the file does not say."""
+        return {} if self.measured is None else self.measured.get("baseline") or self.plain()
+
     def plain(self) -> dict[str, Any]:
         """Return the settings in one dictionary of plain values, by their names in this class."""
         return {

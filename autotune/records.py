@@ -291,6 +291,8 @@ class Measurement:
         return 1 - min(own) / max(own) if own and max(own) > 0 else None
 
 
+OF_LOOP = ("batches", "missing", "earlier", "beside")
+"""Facts of a script's loop that its later starts are told."""
 ADDED = "added"
 """The autocast of an answer for a script that has none itself, as a config file keeps it."""
 ON_COMMAND_LINE = "its command line"

@@ -187,8 +187,10 @@ def cast_forwards(dtype: Callable[[], torch.dtype | None]) -> None:
 def settle(
     config: Config, sites: Sequence[str], folder: Path, found: Callable[[str], object], *, is_cast: bool = False
 ) -> None:
-    """Have the loaders of these places made with a configuration's settings, the first with its batch size.
+    """Have the loaders of these places made with a configuration's settings.
 
+    The first gets its batch size, where that is another one, and the call gives the present one: sizes that the script
+    gives elsewhere, as in a later epoch, stay.
     Threads and autocast are those of the configuration; where the script has no autocast, it ``is_cast`` all the same.
     ``found`` hears of each place that makes a loader.
     """
@@ -214,9 +216,10 @@ def settle(
 
 def changed(given: dict[str, Any], config: Config, *, keeps_size: bool = False) -> dict[str, Any]:
     """Return the arguments of a DataLoader with the settings of a configuration."""
-    settings = config.dataloader_kwargs()
-    if keeps_size or given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
-        del settings["batch_size"]  # the sampler makes the batches
+    settings, present, own = config.dataloader_kwargs(), config.present.get("batch_size"), given.get("batch_size", 1)
+    is_other = present is not None and (own != present or config.batch_size == present)
+    if keeps_size or is_other or own is None or given.get("batch_sampler") is not None:
+        del settings["batch_size"]
     kept = given if config.num_workers else {name: each for name, each in given.items() if name not in OF_WORKERS}
     return kept | settings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.utils.data import BatchSampler, SequentialSampler
@@ -31,6 +32,24 @@ def test_only_settings_change_and_what_needs_workers_goes_with_them() -> None:
     sampler = BatchSampler(SequentialSampler([1, 2]), 2, drop_last=False)
     assert "batch_size" not in changed({"dataset": [1, 2], "batch_sampler": sampler}, ANSWER)
     assert changed(given, ANSWER)["timeout"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("measured", "made"),
+    [
+        (None, [24, 24, 24]),  # nobody knows the present size
+        ({"verdict": "no gain"}, [8, 16, 32]),
+        ({"baseline": {"batch_size": 24}}, [8, 16, 32]),
+        ({"baseline": {"batch_size": 16}}, [8, 24, 32]),
+    ],
+)
+def test_a_batch_size_is_set_where_the_answer_changed_it_and_the_call_gives_the_present_one(
+    measured: dict[str, Any] | None, made: list[int]
+) -> None:
+    config = replace(ANSWER, measured=measured)
+    found = [{"batch_size": size} | changed({"dataset": [1], "batch_size": size}, config) for size in (8, 16, 32)]
+    assert [each["batch_size"] for each in found] == made
+    assert {each["num_workers"] for each in found} == {2}
 
 
 def test_a_file_that_names_no_loader_is_refused(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ FLAGS = {
     "accelerate.Accelerator": ("mixed_precision", '"bf16"'),
 }
 """Arguments that have a trainer compute in bf16, by the call that takes them."""
+BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
+"""Names of the batch size, of which others than the present one stay."""
 LONGEST_LINE = 100
 """Columns beyond which a new argument begins a line of its own."""
 _SITE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?P<inside>( \S+)*) \S+\[\d*\]( #\d+)?")
@@ -121,9 +123,11 @@ def patch_of(config: Config, script: Script) -> Patch:
             line=int(place["line"]),
             # of several loaders the samples of the first count
             settings={
-                name: each for name, each in config.dataloader_kwargs().items() if name != "batch_size" or not number
+                name: each
+                for name, each in config.dataloader_kwargs().items()
+                if name != "batch_size" or not (number or config.batch_size == config.present.get("batch_size"))
             },
-            before=(config.measured or {}).get("baseline") or config.plain(),
+            before=config.present,
             command=f"python {script.name}",
         )
         remarks += _change(files, folder, wanted, place["inside"].split())
@@ -339,7 +343,11 @@ class _File:
                 if value != wanted.before.get(name):
                     yield f"{wanted.place}: {self._origin(name, given.value, value, wanted)}"
             elif given is not None and literal != value:
-                values[given] = cst.parse_expression(repr(value))
+                present = wanted.before.get(name, literal)
+                if name in BATCH_SIZES and literal != present:
+                    yield f"{wanted.place}: {name}={literal} stays: {present} was measured"
+                else:
+                    values[given] = cst.parse_expression(repr(value))
         kept = [each for each in call.args if not any(each is args[name] for name in gone)]
         kept = [each.with_changes(value=values[each]) if each in values else each for each in kept]
         if new or values or gone:

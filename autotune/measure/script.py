@@ -77,14 +77,18 @@ class ScriptLoop:
         *,
         batches: int = ENDLESS[0],
         missing: float = 0.0,
+        earlier: int = 0,
         module: str | None = None,
         beside: Mapping[str, int] | None = None,
+        patience: float = 0.0,
     ) -> None:
         """Take the script, its arguments, the place of its training loader where that is known, and its held writes.
 
         A ``module`` is run by its name, as ``python -m`` does.
         ``batches`` is the length of the training loader that it is told, ``missing`` the usual share of batches without
-        a step of an optimizer, ``beside`` the other loaders that feed the steps, with their batches in a round.
+        a step of an optimizer, ``earlier`` its iterators before the first one that trains, ``beside`` the other loaders
+        that feed the steps, with their batches in a round. A script that trains on other batches than a DataLoader's is
+        waited for, ``patience`` seconds at most.
         """
         self.beside = dict(beside or {})
         """The places of further loaders that feed the steps, and the batches of each for one of the first."""
@@ -93,7 +97,13 @@ class ScriptLoop:
         self._round: tuple[Any, ...] = ()
         """The round as it was handed out."""
         self.draws = Draws()
-        self.batches, self.missing = batches, missing
+        self.batches, self.missing, self.earlier = batches, missing, earlier
+        self._patience, self._kept_since = patience, 0.0
+        """Seconds to wait for a DataLoader's batch, and when it began."""
+        self._iterators: dict[Site, int] = {}
+        """Iterators of each loader that may train, before the loop was found."""
+        self._training: weakref.ref[Iterator[Any]] | None = None
+        """The last iterator whose batches are trained on."""
         self.hold = hold
         self.path, self.arguments, self.site = path, list(arguments), site
         self._file, self._source = Path(path).resolve(), Script(path=path, arguments=tuple(arguments), module=module)
@@ -239,8 +249,9 @@ class ScriptLoop:
         self.site = self.own_site.key
         self._end = self.loader = self.last = self._apart = None
         self.draws = Draws()
-        self._given.clear()
-        self._optimizers.clear()
+        self._training, self._kept_since = None, 0.0
+        for known in (self._given, self._optimizers, self._iterators):
+            known.clear()
         del failure
         gc.collect()  # its model, before there is another
         os.chdir(self._working_folder)
@@ -521,7 +532,11 @@ class ScriptLoop:
 
     def _require_batches(self) -> None:
         """Stop a script that has trained for long without a batch of a DataLoader."""
-        if self.loader is None and self.steps - self._steps_at_batch > STEPS_WITHOUT_BATCHES:
+        if self.loader is not None or self.steps - self._steps_at_batch <= STEPS_WITHOUT_BATCHES:
+            self._kept_since = 0.0
+            return
+        self._kept_since = self._kept_since or time.perf_counter()
+        if not self._made or time.perf_counter() - self._kept_since > self._patience:
             self.stop(
                 "trains on batches that it keeps: autotune varies the DataLoader that each batch comes from"
                 if self._made
@@ -542,15 +557,38 @@ class ScriptLoop:
         own = self._sites.get(loader)
         if own is not None and (own.key in self.beside or self.loader is None):
             self._require_epoch(own)
-        if self.loader is None and own is not None and own.key == self.site:
-            self.loader = loader
-        if self.loader is not None and own == self._sites.get(self.loader):
+        earlier = self._note_iterator(own)
+        if self.is_trained_on(own) and self._is_to_train(earlier):
             self.loader = loader  # a new one for each epoch takes the place of the one before
-            return _Asked(self)
+            asked = _Asked(self)
+            self._training = weakref.ref(asked)
+            return asked
         if self.loader is not None and self.is_beside(loader):
             return _Asked(self, loader)
         batches = itertools.chain.from_iterable(map(iterate, [loader]))  # made once a batch is asked for
-        return _Watched(self, loader, batches)
+        return _Watched(self, loader, batches, earlier)
+
+    def _note_iterator(self, site: Site | None) -> int:
+        """Note an iterator that may train, and return how many of its loader there were before."""
+        if site is None or self.loader is not None or not torch.is_grad_enabled():
+            return 0
+        self._iterators[site] = self._iterators.get(site, 0) + 1
+        return self._iterators[site] - 1
+
+    def is_trained_on(self, site: Site | None) -> bool:
+        """Return whether a place makes the training loader."""
+        if site is None or self.loader is None:
+            return site is not None and site.key == self.site
+        return site == self._sites.get(self.loader)
+
+    def _is_to_train(self, earlier: int) -> bool:
+        """Return whether a new iterator of the training loader is to train with, not to look at its data.
+
+        That it is not, where no gradients are wanted, before the one that trains, and while that one lives.
+        """
+        if self.loader is None:
+            return torch.is_grad_enabled() and earlier >= self.earlier
+        return torch.is_grad_enabled() and (self._training is None or self._training() is None)
 
     def _require_epoch(self, site: Site) -> None:
         """Stop a script that makes another iterator of a loader for each batch."""
@@ -563,6 +601,13 @@ class ScriptLoop:
     def _count(self, site: Site) -> None:
         before, given = self._given.get(site, (self.steps, 0))
         self._given[site] = before, given + 1
+
+    def trains_with(self, watched: _Watched, before: int) -> bool:
+        """Note that an iterator of the training loader is trained with, if a step came after its batch."""
+        is_it = self.steps > before and self.is_trained_on(self._sites.get(watched.loader))
+        if is_it:
+            self._apart, self._training = None, weakref.ref(watched)
+        return is_it
 
     def is_beside(self, loader: DataLoader[Any]) -> bool:
         """Return whether a loader feeds the steps beside the first."""
@@ -599,6 +644,7 @@ class ScriptLoop:
     def found(self, watched: _Watched) -> None:
         """Note that a loader is the one that trains, its step, and the share of its batches without any."""
         self.loader = watched.loader
+        self.earlier, self._training = watched.earlier, weakref.ref(watched)
         if (lead := self.draws.lead) is not None:
             self.beside = {site.key: count for site, count in self.draws.pattern.items() if site != lead}
         self.missing = watched.missing / watched.given
@@ -622,8 +668,10 @@ class _Asked(Iterator[Any]):
 class _Watched(Iterator[Any]):
     """A loader's own batches, until an optimizer steps between some of them: from then on it is the one that trains."""
 
-    def __init__(self, loop: ScriptLoop, loader: DataLoader[Any], batches: Any) -> None:
+    def __init__(self, loop: ScriptLoop, loader: DataLoader[Any], batches: Any, earlier: int) -> None:
         self._loop, self.loader, self._batches = loop, loader, batches
+        self.earlier = earlier
+        """Iterators of its loader that were made before it, and did not train."""
         self.begin = self.before = loop.steps
         """Steps of optimizers before the iterator was made, and before the last batch."""
         self._apart: int | None = None
@@ -643,6 +691,9 @@ class _Watched(Iterator[Any]):
             self._batches = iter(())  # its workers end
             return loop.ask_beside(self.loader)
         if loop.loader is not None:
+            if self._apart is not None and loop.trains_with(self, self._apart):
+                self._batches = None  # the iterator before it lived on, as a name that was not deleted
+                return loop.ask()
             batch, self._apart = loop.give_apart(self._batches, loop.place(self.loader), self._apart)
             return batch
         self.missing += self.given > 0 and loop.steps == self.before

@@ -90,6 +90,7 @@ class Session:
             "holds": loop.hold.way if loop.hold else None,
             "batches": loop.batches,
             "missing": loop.missing,
+            "earlier": loop.earlier,
         }
 
     def measure(self, config: Config, request: Request, room: int = 0) -> Attempt:

@@ -29,7 +29,7 @@ from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import RankFailedError, import_parallel, raise_failure, run_ranks
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
-from autotune.records import Request
+from autotune.records import OF_LOOP, Request
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, load
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     from autotune.sites import keep_threads
 
     given, hold = message["script"], _held(message["script"])
-    seen = {name: given[name] for name in ("batches", "missing", "beside") if given[name] is not None}
+    seen = {name: given[name] for name in (*OF_LOOP, "patience") if given[name] is not None}
     loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
     loop.may_cast = given["may_cast"]
     config = Config.from_document(message["config"])

@@ -23,7 +23,7 @@ from autotune.machine.host import Host, inspect_host
 from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
 from autotune.probes import NumericsCheck, Trace
-from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.records import OF_LOOP, Attempt, Request, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
@@ -31,6 +31,8 @@ from autotune.workload import ImportedWorkload, PickledWorkload, Script, Workloa
 
 LOAD_LIMIT = 300.0
 """Seconds in which a workload must have been built for the first time."""
+MOST_PATIENCE = 60.0
+"""Seconds, a tenth of the budget at most, for which a script that trains on other batches is waited for."""
 LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
 """After that it hangs once it takes so many seconds, and so many times the longest yet."""
 DEVICE_PATIENCE = 60.0
@@ -315,7 +317,8 @@ class ProcessRunner:
         keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
             known = self.script or {}
-            message["script"] |= {name: known.get(name) for name in ("site", "device", "batches", "missing", "beside")}
+            message["script"] |= {name: known.get(name) for name in ("site", "device", *OF_LOOP)}
+            message["script"]["patience"] = min(MOST_PATIENCE, self._load_limit / 10)
             message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
             message["script"] |= {"sites": self._sites, "may_cast": known.get("present", {}).get("amp") == "off"}
         return process, message, keeper

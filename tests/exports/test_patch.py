@@ -164,6 +164,32 @@ def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(
         assert settings(loader) == (16, 0, None, False)
 
 
+@pytest.mark.parametrize(
+    ("source", "kept", "changed", "remarks"),
+    [
+        ("SIZE = 8\nloader = DataLoader(ds, batch_size=SIZE)\n", True, "batch_size=SIZE, num_workers=3", ()),
+        ("loader = DataLoader(ds, batch_size=8)\n", True, "batch_size=8, num_workers=3", ()),
+        (
+            "loader = DataLoader(ds, batch_size=8)\n",
+            False,
+            "batch_size=8, num_workers=3",
+            ("train.py:9: batch_size=8 stays: 4 was measured",),
+        ),
+    ],
+    ids=["kept, by a name", "kept, another one", "changed, another one"],
+)
+def test_a_batch_size_changes_only_where_the_answer_has_another_one_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, kept: bool, changed: str, remarks: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, site = made((HEAD + source).encode(), tmp_path, monkeypatch)
+    answer = replace(ANSWER, measured={"baseline": BEFORE | {"batch_size": 16 if kept else 4}})
+    patch = patch_of(answer_at(site, answer), Script.of(["train.py"]))
+    (_, after), *_ = patch.files.values()
+    assert changed in after.decode()
+    assert patch.remarks == remarks
+
+
 LINES = "    num_workers=3,\n    prefetch_factor=4,\n    persistent_workers=True,\n"
 NONE = Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num_workers": 2}})
 

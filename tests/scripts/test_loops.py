@@ -75,6 +75,11 @@ TRUTHS = {
     "iterator_in_constructor": Truth(rate=FEW),
     "own_iterator": Truth(rate=FEW),
     "changes_in_place": Truth(rate=FEW),
+    "statistics_first": Truth(rate=FEW),
+    "losses_within": Truth(rate=FEW),
+    "kept_iterator": Truth(rate=FEW),
+    "steps_in_hooks": Truth(rate=FEW),
+    "overfits_first": Truth(rate=FEW),
     "cycles": Truth(rate=per_second(8, 20), words=("repeat",)),
     "other_arguments": Truth(rate=per_second(8, 8 * 2, 40), arguments=("0.04",)),
     "own_file": Truth(rate=USUAL),
@@ -127,11 +132,12 @@ class Loops(InTurn):
         finally:
             self.end_session()
 
-    def measured(self, batch_size: int | None = None) -> Found:
+    def measured(self, batch_size: int | None = None, *, fresh: bool = False) -> Found:
         """Measure the script with its present settings, but for the batch size."""
         assert self.script is not None
         present = Config(**self.script["present"])
-        attempt = self.measure(replace(present, batch_size=batch_size or present.batch_size), REQUEST)
+        request = replace(REQUEST, fresh=fresh)
+        attempt = self.measure(replace(present, batch_size=batch_size or present.batch_size), request)
         if attempt.measurement is None:
             return Found(None, f"{attempt.outcome}: {attempt.message}")
         found = attempt.measurement
@@ -182,6 +188,15 @@ def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: L
     if trial is not None:
         assert trial.rate is None, trial
         assert any(words in trial.text for words in truth.trial), trial
+
+
+@pytest.mark.parametrize(
+    "name", ["statistics_first", "losses_within", "kept_iterator", "steps_in_hooks", "overfits_first"]
+)
+def test_a_later_start_trains_on_the_batches_that_it_is_handed(name: str, runner: Loops) -> None:
+    with runner.started(name):
+        found = runner.measured(fresh=True)
+    assert found.rate is not None, found.text
 
 
 def test_other_arguments_and_another_file_are_other_workloads(runner: Loops) -> None:
