@@ -213,14 +213,15 @@ def _losses(message: dict[str, Any]) -> list[float]:
 
 
 def _held(given: dict[str, Any]) -> Hold | None:
-    """Hold all writes of a script, unless its user lets them through."""
+    """Switch off a script's uploads, and hold all its writes, unless its user lets them through."""
     from autotune.measure.trackers import switch_off
     from autotune.measure.writes import hold_writes
 
+    scratch = os.environ[MARK]
+    if not given["allow_uploads"]:
+        switch_off(scratch)
     if given["allow_writes"]:
         return None
-    scratch = os.environ[MARK]
-    switch_off(scratch)
     own = Path(scratch, FIRST if given["is_first"] else LATER)
     beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
     return hold_writes(given["path"], given["arguments"], own, beneath)
