@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from autotune.config import Config, load_config
 from autotune.errors import ConfigFileError
 from autotune.records import ADDED
+from autotune.torch_import import at_first_import
 from autotune.workload import Script
 
 STRICT = "--strict"
@@ -50,11 +51,6 @@ def main(argv: Sequence[str]) -> None:
     script = Script.of(words)
     with warnings.catch_warnings(action="ignore"):  # they were shown before
         config, first, others = read_answer(path)
-    config.apply_threads()
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    from autotune.sites import settle
-
     missing = {first, *others}
     """Places of DataLoaders that were neither made yet, nor told to be absent."""
 
@@ -71,8 +67,17 @@ def main(argv: Sequence[str]) -> None:
             sys.stderr.write(told + "\n")
 
     is_cast = (config.made_on or {}).get("autocast") == ADDED
-    settle(config, (first, *others), script.folder, missing.discard, is_cast=is_cast)
-    register_optimizer_step_pre_hook(tell)
+
+    def settle_all() -> None:
+        config.apply_threads()
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        from autotune.sites import settle
+
+        settle(config, (first, *others), script.folder, missing.discard, is_cast=is_cast)
+        register_optimizer_step_pre_hook(tell)
+
+    at_first_import(settle_all)  # not before: the script may set variables that torch reads at its import
     sys.path[0] = str(script.folder)
     try:
         script.run()

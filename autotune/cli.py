@@ -150,7 +150,8 @@ def _workload(flags: argparse.Namespace) -> str | Script:
     """Return the script of a command line, or the reference of a function."""
     from autotune.workload import Script
 
-    return Script.of(flags.script, allow_writes=flags.allow_writes) if flags.script else str(flags.model)
+    allowed = {"allow_writes": flags.allow_writes, "allow_uploads": flags.allow_uploads}
+    return Script.of(flags.script, **allowed) if flags.script else str(flags.model)
 
 
 def _show_script(script: str | Script) -> int:

@@ -113,6 +113,7 @@ SWITCHES = {
     "--force": "replace any file, also a proven answer by an undecided one",
     "--strict": "end, rather than train without the answer, where it finds no DataLoader",
     "--allow-writes": "let the script write checkpoints and logs each time that it is measured",
+    "--allow-uploads": "let the script send to trackers and model hubs each time that it is measured",
     "--dry-run": "start the script once, show which DataLoader trains and what would be varied",
     "--exit-verdict": "exit with 0 for faster, 10 for no gain, 11 for undecided",
     "--snippet": "print Python lines that use the answer, not its settings",
@@ -120,6 +121,8 @@ SWITCHES = {
     "--quiet": "print nothing but errors to stderr",
 }
 """The flags that take none, and their help."""
+ALLOWING = ("--allow-writes", "--allow-uploads")
+"""Flags that let a script do in a measurement what it does in training."""
 
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python", "patch")
 """What ``export`` knows: a patch of a script, and the tools of ``autotune.exports.TARGETS``."""
@@ -252,8 +255,8 @@ class _ScriptParser(_Parser):
                 self.error(f"--model {parsed.model}: a function is measured without {parsed.script[0]}; leave out one")
             if parsed.script:
                 self._refuse_of_functions(parsed)
-            elif parsed.allow_writes:
-                self.error("--allow-writes: is for a script; leave it out")
+            elif flag := next((each for each in ALLOWING if getattr(parsed, each[2:].replace("-", "_"))), None):
+                self.error(f"{flag}: is for a script; leave it out")
         if parsed.script in ((), ("-m",)) and not (has_model and parsed.model):
             self.error(f"name the script that you train with, such as train.py{way}")
         return parsed
@@ -285,7 +288,7 @@ def build_run_parser() -> argparse.ArgumentParser:
     _add(
         parser.add_argument_group("the run"),
         *("--budget", "--trials", "--headroom", "--max-memory", "--storage", "--sampler"),
-        *("--allow-writes", "--dry-run"),
+        *(*ALLOWING, "--dry-run"),
     )
     group = parser.add_argument_group("settings that may vary; the batch size only where it is asked for")
     _add(group, *KNOB_FLAGS, "--objective")
@@ -326,7 +329,7 @@ def build_check_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     _add_workload_flags(parser, is_required=False)
-    _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget", "--allow-writes")
+    _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget", *ALLOWING)
     parser.set_defaults(budget="1m")
     _add(parser.add_argument_group("output"), "--json", "--quiet")
     return parser
@@ -384,7 +387,7 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
     )
     _add_workload_flags(parser, is_required=False)
     group = parser.add_argument_group("the run")
-    _add(group, "--device", "--allow-writes")
+    _add(group, "--device", *ALLOWING)
     _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
     _add(parser.add_argument_group("output"), "--trace", "--json", "--quiet")
     return parser

@@ -134,12 +134,17 @@ class Script:
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
 
+    allow_uploads: bool = False
+    """Whether it may send to experiment trackers and model hubs each time."""
+
     module: str | None = None
     """Its name where it is run as a module, as ``python -m`` does."""
 
     @classmethod
-    def of(cls, words: Sequence[str], *, allow_writes: bool = False) -> Script:
+    def of(cls, words: Sequence[str], **allowed: bool) -> Script:
         """Return the script of a command line: a file, or ``-m`` and a module, and its arguments.
+
+        It is ``allowed`` writes (``allow_writes``) and uploads (``allow_uploads``) where they say so.
 
         Raises ``UsageError`` where it is not there.
         """
@@ -148,7 +153,7 @@ class Script:
         module = path if is_module else None
         path = _file_of_module(path) if is_module else path
         _require_script(path)
-        return cls(path=path, arguments=tuple(arguments), allow_writes=allow_writes, module=module)
+        return cls(path=path, arguments=tuple(arguments), module=module, **allowed)
 
     @property
     def name(self) -> str:

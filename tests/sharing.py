@@ -7,12 +7,13 @@ new processes, as ever. What a test has marked (``processes``) is never shared.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from autotune.runner.process import MeasuringProcess
+from autotune.torch_import import Variables
 from tests.processes import MARK
 
 Key = tuple[object, ...]
@@ -22,9 +23,9 @@ IDLE: dict[Key, Shared] = {}
 class Shared(MeasuringProcess):
     """Is kept when it is stopped, if its sessions have ended as they should."""
 
-    def __init__(self, thread_environment: Mapping[str, str]) -> None:
-        super().__init__(thread_environment)
-        self.key = key_of(thread_environment)
+    def __init__(self, variables: Variables) -> None:
+        super().__init__(variables)
+        self.key = key_of(variables)
         self.is_open = False
         self.is_sound = True
 
@@ -46,20 +47,18 @@ class Shared(MeasuringProcess):
             super().stop()
 
 
-def key_of(thread_environment: Mapping[str, str]) -> Key:
+def key_of(variables: Variables) -> Key:
     """Return what a process takes over from the one that starts it."""
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return os.getcwd(), *sorted((own | dict(thread_environment)).items())
+    return os.getcwd(), *sorted((own | dict(variables)).items())
 
 
-def shared(
-    thread_environment: Mapping[str, str], workload: int | None = None, folder: str | None = None
-) -> MeasuringProcess:
+def shared(variables: Variables, workload: int | None = None, folder: str | None = None) -> MeasuringProcess:
     """Return a process that is idle, or a new one; one that holds a pickled workload is its runner's alone."""
     if workload is not None or folder is not None:
-        return MeasuringProcess(thread_environment, workload, folder)
-    found = IDLE.pop(key_of(thread_environment), None)
-    return found or Shared(thread_environment)
+        return MeasuringProcess(variables, workload, folder)
+    found = IDLE.pop(key_of(variables), None)
+    return found or Shared(variables)
 
 
 @pytest.fixture(scope="module")

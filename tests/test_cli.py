@@ -219,13 +219,13 @@ def test_check_and_diagnose_take_a_script_with_its_arguments(folder: Path, run: 
     replace(examples.ANSWER, made_on={"loader": "train.py:3 Data[8]"}).save(folder / "a.yaml")
     script = Script(path="train.py", arguments=("--model", "resnet", "--budget", "3"))
     assert run("check a.yaml --budget 30s train.py --model resnet --budget 3")[0] == 0
-    assert run("check --allow-writes a.yaml train.py --model resnet --budget 3")[0] == 0
+    assert run("check --allow-writes --allow-uploads a.yaml train.py --model resnet --budget 3")[0] == 0
     assert run("diagnose train.py --model resnet --budget 3")[0] == 0
     assert run("diagnose --config a.yaml --trace t.json train.py --model resnet --budget 3")[0] == 0
     named = [tuple(map(each.get, ("path", "workload", "budget", "config", "trace"))) for each in called.all]
     assert named == [
         ("a.yaml", script, 30.0, None, None),
-        ("a.yaml", replace(script, allow_writes=True), 60.0, None, None),
+        ("a.yaml", replace(script, allow_writes=True, allow_uploads=True), 60.0, None, None),
         (None, script, None, None, None),
         (None, script, None, examples.ANSWER, "t.json"),
     ]
@@ -387,6 +387,7 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         ("check a.yaml --model m:f train.py", 2, "--model m:f: a function is measured without train.py"),
         ("check a.yaml --device cpu train.py", 2, "--device: is for a function; a script chooses its own device"),
         ("check a.yaml --allow-writes --model m:f", 2, "--allow-writes: is for a script"),
+        ("diagnose --allow-uploads --model m:f", 2, "--allow-uploads: is for a script"),
         ("diagnose --baseline batch_size=8 train.py", 2, "--baseline: is for a function"),
         ("diagnose --config a.yaml train.py", 5, "a.yaml: names no DataLoader of a script"),
         ("check absent.yaml --model m:f", 5, "absent.yaml"),

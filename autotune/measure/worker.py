@@ -15,7 +15,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from autotune.measure.rank_launch import RankFailedError, import_parallel, raise
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.records import OF_LOOP, Request
+from autotune.torch_import import OtherEnvironmentError, require_same_environment, set_variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, load
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def _next_request(channel: Channel) -> tuple[int, dict[str, Any]]:
 
 def _refusal(error: Exception) -> dict[str, Any]:
     """Return the reply to the tuner where there is nothing to measure."""
+    if isinstance(error, OtherEnvironmentError):
+        return {"error": "environment", "variables": error.variables}
     if isinstance(error, UsageError):
         return {"error": "usage", "message": str(error)}
     if isinstance(error, ScriptEndsError):
@@ -157,6 +160,13 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
+    """Load a workload. Raises ``OtherEnvironmentError``, where it is asked for, and what the user's code raises."""
+    set_variables(message["usual"])
+    with require_same_environment() if message["is_new"] else nullcontext():
+        return _loaded(message, group, pickled)
+
+
+def _loaded(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
     if message.get("script"):
         return _load_script(message, group)
     Config.from_document(message["config"]).apply_threads()
@@ -195,6 +205,7 @@ def _losses(message: dict[str, Any]) -> list[float]:
     from autotune.measure.script_losses import first_losses
 
     given, config = message["script"], Config.from_document(message["config"])
+    set_variables(message["usual"])
     _held(given)
     config.apply_threads()
     script = Script(path=given["path"], arguments=tuple(given["arguments"]), module=given["module"])
@@ -202,14 +213,15 @@ def _losses(message: dict[str, Any]) -> list[float]:
 
 
 def _held(given: dict[str, Any]) -> Hold | None:
-    """Hold all writes of a script, unless its user lets them through."""
+    """Switch off a script's uploads, and hold all its writes, unless its user lets them through."""
     from autotune.measure.trackers import switch_off
     from autotune.measure.writes import hold_writes
 
+    scratch = os.environ[MARK]
+    if not given["allow_uploads"]:
+        switch_off(scratch)
     if given["allow_writes"]:
         return None
-    scratch = os.environ[MARK]
-    switch_off(scratch)
     own = Path(scratch, FIRST if given["is_first"] else LATER)
     beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
     return hold_writes(given["path"], given["arguments"], own, beneath)

@@ -27,6 +27,7 @@ from autotune.records import OF_LOOP, Attempt, Request, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
+from autotune.torch_import import OtherEnvironmentError, Variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
 
 LOAD_LIMIT = 300.0
@@ -107,6 +108,8 @@ class ProcessRunner:
         """The training loader of a script, once it was inspected: its place and its settings."""
         self._sites: tuple[str | None, ...] = ()
         """The places that make its loaders."""
+        self._variables: Variables | None = None
+        """Variables that the user's code sets before it imports torch; ``None`` until it has been loaded."""
         self._keeper: MeasuringProcess | None = None
         """The process whose first session's files lie beneath those of later sessions."""
 
@@ -116,6 +119,7 @@ class ProcessRunner:
         An accelerator is this tuner's from here on. Raises ``UsageError``, also where another one keeps it,
         ``UserCodeError``, and ``NothingFeasibleError`` where there is too little memory to load it.
         """
+        self._variables = None
         try:
             reply = _unwrap(self._open(baseline).ask({"op": "inspect"}, self._load_limit))
         except ProcessLostError as lost:
@@ -273,7 +277,7 @@ class ProcessRunner:
         twice. The loader's probe makes no step.
         """
         plain = _needs_plain_model(config, request)
-        common = (*_threads(config), config.ranks, config.options, plain, config.num_workers > 0)
+        common = (*self._threads(config), config.ranks, config.options, plain, config.num_workers > 0)
         if self._on_cpu or (request is not None and request.part == "loader"):
             return common, None
         return common, config.step_key if request is None or request.part == "training" else "probes"
@@ -304,9 +308,9 @@ class ProcessRunner:
         self._end_session()
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
-        threads = _threads(config)
+        threads = self._threads(config)
         process = self._processes.pop(threads, None) or MeasuringProcess(
-            _environment(config), self._workload(), _folder_on_disk() if isinstance(self._source, Script) else None
+            self._environment(config), self._workload(), _folder_on_disk() if isinstance(self._source, Script) else None
         )
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
@@ -314,6 +318,9 @@ class ProcessRunner:
         self._cards.prepare()
         _unwrap(process.open(config.ranks))
         message = _load_message(self._source, self._device, config)
+        message["is_new"] = self._variables is None and not isinstance(self._source, PickledWorkload)
+        usual = os.environ | _torchruns(config)
+        message["usual"] = {name: usual.get(name) for name in self._variables or {}}
         keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
             known = self.script or {}
@@ -322,6 +329,13 @@ class ProcessRunner:
             message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
             message["script"] |= {"sites": self._sites, "may_cast": known.get("present", {}).get("amp") == "off"}
         return process, message, keeper
+
+    def _threads(self, config: Config) -> tuple[Any, ...]:
+        return *self._environment(config).items(), config.inter_op_threads
+
+    def _environment(self, config: Config) -> Variables:
+        """Return the variables that torch is imported with: the user's code has its own, but for searched threads."""
+        return {**_torchruns(config), **(self._variables or {}), **config.thread_environment()}
 
     def _open(self, config: Config) -> MeasuringProcess:
         """Open a session, and load the workload in it."""
@@ -343,6 +357,12 @@ class ProcessRunner:
             if keeper is None:
                 raise
             return self._open_without_kept(config)
+        except OtherEnvironmentError as other:
+            self._variables, self._session = other.variables, None
+            self._processes = {key: kept for key, kept in self._processes.items() if kept is not process}
+            process.stop()
+            return self._open(config)
+        self._variables = self._variables or {}
         now = time.monotonic()
         self._longest_load, self._opening = max(self._longest_load, now - begin), self._opening + now - asked
         return process
@@ -408,14 +428,9 @@ def _require_room(ranks: int, host: Host | None) -> None:
         raise UsageError(f"--ranks {ranks}: this host has {has}; pass --ranks {most}, or --oversubscribe-ranks")
 
 
-def _threads(config: Config) -> tuple[Any, ...]:
-    return *_environment(config).items(), config.inter_op_threads
-
-
-def _environment(config: Config) -> dict[str, str]:
-    """Return the environment that a configuration asks for; several ranks have one thread each, as of ``torchrun``."""
-    torchruns = {} if config.ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
-    return torchruns | config.thread_environment()
+def _torchruns(config: Config) -> dict[str, str]:
+    """Return the variables of several ranks, which have one thread each, as of ``torchrun``."""
+    return {} if config.ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
 
 
 def _moved(trace: Trace, path: str) -> Trace:
@@ -451,6 +466,8 @@ def _unwrap(reply: dict[str, Any]) -> dict[str, Any]:
     """Return a reply, or raise the error that it carries; ``ProcessLostError`` where it was not the user's."""
     if reply.get("error") == "usage":
         raise UsageError(reply["message"])
+    if reply.get("error") == "environment":
+        raise OtherEnvironmentError(reply["variables"])
     if reply.get("error") == "end":
         raise ScriptEndsError(reply["message"], reply["details"])
     if reply.get("error") == "user":

@@ -30,6 +30,7 @@ from autotune.machine.signals import END_AT_ONCE
 from autotune.outcome import Outcome
 from autotune.records import Attempt
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
+from autotune.torch_import import Variables
 
 START_LIMIT = 120.0
 """Seconds in which Python must have started and imported torch."""
@@ -55,10 +56,8 @@ class ProcessLostError(Exception):
 class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
-    def __init__(
-        self, thread_environment: Mapping[str, str], workload: int | None = None, folder: str | None = None
-    ) -> None:
-        """Start the process, which inherits a pickled workload's descriptor, if there is one.
+    def __init__(self, variables: Variables, workload: int | None = None, folder: str | None = None) -> None:
+        """Start the process with environment variables; it inherits a pickled workload's descriptor, if there is one.
 
         Its scratch folder lies in ``folder``, or among the temporary files. Raises ``ProcessLostError`` where the
         system does not let it.
@@ -69,14 +68,14 @@ class MeasuringProcess:
         try:
             self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
             self._mark = tempfile.mkdtemp(prefix="autotune-", dir=folder)  # scratch folder, and mark of all below
-            self._process = self._start(thread_environment, workload)
+            self._process = self._start(variables, workload)
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._number = self._session = 0
         """Of the last request, and of the one that has opened the session."""
 
-    def _start(self, thread_environment: Mapping[str, str], workload: int | None) -> subprocess.Popen[bytes]:
+    def _start(self, variables: Variables, workload: int | None) -> subprocess.Popen[bytes]:
         self._channel, theirs = Channel.pair()
         inherited = (theirs.fileno(), *(() if workload is None else (workload,)))
         try:
@@ -86,7 +85,7 @@ class MeasuringProcess:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=inherited,
-                env={**_environment(thread_environment), MARK: self._mark},
+                env={**_environment(variables), MARK: self._mark},
                 process_group=0,  # no session of its own: Linux shares CPUs among sessions, and training has the user's
             )
         except BaseException:
@@ -268,9 +267,9 @@ def _abort(process: psutil.Process) -> None:
     process.resume()
 
 
-def _environment(thread_environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the child's environment: thread counts, and a path to this package where it is not installed."""
-    environment = {**os.environ, **thread_environment}
+def _environment(variables: Variables) -> dict[str, str]:
+    """Return the child's environment: its own variables, and a path to this package where it is not installed."""
+    environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
     root = str(Path(__file__).resolve().parents[2])
     if root not in (*site.getsitepackages(), site.getusersitepackages()):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

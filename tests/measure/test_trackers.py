@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 
+from autotune.config import Config
+from autotune.errors import UserCodeError
+from autotune.workload import Script
 from tests.processes import run_python
+from tests.scripts.holding import in_turn
 
 WANDB = """
 def init(project=None, entity=None, mode=None, **options):
@@ -77,3 +82,14 @@ def test_trackers_hubs_and_loggers_send_nothing(tmp_path: Path) -> None:
         "repo": ["me/model", "me/other"],
         "uploads": [None],
     }
+
+
+@pytest.mark.machine
+def test_uploads_are_off_unless_they_are_asked_for_whether_or_not_writes_are_held(tmp_path: Path) -> None:
+    (tmp_path / "wandb.py").write_text(WANDB)
+    (tmp_path / "train.py").write_text("import wandb\nraise ValueError(wandb.init(mode='online')[1])\n")
+    with in_turn(tmp_path) as runner:
+        for allow_writes, allow_uploads in itertools.product((False, True), repeat=2):
+            runner.turn_to(Script(path="train.py", allow_writes=allow_writes, allow_uploads=allow_uploads))
+            with pytest.raises(UserCodeError, match="online" if allow_uploads else "disabled"):
+                runner.inspect(Config())
