@@ -46,6 +46,12 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "spawned": (IN_A_CHILD, IN_A_CHILD, IN_A_CHILD),
     "chdir": (MEASURED, MEASURED, MEASURED),
     "temporary": (MEASURED, MEASURED, MEASURED),
+    "dataset_json": (MEASURED, MEASURED, MEASURED),
+    "dataset_map": (MEASURED, MEASURED, MEASURED),
+    "saved_to_disk": (MEASURED, MEASURED, MEASURED),
+    "written_module": (MEASURED, MEASURED, MEASURED),
+    "copied_library": (MEASURED, MEASURED, MEASURED),
+    "hdf5": (MEASURED, MEASURED, MEASURED),
     "linked": (MEASURED, MEASURED, MEASURED),
 }
 """What comes of each script: it is measured, or it is refused in words that hold these."""
