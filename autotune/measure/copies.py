@@ -22,6 +22,8 @@ from autotune.measure.doors import Doors
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of ``os.open`` that may change a file."""
+CHANGING = frozenset("wax+")
+"""Letters of a mode of ``open`` that may change a file."""
 READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
 """Functions of ``os`` that take the path of a copy as well as that of the file."""
 MOST_LINKS = 40
@@ -73,7 +75,7 @@ class Copies:
         for name, function in table.items():
             if self._own[name] in os.supports_follow_symlinks:
                 os.supports_follow_symlinks.add(function)
-        Doors(self._opened).install(
+        Doors(self._given).install(
             {self._own[name]: function for name, function in table.items()}
             | {self._open: self._open_copy, self._connect: self._connect_copy, self._create: self._create_dynamic}
         )
@@ -97,28 +99,28 @@ class Copies:
         """
         if isinstance(path, int):
             return None
-        text = os.fsdecode(path)
+        text = path if type(path) is str else os.fsdecode(path)
         absolute = os.path.normpath(text if text.startswith(os.sep) else os.path.join(self._here, text))
-        for _ in range(MOST_LINKS if self._links else 0):
+        if self._links:
+            absolute = self._followed(absolute, itself)
+        return None if absolute.startswith(self._free) else (absolute, self._folder + absolute)
+
+    def _followed(self, absolute: str, itself: bool) -> str:
+        """Return where a path leads over new links."""
+        for _ in range(MOST_LINKS):
             link = next((each for each in self._links if absolute.startswith(each + os.sep)), None)
             link = absolute if link is None and not itself and absolute in self._links else link
             if link is None:
                 break
             absolute = os.path.normpath(self._links[link] + absolute[len(link) :])
-        if absolute.startswith(self._free):
-            return None
-        return absolute, self._folder + absolute
+        return absolute
 
     def _is_there(self, path: str) -> bool:
-        try:
-            self._own["lstat"](path)
-        except OSError:
-            return False
-        return True
+        return bool(self._own["access"](path, os.F_OK, follow_symlinks=False))
 
     def _is_hidden(self, path: str) -> bool:
         """Return whether a path, or a folder that it lies in, has been removed."""
-        return any(path == each or path.startswith(each + os.sep) for each in self._hidden)
+        return bool(self._hidden) and any(path == each or path.startswith(each + os.sep) for each in self._hidden)
 
     def _seen(self, path: Any, *, itself: bool = False) -> Any:
         """Return the path to read."""
@@ -158,13 +160,15 @@ class Copies:
 
     def _opened(self, path: Any, mode: str) -> Any:
         """Return the path to open in a mode."""
-        if any(letter in mode for letter in "wax+"):
+        if not CHANGING.isdisjoint(mode):
             self._refuse_existing(path, "x" in mode or mode == "w-")
             return self._taken(path, empty="w" in mode)
-        seen = self._seen(path)
-        both = self._copy_of(path)
-        is_both = both is not None and seen == both[1] and os.path.isdir(seen) and self._is_there(both[0])
-        return path if is_both or (both and seen == both[0]) else seen
+        return self._seen(path)
+
+    def _given(self, path: Any, mode: str) -> Any:
+        """Return the path for C code to open in a mode; of a folder it sees what was there before, if anything was."""
+        chosen, both = self._opened(path, mode), self._copy_of(path)
+        return both[0] if both and os.path.isdir(chosen) and self._is_there(both[0]) else chosen
 
     def _open_copy(self, file: Any, mode: str = "r", *given: Any, **options: Any) -> Any:
         return self._open(self._opened(file, mode), mode, *given, **options)
