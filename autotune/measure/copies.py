@@ -305,10 +305,12 @@ class Copies:
             module.__file__ = spec.origin
         return module
 
-    def are_only(self, path: str) -> bool:
-        """Return whether a path leads to a copy, or into one's folder, that only this script's Python sees."""
+    def unseen(self, path: str) -> str | None:
+        """Return the absolute path of what is a copy only, which other programs do not see; ``None`` of all else."""
         both = self._copy_of(path)
-        return both is not None and self._is_there(both[1]) and not (os.path.isdir(both[1]) and self._is_there(both[0]))
+        if both is None or not self._is_there(both[1]) or (os.path.isdir(both[1]) and self._is_there(both[0])):
+            return None
+        return both[0]
 
 
 class _Entry:

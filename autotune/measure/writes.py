@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +22,7 @@ from autotune.errors import UserCodeError
 from autotune.machine.descendants import remove_folder
 from autotune.measure.copies import Copies
 from autotune.measure.failures import user_traceback
-from autotune.measure.landlock import confine
+from autotune.measure.landlock import WHOLE, confine
 from autotune.measure.overlay import put_layers
 
 LARGE = 2**30
@@ -31,8 +33,14 @@ REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOVERFLOW, errno.EXDEV
 """Numbers of errors by which the kernel refuses a write."""
 SIGNS = ("permission denied", "readonly", "read-only", "unable to open", "unable to create", "errno = 13")
 """Parts of the messages of C libraries whose write was refused."""
-Way = Literal["layer", "kernel", "python"]
-"""How writes are held: by a layer, by copies and the kernel, by copies of Python's files alone."""
+MISSING = ("no such file", "not found", "does not exist", "cannot open", "could not open", "failed to open")
+"""Parts of messages about a file that is not there."""
+PATHS = re.compile(r"""'([^'\0]+)'|"([^"\0]+)"|([^\s'"\0]*[/.][^\s'"\0]*)""")
+"""Parts of a message that may be paths."""
+BETWEEN = re.compile(r"""[\s='"`()<>|&;]+""")
+"""Characters between the words of a command."""
+Way = Literal["layer", "kernel", "older kernel", "python"]
+"""How writes are held: by a layer, by copies and a kernel with all rights or some, by copies of Python alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +51,61 @@ class Hold:
     """How they are held."""
     folders: tuple[str, ...]
     """Folders with a layer."""
+    copies: Copies | None = None
+    """The copies, where a layer does not take all."""
+    most: int | None = None
+    """Bytes that a file may have; ``None`` without a limit of ours."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return a script's error, with the way out where a write was refused."""
+        """Return a script's error, with the way out where a write was refused or a copy was not seen."""
         path = getattr(error, "filename", None)
         if isinstance(path, (str, bytes)) and os.path.exists(path) and not os.access(path, os.R_OK):
             return error  # it may not even be read
+        reason = self._missed(error) or self._too_large(error) or self._refused(error)
+        if reason is None:
+            return error
+        return UserCodeError(f"{type(error).__name__}: {str(error).rstrip('.')}. {reason}", user_traceback(error))
+
+    def _missed(self, error: BaseException | None) -> str | None:
+        """Return that a copy was not seen by a child or a library, where the error or its cause names one."""
+        if error is None or self.copies is None:
+            return None
+        path = next(filter(None, map(self.copies.unseen, _paths(error))), None)
+        if path is None:
+            return self._missed(error.__cause__)
+        return (
+            f"While it is measured, what the script writes to {path} is a copy, which child processes and some "
+            "libraries do not find: pass --allow-writes where it may write everywhere"
+        )
+
+    def _too_large(self, error: BaseException) -> str | None:
+        """Return that a file or shared memory is larger than the disk lets copies be."""
+        if self.most is None or os.strerror(errno.EFBIG).lower() not in str(error).lower():
+            return None
+        return (
+            "While it is measured, no file and no shared memory of a script may have more than "
+            f"{self.most / 2**30:.1f} GiB, for the free space of the temporary folder is little: have TMPDIR lie on a "
+            "larger disk, or pass --allow-writes"
+        )
+
+    def _refused(self, error: BaseException) -> str | None:
+        """Return where a script may write, if the kernel has refused a write."""
         is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
         if self.way == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
-            return error
+            return None
         where = f"below {', '.join(self.folders)}" if self.folders else "with Python's own functions"
-        return UserCodeError(
-            f"{type(error).__name__}: {error}. While it is measured a script writes {where} only: pass --allow-writes "
-            "where it may write everywhere",
-            user_traceback(error),
-        )
+        return f"While it is measured a script writes {where} only: pass --allow-writes where it may write everywhere"
+
+
+def _paths(error: BaseException) -> list[str]:
+    """Return what may be paths in an error about a file that is not there, or in the command of a child that failed."""
+    if isinstance(error, subprocess.CalledProcessError):
+        parts = [error.cmd] if isinstance(error.cmd, (str, bytes, os.PathLike)) else error.cmd
+        return [word for part in parts for word in (os.fsdecode(part), *BETWEEN.split(os.fsdecode(part))) if word]
+    text = str(error)
+    if not any(sign in text.lower() for sign in MISSING):
+        return []
+    return [word.rstrip(".,:;") for groups in PATHS.findall(text) for word in groups if word]
 
 
 def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Path | None = None) -> Hold:
@@ -71,18 +119,23 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     folder.mkdir()
     sys.addaudithook(_refuse_large(time.time()))
     layered: tuple[str, ...] = ()
-    is_confined = False
+    version, copies, most = 0, None, None
     if sys.platform.startswith("linux") and not _needs_driver_helper():
-        _limit_copies(scratch)
+        most = _limit_copies(scratch)
         with suppress(OSError):
             wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
             layered = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
-        is_confined = confine([*layered, *own])
-    if not (layered and is_confined):
-        copies = folder / "copies"
-        copies.mkdir()
-        Copies(str(copies), [*layered, *own]).install()
-    return Hold("layer" if layered else "kernel" if is_confined else "python", layered)
+        version = confine([*layered, *own])
+    if not (layered and version):
+        (folder / "copies").mkdir()
+        copies = Copies(str(folder / "copies"), [*layered, *own])
+        copies.install()
+    return Hold("layer" if layered else way_of_kernel(version), layered, copies, most)
+
+
+def way_of_kernel(version: int) -> Way:
+    """Return how writes are held beside copies by a version of Landlock."""
+    return "kernel" if version >= WHOLE else "older kernel" if version else "python"
 
 
 def _folders(script: str, arguments: Sequence[str]) -> list[str]:
@@ -108,15 +161,20 @@ def _needs_driver_helper() -> bool:
     return os.geteuid() != 0 and os.path.exists("/dev/nvidia0") and not os.path.exists("/dev/nvidia-uvm")
 
 
-def _limit_copies(scratch: str) -> None:
-    """Have the kernel refuse files that would fill the disk; it copies a file when a C library opens it for writing."""
+def _limit_copies(scratch: str) -> int | None:
+    """Have the kernel refuse files that would fill the disk; it copies a file when a C library opens it for writing.
+
+    Returns the bytes that a file may have, ``None`` where the user has set fewer.
+    """
     import resource
 
     space = os.statvfs(scratch)
     most = max(LARGE, space.f_bavail * space.f_frsize // 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if soft == resource.RLIM_INFINITY or soft > most:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    if soft != resource.RLIM_INFINITY and soft <= most:
+        return None
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    return most
 
 
 def _refuse_large(begin: float) -> Callable[[str, tuple[Any, ...]], None]:

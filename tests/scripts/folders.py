@@ -75,6 +75,7 @@ FILES: dict[str, dict[str, bytes]] = {
         "work/package/__init__.py": b"",
     },
     "copied_library": {"work/copied.so": b"a library of before"},
+    "read_by_child": {},
     "hdf5": {"work/losses.h5": hdf5([1.0, 0.5])},
     "linked": {"work/weights.bin": bytes(32), "work/run/model.pt": b"the last model"},
 }
