@@ -53,15 +53,13 @@ class Hold:
     """Folders with a layer."""
     copies: Copies | None = None
     """The copies, where a layer does not take all."""
-    most: int | None = None
-    """Bytes that a file may have; ``None`` without a limit of ours."""
 
     def explain(self, error: BaseException) -> BaseException:
         """Return a script's error, with the way out where a write was refused or a copy was not seen."""
         path = getattr(error, "filename", None)
         if isinstance(path, (str, bytes)) and os.path.exists(path) and not os.access(path, os.R_OK):
             return error  # it may not even be read
-        reason = self._missed(error) or self._too_large(error) or self._refused(error)
+        reason = self._missed(error) or self._refused(error)
         if reason is None:
             return error
         return UserCodeError(f"{type(error).__name__}: {str(error).rstrip('.')}. {reason}", user_traceback(error))
@@ -76,16 +74,6 @@ class Hold:
         return (
             f"While it is measured, what the script writes to {path} is a copy, which child processes and some "
             "libraries do not find: pass --allow-writes where it may write everywhere"
-        )
-
-    def _too_large(self, error: BaseException) -> str | None:
-        """Return that a file or shared memory is larger than the disk lets copies be."""
-        if self.most is None or os.strerror(errno.EFBIG).lower() not in str(error).lower():
-            return None
-        return (
-            "While it is measured, no file and no shared memory of a script may have more than "
-            f"{self.most / 2**30:.1f} GiB, for the free space of the temporary folder is little: have TMPDIR lie on a "
-            "larger disk, or pass --allow-writes"
         )
 
     def _refused(self, error: BaseException) -> str | None:
@@ -119,9 +107,9 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     folder.mkdir()
     sys.addaudithook(_refuse_large(time.time()))
     layered: tuple[str, ...] = ()
-    version, copies, most = 0, None, None
+    version, copies = 0, None
     if sys.platform.startswith("linux") and not _needs_driver_helper():
-        most = _limit_copies(scratch)
+        _limit_copies(scratch)
         with suppress(OSError):
             wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
             layered = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
@@ -130,7 +118,7 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
         (folder / "copies").mkdir()
         copies = Copies(str(folder / "copies"), [*layered, *own])
         copies.install()
-    return Hold("layer" if layered else way_of_kernel(version), layered, copies, most)
+    return Hold("layer" if layered else way_of_kernel(version), layered, copies)
 
 
 def way_of_kernel(version: int) -> Way:
@@ -161,20 +149,15 @@ def _needs_driver_helper() -> bool:
     return os.geteuid() != 0 and os.path.exists("/dev/nvidia0") and not os.path.exists("/dev/nvidia-uvm")
 
 
-def _limit_copies(scratch: str) -> int | None:
-    """Have the kernel refuse files that would fill the disk; it copies a file when a C library opens it for writing.
-
-    Returns the bytes that a file may have, ``None`` where the user has set fewer.
-    """
+def _limit_copies(scratch: str) -> None:
+    """Have the kernel refuse files that would fill the disk; it copies a file when a C library opens it for writing."""
     import resource
 
     space = os.statvfs(scratch)
     most = max(LARGE, space.f_bavail * space.f_frsize // 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if soft != resource.RLIM_INFINITY and soft <= most:
-        return None
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    return most
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
 def _refuse_large(begin: float) -> Callable[[str, tuple[Any, ...]], None]:

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from autotune.measure.writes import Way, way_of_kernel
+from autotune.outcome import Outcome
 from autotune.workload import HELD, Script
 
 IN_COPIES = """
@@ -32,14 +33,15 @@ except Exception as error:
 """
 OF_LARGE_MEMORY = """
 import resource
+import sys
 import torch
-from autotune.measure.writes import Hold
+from torch.utils.data import DataLoader
+from autotune.measure.failures import classify
 resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, -1))
 try:
-    torch.zeros(2**20).share_memory_()
-except RuntimeError as error:
-    print(Hold("layer", (), None, 2**20).explain(error))
-    print("own:", Hold("layer", ()).explain(error) is error)
+    {}
+except Exception as error:
+    print(*classify(error)[:2])
 """
 
 
@@ -81,11 +83,21 @@ def test_other_errors_stay_as_they_are(read: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there are files limited")
-def test_shared_memory_that_the_limit_of_files_refuses_is_said_to_be_so() -> None:
-    message = said(OF_LARGE_MEMORY)
+@pytest.mark.parametrize(
+    ("fill", "outcome"),
+    [
+        ("torch.zeros(2**20).share_memory_()", Outcome.SHM),
+        ("next(iter(DataLoader(torch.zeros(2, 2**20), batch_size=2, num_workers=1)))", Outcome.SHM),
+        ("open(sys.argv[1] + '/large', 'wb').truncate(2**21)", Outcome.USER_ERROR),
+    ],
+)
+def test_memory_or_a_file_that_the_limit_of_files_refuses_is_said_to_be_so(
+    fill: str, outcome: Outcome, tmp_path: Path
+) -> None:
+    message = said(OF_LARGE_MEMORY.format(fill), tmp_path)
+    assert message.startswith(f"{outcome} "), message
     assert "File too large" in message
-    assert "no shared memory of a script may have more than 0.0 GiB" in message
-    assert "own: True" in message
+    assert "a limit of files (ulimit -f)" in message
 
 
 def test_each_way_has_its_sentence_and_a_kernel_without_all_rights_claims_less() -> None:
