@@ -183,6 +183,7 @@ class Script:
 HELD = {
     "layer": "a layer that is removed afterwards",
     "kernel": "copies, held by the kernel and removed afterwards",
+    "older kernel": "copies that are removed afterwards; C libraries and child processes may still empty your files",
     "python": "copies that are removed afterwards; C libraries are not held",
 }
 """Places that the writes of a script go to, by the way in which they are held."""

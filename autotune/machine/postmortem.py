@@ -43,6 +43,11 @@ class Sign(NamedTuple):
 
 
 _FILES = "; allow more (ulimit -n), or have fewer batches in flight"
+_TOO_LARGE = r"unable to (resize|write to).*torch_.*(File too large|\(27\))"
+_LIMIT = (
+    "; a limit of files (ulimit -f) holds for shared memory too, and while a script is measured it is half the free "
+    "space of the temporary folder: have TMPDIR lie on a larger disk, or pass --allow-writes"
+)
 _TIMEOUT = ", the timeout in its own options; allow more, or have smaller batches"
 _LONE = (
     ": batch normalisation cannot train on a single sample, which the last batch of an epoch may be; drop that batch "
@@ -62,6 +67,8 @@ SIGNS = (
     Sign(
         "RuntimeError", r"(?i)unable to (mmap|allocate shared memory)|bus error|insufficient shared memory", Outcome.SHM
     ),
+    Sign("RuntimeError", _TOO_LARGE, Outcome.SHM, _LIMIT),
+    Sign("OSError", rf"\[Errno {errno.EFBIG}\]", Outcome.USER_ERROR, _LIMIT),
     Sign("RuntimeError", r"(?i)too many open files|received 0 items of ancdata", Outcome.SHM, _FILES),
     Sign("OSError", rf"\[Errno {errno.EMFILE}\]", Outcome.SHM, _FILES),
     Sign(
@@ -94,6 +101,7 @@ SIGNS = (
         Outcome.SHM,
         "a worker found no room for its batch in shared memory (/dev/shm)",
     ),
+    Sign("output", _TOO_LARGE, Outcome.SHM, f"a worker found no room for its batch{_LIMIT}"),
     Sign(
         "output",
         r"(?im)^\w*Error: .*too many open files",

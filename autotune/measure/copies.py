@@ -1,32 +1,38 @@
 """Writes of Python code that go to copies: a folder of scratch files with the paths of the user's.
 
 Where the kernel gives no layer. A file that is opened for writing is copied first, and read from its copy from then on;
-what is removed is hidden. Children that are forked have the same copies. C libraries do not.
+what is removed is hidden. Imports and forked children have the same copies, C libraries at the doors that are known.
 """
 
 from __future__ import annotations
 
+import _imp
 import builtins
 import errno
-import io
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
-
-import torch
+from urllib.parse import quote, unquote, urlsplit
 
 from autotune.machine.descendants import SHARED_MEMORY
+from autotune.measure.doors import Doors
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of ``os.open`` that may change a file."""
+CHANGING = frozenset("wax+")
+"""Letters of a mode of ``open`` that may change a file."""
 READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
 """Functions of ``os`` that take the path of a copy as well as that of the file."""
 MOST_LINKS = 40
 """Links that a path may lead over, as on Linux."""
 CHANGERS = ("chmod", "chown", "utime", "truncate", "setxattr", "removexattr")
 """Functions of ``os`` that change what is there."""
+
+MAKERS = ("mkdir", "mkfifo", "mknod")
+"""Functions of ``os`` that make what is not there."""
 
 
 class Copies:
@@ -41,21 +47,17 @@ class Copies:
         self._links: dict[str, str] = {}
         """New symbolic links, and the absolute paths that they lead to."""
         self._own = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
-        self._open, self._save, self._load = builtins.open, torch.save, torch.load
-        self._connect = sqlite3.connect
+        self._open, self._connect, self._create = builtins.open, sqlite3.connect, _imp.create_dynamic
         self._here = os.getcwd()
         """The working folder, as the user's code knows it: the system's may be its copy."""
 
     def install(self) -> None:
         """Stand in for the functions that open, change and list files."""
-        builtins.open = io.open = self._open_copy
-        torch.save, torch.load = self._save_copy, self._load_copy
-        sqlite3.connect = self._connect_copy
         table: dict[str, Callable[..., Any]] = {
             "open": self._open_descriptor,
             "chdir": self._chdir,
             "getcwd": lambda: self._here,
-            "mkdir": self._mkdir,
+            "getcwdb": lambda: os.fsencode(self._here),
             "remove": self._remove,
             "unlink": self._remove,
             "rmdir": self._remove,
@@ -69,10 +71,14 @@ class Copies:
         table |= {name: self._with(name, self._seen) for name in READERS if hasattr(os, name)}
         table |= {name: self._with(name, self._seen, itself=True) for name in ("lstat", "readlink")}
         table |= {name: self._with(name, self._taken) for name in CHANGERS if hasattr(os, name)}
+        table |= {name: self._make(name) for name in MAKERS if hasattr(os, name)}
         for name, function in table.items():
             if self._own[name] in os.supports_follow_symlinks:
                 os.supports_follow_symlinks.add(function)
-            setattr(os, name, function)
+        Doors(self._given).install(
+            {self._own[name]: function for name, function in table.items()}
+            | {self._open: self._open_copy, self._connect: self._connect_copy, self._create: self._create_dynamic}
+        )
         shutil._use_fd_functions = False  # type: ignore[attr-defined]  # it removes by descriptors
 
     def _with(self, name: str, chosen: Callable[..., Any], *, itself: bool = False) -> Callable[..., Any]:
@@ -92,29 +98,29 @@ class Copies:
         """
         if isinstance(path, int):
             return None
-        text = os.fsdecode(path)
+        text = path if type(path) is str else os.fsdecode(path)
         absolute = os.path.normpath(text if text.startswith(os.sep) else os.path.join(self._here, text))
-        for _ in range(MOST_LINKS if self._links else 0):
+        if self._links:
+            absolute = self._followed(absolute, itself)
+        is_device = absolute.startswith("/dev/") and not absolute.startswith(f"{SHARED_MEMORY}/")
+        return None if is_device or absolute.startswith(self._free) else (absolute, self._folder + absolute)
+
+    def _followed(self, absolute: str, itself: bool) -> str:
+        """Return where a path leads over new links."""
+        for _ in range(MOST_LINKS):
             link = next((each for each in self._links if absolute.startswith(each + os.sep)), None)
             link = absolute if link is None and not itself and absolute in self._links else link
             if link is None:
                 break
             absolute = os.path.normpath(self._links[link] + absolute[len(link) :])
-        is_device = absolute.startswith("/dev/") and not absolute.startswith(f"{SHARED_MEMORY}/")
-        if is_device or absolute.startswith(self._free):
-            return None
-        return absolute, self._folder + absolute
+        return absolute
 
     def _is_there(self, path: str) -> bool:
-        try:
-            self._own["lstat"](path)
-        except OSError:
-            return False
-        return True
+        return bool(self._own["access"](path, os.F_OK, follow_symlinks=False))
 
     def _is_hidden(self, path: str) -> bool:
         """Return whether a path, or a folder that it lies in, has been removed."""
-        return any(path == each or path.startswith(each + os.sep) for each in self._hidden)
+        return bool(self._hidden) and any(path == each or path.startswith(each + os.sep) for each in self._hidden)
 
     def _seen(self, path: Any, *, itself: bool = False) -> Any:
         """Return the path to read."""
@@ -152,11 +158,20 @@ class Copies:
                 shutil.copy2(os.path.realpath(seen), new)
         return new
 
+    def _opened(self, path: Any, mode: str) -> Any:
+        """Return the path to open in a mode."""
+        if not CHANGING.isdisjoint(mode):
+            self._refuse_existing(path, "x" in mode or mode == "w-")
+            return self._taken(path, empty="w" in mode)
+        return self._seen(path)
+
+    def _given(self, path: Any, mode: str) -> Any:
+        """Return the path for C code to open in a mode; of a folder it sees what was there before, if anything was."""
+        chosen, both = self._opened(path, mode), self._copy_of(path)
+        return both[0] if both and os.path.isdir(chosen) and self._is_there(both[0]) else chosen
+
     def _open_copy(self, file: Any, mode: str = "r", *given: Any, **options: Any) -> Any:
-        if any(letter in mode for letter in "wax+"):
-            self._refuse_existing(file, "x" in mode)
-            return self._open(self._taken(file, empty="w" in mode), mode, *given, **options)
-        return self._open(self._seen(file), mode, *given, **options)
+        return self._open(self._opened(file, mode), mode, *given, **options)
 
     def _open_descriptor(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if dir_fd is None:
@@ -173,11 +188,14 @@ class Copies:
         if is_made and self._is_there(self._seen(path, itself=True)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
-    def _mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        if dir_fd is None:
-            self._refuse_existing(path, True)
-            path = self._new(path)
-        self._own["mkdir"](path, mode, dir_fd=dir_fd)
+    def _make(self, name: str) -> Callable[..., None]:
+        def make(path: Any, *given: Any, dir_fd: int | None = None, **options: Any) -> None:
+            if dir_fd is None:
+                self._refuse_existing(path, True)
+                path = self._new(path)
+            self._own[name](path, *given, dir_fd=dir_fd, **options)
+
+        return make
 
     def _remove(self, path: Any, *, dir_fd: int | None = None) -> None:
         seen = path if dir_fd is not None else self._seen(path, itself=True)
@@ -262,17 +280,37 @@ class Copies:
                 found |= {each.name: _Entry(each, os.path.join(os.fspath(path), each.name)) for each in entries}
         return list(found.values())
 
-    def _save_copy(self, obj: Any, f: Any, *given: Any, **options: Any) -> None:
-        self._save(obj, self._taken(f, empty=True) if isinstance(f, (str, os.PathLike)) else f, *given, **options)
-
-    def _load_copy(self, f: Any, *given: Any, **options: Any) -> Any:
-        return self._load(self._seen(f) if isinstance(f, (str, os.PathLike)) else f, *given, **options)
-
     def _connect_copy(self, database: Any, *given: Any, **options: Any) -> Any:
-        is_file = isinstance(database, (str, bytes, os.PathLike)) and not os.fsdecode(database).startswith(
-            (":", "file:")
-        )
-        return self._connect(self._taken(database) if is_file else database, *given, **options)
+        text = os.fsdecode(database) if isinstance(database, (str, bytes, os.PathLike)) else ":"
+        if options.get("uri") and text.startswith("file:"):
+            database = self._located(text)
+        elif not text.startswith(":"):
+            database = self._taken(database)
+        return self._connect(database, *given, **options)
+
+    def _located(self, uri: str) -> str:
+        """Return SQLite's URI of a copy."""
+        parts = urlsplit(uri)
+        path = unquote(parts.path)
+        if not path or path == ":memory:" or "mode=memory" in parts.query:
+            return uri
+        chosen = self._opened(path, "r" if "mode=ro" in parts.query or "immutable=1" in parts.query else "a")
+        return f"file:{quote(chosen)}" + (f"?{parts.query}" if parts.query else "")
+
+    def _create_dynamic(self, spec: Any, *given: Any) -> Any:
+        """Load a module of C code, whose library may be a copy."""
+        seen: Any = SimpleNamespace(name=spec.name, origin=self._seen(spec.origin))
+        module = self._create(seen, *given)
+        if getattr(module, "__file__", None) == seen.origin:
+            module.__file__ = spec.origin
+        return module
+
+    def unseen(self, path: str) -> str | None:
+        """Return the absolute path of what is a copy only, which other programs do not see; ``None`` of all else."""
+        both = self._copy_of(path)
+        if both is None or not self._is_there(both[1]) or (os.path.isdir(both[1]) and self._is_there(both[0])):
+            return None
+        return both[0]
 
 
 class _Entry:

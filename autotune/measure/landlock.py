@@ -21,24 +21,27 @@ CHANGES = sum(1 << bit for bit in (1, *range(4, 13)))
 """Rights to write to a file, to remove, and to make files of each kind."""
 MOVE, TRUNCATE = 1 << 13, 1 << 14
 """Rights to rename between folders (since version 2) and to shorten a file (3)."""
+WHOLE = 3
+"""Version from which all changes of contents are covered: Linux 6.2."""
 BELOW = 1
 """Kind of a rule: for everything below a folder."""
 
 
-def confine(folders: Iterable[str]) -> bool:
-    """Refuse this process and its children every change outside folders; return whether the kernel does.
+def confine(folders: Iterable[str]) -> int:
+    """Refuse this process and its children every change outside folders; return the kernel's version, 0 if it does not.
 
-    Modes, owners and times are not covered: the kernel has no such right to take away.
+    Modes, owners and times are not covered: the kernel has no such right to take away. Nor is the shortening of files
+    before version ``WHOLE``.
     """
     library = ctypes.CDLL(None, use_errno=True)
     version = library.syscall(CREATE, None, ctypes.c_size_t(0), VERSION)
     if version < 1:
-        return False
-    rights = CHANGES | (MOVE if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
+        return 0
+    rights = CHANGES | (MOVE if version >= 2 else 0) | (TRUNCATE if version >= WHOLE else 0)
     handled = ctypes.create_string_buffer(struct.pack("=Q", rights), 8)
     rules = library.syscall(CREATE, handled, ctypes.c_size_t(8), 0)
     if rules < 0:
-        return False
+        return 0
     try:
         for folder in folders:
             with suppress(OSError):
@@ -49,6 +52,6 @@ def confine(folders: Iterable[str]) -> bool:
                 finally:
                     os.close(file)
         library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        return bool(library.syscall(RESTRICT, rules, 0) == 0)
+        return 0 if library.syscall(RESTRICT, rules, 0) else int(version)
     finally:
         os.close(rules)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +22,7 @@ from autotune.errors import UserCodeError
 from autotune.machine.descendants import remove_folder
 from autotune.measure.copies import Copies
 from autotune.measure.failures import user_traceback
-from autotune.measure.landlock import confine
+from autotune.measure.landlock import WHOLE, confine
 from autotune.measure.overlay import MEMORY, is_below, put_layers
 
 LARGE = 2**30
@@ -33,8 +35,14 @@ SIGNS = ("permission denied", "readonly", "read-only", "unable to open", "unable
 """Parts of the messages of C libraries whose write was refused."""
 MOST_NAMED = 3
 """Folders that a message names."""
-Way = Literal["layer", "kernel", "python"]
-"""How writes are held: by a layer, by copies and the kernel, by copies of Python's files alone."""
+MISSING = ("no such file", "not found", "does not exist", "cannot open", "could not open", "failed to open")
+"""Parts of messages about a file that is not there."""
+PATHS = re.compile(r"""'([^'\0]+)'|"([^"\0]+)"|([^\s'"\0]*[/.][^\s'"\0]*)""")
+"""Parts of a message that may be paths."""
+BETWEEN = re.compile(r"""[\s='"`()<>|&;]+""")
+"""Characters between the words of a command."""
+Way = Literal["layer", "kernel", "older kernel", "python"]
+"""How writes are held: by a layer, by copies and a kernel with all rights or some, by copies of Python alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +53,53 @@ class Hold:
     """How they are held."""
     folders: tuple[str, ...]
     """Folders with a layer."""
+    copies: Copies | None = None
+    """The copies, where a layer does not take all."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return a script's error, with the way out where a write was refused."""
+        """Return a script's error, with the way out where a write was refused or a copy was not seen."""
         path = getattr(error, "filename", None)
         if isinstance(path, (str, bytes)) and os.path.exists(path) and not os.access(path, os.R_OK):
             return error  # it may not even be read
+        reason = self._missed(error) or self._refused(error)
+        if reason is None:
+            return error
+        return UserCodeError(f"{type(error).__name__}: {str(error).rstrip('.')}. {reason}", user_traceback(error))
+
+    def _missed(self, error: BaseException | None) -> str | None:
+        """Return that a copy was not seen by a child or a library, where the error or its cause names one."""
+        if error is None or self.copies is None:
+            return None
+        path = next(filter(None, map(self.copies.unseen, _paths(error))), None)
+        if path is None:
+            return self._missed(error.__cause__)
+        return (
+            f"While it is measured, what the script writes to {path} is a copy, which child processes and some "
+            "libraries do not find: pass --allow-writes where it may write there"
+        )
+
+    def _refused(self, error: BaseException) -> str | None:
+        """Return where a script may write, if the kernel has refused a write."""
         is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
         if self.way == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
-            return error
-        where = f"below {_some_of(self.folders)}" if self.folders else "with Python's own functions"
-        rule = f"While it is measured a script writes {where} only"
+            return None
         if getattr(error, "errno", None) == errno.EOVERFLOW:
             rule = "It belongs to another user or group, or its folder does, and no layer holds writes to it"
-        return UserCodeError(
-            f"{type(error).__name__}: {error}. {rule}: pass --allow-writes where it may write there",
-            user_traceback(error),
-        )
+        else:
+            where = f"below {_some_of(self.folders)}" if self.folders else "with Python's own functions"
+            rule = f"While it is measured a script writes {where} only"
+        return f"{rule}: pass --allow-writes where it may write there"
+
+
+def _paths(error: BaseException) -> list[str]:
+    """Return what may be paths in an error about a file that is not there, or in the command of a child that failed."""
+    if isinstance(error, subprocess.CalledProcessError):
+        parts = [error.cmd] if isinstance(error.cmd, (str, bytes, os.PathLike)) else error.cmd
+        return [word for part in parts for word in (os.fsdecode(part), *BETWEEN.split(os.fsdecode(part))) if word]
+    text = str(error)
+    if not any(sign in text.lower() for sign in MISSING):
+        return []
+    return [word.rstrip(".,:;") for groups in PATHS.findall(text) for word in groups if word]
 
 
 def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Path | None = None) -> Hold:
@@ -74,24 +112,29 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     folder.mkdir()
     sys.addaudithook(_refuse_large(time.time()))
     layered: tuple[str, ...] = ()
-    is_confined = False
+    version, copies = 0, None
     if sys.platform.startswith("linux") and not _needs_driver_helper():
         _limit_copies(scratch)
         with suppress(OSError):
             wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
             layered = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
-        is_confined = confine([*layered, scratch, "/dev", "/proc"])
+        version = confine([*layered, scratch, "/dev", "/proc"])
     if not is_below(tempfile.gettempdir(), layered):
         temporary = folder / "temporary"
         temporary.mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
     if not layered:
         _require_disk(script)
-    if not (layered and is_confined):
-        copies = folder / "copies"
-        copies.mkdir()
-        Copies(str(copies), [*layered, scratch, "/proc"]).install()
-    return Hold("layer" if layered else "kernel" if is_confined else "python", layered)
+    if not (layered and version):
+        (folder / "copies").mkdir()
+        copies = Copies(str(folder / "copies"), [*layered, scratch, "/proc"])
+        copies.install()
+    return Hold("layer" if layered else way_of_kernel(version), layered, copies)
+
+
+def way_of_kernel(version: int) -> Way:
+    """Return how writes are held beside copies by a version of Landlock."""
+    return "kernel" if version >= WHOLE else "older kernel" if version else "python"
 
 
 def _require_disk(script: str) -> None:

@@ -76,6 +76,8 @@ def test_silence_is_a_timeout_unless_shared_memory_explains_it() -> None:
     ("output", "expected"),
     [
         ("RuntimeError: unable to write to file </torch_5_5_5>: No space left on device (28)\n", True),
+        ("RuntimeError: unable to resize file </torch_5_5_5> to the right size: File too large (27)\n", True),
+        ("OSError: [Errno 27] File too large: '/home/me/cache'\n", False),
         ("RuntimeError: unable to mmap 64 bytes from file </torch_5_5_5>: Cannot allocate memory (12)\n", False),
         ("OSError: [Errno 28] No space left on device: '/home/me/cache'\n", False),
         (FILES, True),

@@ -14,6 +14,7 @@ import stat
 from contextlib import closing
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 FOLDERS = ("work", "home", "tmp")
@@ -38,6 +39,13 @@ def database() -> bytes:
         return connection.serialize()
 
 
+def hdf5(losses: list[float]) -> bytes:
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        file.create_dataset("loss", data=losses, maxshape=(None,))
+    return content.getvalue()
+
+
 FILES: dict[str, dict[str, bytes]] = {
     "cache": {},
     "renamed_checkpoint": {
@@ -55,6 +63,20 @@ FILES: dict[str, dict[str, bytes]] = {
     "spawned": {"work/model.pt": b"the last model"},
     "chdir": {"work/history.txt": b"run0 1.5\n"},
     "temporary": {"tmp/model.pt": b"the last model"},
+    "dataset_json": {"work/rows.jsonl": b'{"x": [1, 2, 3, 4, 5, 6, 7, 0.5], "y": [0.5]}\n' * 200},
+    "dataset_map": {"home/.cache/huggingface/rows.arrow": b"rows of before"},
+    "saved_to_disk": {
+        "work/rows/data-00000-of-00001.arrow": b"rows of before",
+        "work/rows/state.json": b"{}",
+    },
+    "written_module": {
+        "work/settings.py": b"RATE = 1.0\n",
+        "work/removed.py": b"",
+        "work/package/__init__.py": b"",
+    },
+    "copied_library": {"work/copied.so": b"a library of before"},
+    "read_by_child": {},
+    "hdf5": {"work/losses.h5": hdf5([1.0, 0.5])},
     "linked": {"work/weights.bin": bytes(32), "work/run/model.pt": b"the last model"},
 }
 """The files that lie there before each script runs."""

@@ -30,6 +30,7 @@ KINDS = tuple(DOMAINS)
 Words = tuple[str, ...] | None
 MEASURED: Words = ()
 IN_A_CHILD: Words = ("child process",)
+UNSEEN: Words = ("/work/rows.txt is a copy", "--allow-writes")
 NOT_HELD: Words = None
 """The script writes by other means than Python's, so nothing would hold it."""
 EXPECTED: dict[str, tuple[Words, Words, Words]] = {
@@ -45,6 +46,13 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "spawned": (IN_A_CHILD, IN_A_CHILD, IN_A_CHILD),
     "chdir": (MEASURED, MEASURED, MEASURED),
     "temporary": (MEASURED, MEASURED, MEASURED),
+    "dataset_json": (MEASURED, MEASURED, MEASURED),
+    "dataset_map": (MEASURED, MEASURED, MEASURED),
+    "saved_to_disk": (MEASURED, MEASURED, MEASURED),
+    "written_module": (MEASURED, MEASURED, MEASURED),
+    "copied_library": (MEASURED, MEASURED, MEASURED),
+    "read_by_child": (MEASURED, UNSEEN, UNSEEN),
+    "hdf5": (MEASURED, MEASURED, MEASURED),
     "linked": (MEASURED, MEASURED, MEASURED),
 }
 """What comes of each script: it is measured, or it is refused in words that hold these."""
