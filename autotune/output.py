@@ -61,16 +61,18 @@ def _is_trace(path: Path) -> bool:
     return '"{}": "{}"'.format(*TRACED).encode() in _head(path)
 
 
-def is_study(content: bytes) -> bool:
-    """Return whether a file begins as a study does; its first line may have been cut off."""
-    return content.startswith(STUDY_START) or STUDY_START.startswith(content) or not content.strip(b"\0")
+def is_study(path: Path, content: bytes) -> bool:
+    """Return whether content is a study's: empty, or begun as one; named so, its first line may have been cut off."""
+    if not content or content.startswith(STUDY_START):
+        return True
+    return path.suffix == ".study" and (STUDY_START.startswith(content) or not content.strip(b"\0"))
 
 
 REPORT = Kind("report", _is_report)
 EXPORT = Kind("export or patch", _is_export)
 BARE_EXPORT = Kind("export that can be recognised (it has no comments)", lambda path: False)
 TRACE = Kind("trace", _is_trace)
-STUDY = Kind("study", lambda path: is_study(_head(path)))
+STUDY = Kind("study", lambda path: is_study(path, _head(path)))
 
 
 def _head(path: Path) -> bytes:

@@ -53,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "events.json": TRACE_OF_ANOTHER,
         "ours.undecided.yaml": "name: theirs\n",
         "their.patch": "--- a/train.py\n+++ b/train.py\n",
+        "zeros.dat": "\0" * 4096,
         "notes.study": "these are my notes\n",
     }
     for name, content in contents.items():
@@ -120,6 +121,7 @@ FORCED = ", or replace it with --force"
         ("run {}--patch=link train.py", "leads to .*/train.py: is the script, which is never replaced"),
         ("run {}--storage train.py train.py", "--storage train.py: this file is no study of autotune"),
         ("run {}--storage data.csv train.py", "--storage data.csv: this file is no study of autotune; choose another"),
+        ("run {}--storage zeros.dat train.py", "--storage zeros.dat: this file is no study of autotune"),
         ("run {}--storage pipe train.py", "no regular file but a FIFO"),
         ("run {}--storage socket train.py", "no regular file but a socket"),
         ("run {}--storage folder train.py", "Is a directory"),
@@ -250,6 +252,17 @@ def test_python_replaces_the_file_that_it_names_and_nothing_that_is_none() -> No
             examples.ANSWER.save(name)
     assert Path("pipe.yaml").is_fifo()
     assert Path("null.yaml").is_char_device()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_trainers_output_is_refused_before_the_search() -> None:
+    from autotune.integrations import transformers
+
+    with pytest.raises(
+        ConfigFileError, match=r"output own\.yaml: this file is no config of autotune; choose another name$"
+    ):
+        transformers.tune(None, output="own.yaml")
+    assert Path("own.yaml").read_text() == "name: theirs\n"
 
 
 KEYS = '{"schemaVersion": 1,\n "autotune": "trace of training steps",\n "traceEvents": []}'

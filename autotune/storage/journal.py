@@ -103,7 +103,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise StorageError(f"larger than {MAX_BYTES} bytes, so it is not a study")
         content = file.read()
-    if not is_study(content):
+    if not is_study(path, content):
         raise StorageError("the file exists and is not a study")  # Optuna would append to any file
     whole = content[: content.rfind(b"\n") + 1]
     return [_operation(line, number) for number, line in enumerate(whole.splitlines(), 1)], len(whole)

@@ -264,6 +264,15 @@ def test_a_file_whose_first_line_was_cut_off_is_a_new_one(path: Path, content: b
     assert batches_at(path) == [0]
 
 
+@pytest.mark.parametrize("content", [b"{", b"\0" * 4096], ids=["one", "zeros"])
+def test_what_may_be_data_is_no_study_that_was_cut_off(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "labels.dat"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match="the file exists and is not a study"):
+        keep(path, 0)
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("for_one_run", [False, True])
 def test_a_damaged_line_is_said_and_the_file_stays_as_it_is(path: Path, for_one_run: bool) -> None:
     keep(path, 0, 1, 2)
