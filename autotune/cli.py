@@ -566,7 +566,7 @@ def _outputs(flags: argparse.Namespace, workload: str | Script) -> _Outputs:
     kept, report, patch = {**read, "what --output writes": path}, None, None
     if flags.report is not None:
         report = _page("--report", flags.report, flags.force, kept)
-        kept["what --report writes"] = report.path
+        kept = {**kept, "what --report writes": report.path}
     if text is not None:
         patch = Output(flag="--patch", path=Path(text), kind=EXPORT, force=flags.force, kept=kept)
         patch.require()

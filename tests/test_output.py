@@ -93,6 +93,12 @@ def seen(folder: Path) -> dict[str, tuple[Any, ...]]:
     return found
 
 
+def instead_of_tune(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Result]) -> None:
+    module = ModuleType("autotune.api")
+    vars(module)["tune"] = function
+    monkeypatch.setitem(sys.modules, "autotune.api", module)
+
+
 def refused(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the message of a command line that is refused before anything is measured."""
     for name, function in (("autotune.api", "tune"), ("autotune.diagnosis.diagnose", "diagnose")):
@@ -311,9 +317,7 @@ def test_a_run_keeps_the_finished_study_of_another_script(
         storage.do(lambda study: study.add_trial(frozen(trial(0))))
         return examples.faster_result()
 
-    module = ModuleType("autotune.api")
-    vars(module)["tune"] = tune
-    monkeypatch.setitem(sys.modules, "autotune.api", module)
+    instead_of_tune(monkeypatch, tune)
     for line, names, said in [
         ("run --output new.yaml train.py", {"new"}, ""),
         ("run --output new.yaml --num-workers 2 train.py", {"new"}, ""),
@@ -328,3 +332,16 @@ def test_a_run_keeps_the_finished_study_of_another_script(
         assert said in err
         assert not said or Path(said.split()[-1]).read_bytes() == before
         assert said or "kept as" not in err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_writes_all_that_it_is_asked_for_and_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = replace(examples.ANSWER, made_on={"loader": "train.py:2 Data[8]"})
+    instead_of_tune(monkeypatch, lambda **arguments: replace(examples.faster_result(), config=answer))
+    for _ in range(2):
+        assert main(["run", "--report", "new.html", "--patch=new.patch", "train.py"]) == 0, capsys.readouterr()
+        for name in ("new.html", "new.patch", "autotune.yaml"):
+            assert Path(name).stat().st_size
+    assert "Written: new.html\n" in capsys.readouterr().err
