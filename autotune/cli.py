@@ -6,18 +6,18 @@ optuna and rich are imported only once the flags are known to be right.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
 import sys
-import tempfile
 import warnings
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotune.configfile import read_document
+from autotune.configfile import CONFIG
 from autotune.errors import (
     AutotuneError,
     ConfigFileError,
@@ -42,12 +42,13 @@ from autotune.flags import (
 )
 from autotune.limits import parse_duration, require_budget
 from autotune.machine.signals import interruptible, shielded
+from autotune.output import BARE_EXPORT, EXPORT, REPORT, STUDY, TRACE, Output
 from autotune.report.text import printable
 from autotune.result import Verdict, parse_verdict, verdict_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from autotune.config import Config
@@ -176,10 +177,8 @@ def _apply(flags: argparse.Namespace) -> int:
 
 
 def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
-    output = _writable_config_path(flags.output, flags.force)
-    report = _writable_report_path("--report", flags.report)
-    patch = _writable_patch_path(flags)
-    kept = _storage(flags.storage, output)
+    output, report, patch = _outputs(flags, arguments["workload"])
+    kept = _storage(flags, output)
     try:
         with _quiet_warnings(flags.quiet):
             from autotune.api import tune
@@ -187,7 +186,7 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
             with _progress(flags.quiet) as on_progress:
                 shown = _where_it_is_seen(on_progress)
                 result = tune(**arguments, storage=kept, on_progress=shown, quiet=flags.quiet)
-        output = _beside_what_is_proven(result, output, flags.force)
+        output = _beside_what_is_proven(result, output)
         _deliver(result, output, kept, flags)
         if flags.storage is None and not result.interrupted:
             kept.finish()
@@ -221,12 +220,19 @@ def _exit_code(result: Result, flags: argparse.Namespace) -> int:
     return VERDICT_CODES[result.verdict] if flags.exit_verdict else 0
 
 
-def _storage(storage: str | None, output: Path) -> StudyStorage:
+def _storage(flags: argparse.Namespace, output: Output) -> StudyStorage:
     """Return the place of the study: the user's, or a file for this command beside the output."""
+    local, is_file = output.path.with_suffix(".study"), "://" not in (flags.storage or "")
+    flag, path = ("--storage", Path(flags.storage)) if flags.storage else ("--output: its study", local)
+    if is_file:
+        Output(flag=flag, path=path, kind=STUDY, force=None).require()
     from autotune.storage.open import StudyStorage
 
-    local = output.with_suffix(".study")
-    return StudyStorage(storage, local=local) if storage else StudyStorage(local, for_one_run=True)
+    if flags.storage:
+        return StudyStorage(flags.storage, local=local)
+    words = (os.getcwd(), *(getattr(flags, "script", ()) or (flags.model, flags.dataset)))
+    command = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]  # arguments may hold secrets
+    return StudyStorage(local, for_one_run=True, command=command)
 
 
 def _show_error(error: AutotuneError) -> None:
@@ -279,7 +285,8 @@ def _diagnose(flags: argparse.Namespace) -> int:
         if flags.config:
             config = read_answer(flags.config)[0] if flags.script else load_config(flags.config)
     if flags.trace:
-        _require_writable("--trace", Path(flags.trace))
+        kept = _code_files(workload, flags.dataset) | ({"the config file": Path(flags.config)} if flags.config else {})
+        Output(flag="--trace", path=Path(flags.trace), kind=TRACE, force=flags.force, kept=kept).require()
     from autotune.diagnosis.diagnose import diagnose
     from autotune.encoding import without_nan
     from autotune.report.terminal import diagnosis_report, open_console
@@ -298,51 +305,54 @@ def _diagnose(flags: argparse.Namespace) -> int:
 
 def _export(flags: argparse.Namespace) -> int:
     from autotune.config import load_config
-    from autotune.configfile import write_file
     from autotune.exports import export
     from autotune.exports.target import remarks_on
 
     with _quiet_warnings(quiet=True):  # it may be meant for another machine
         config = load_config(flags.file, flags.objective)
+    kept = {"the file that is read": Path(flags.file)}
+    if loader := (config.made_on or {}).get("loader"):
+        kept["the script of the answer"] = Path(str(loader).partition(":")[0])
     if flags.to == "patch":
-        return _export_patch(config, flags)
+        return _export_patch(config, flags, kept)
     found = export(config, flags.to)
     if flags.output is None:
         _print(found.text)
     else:
-        output = Path(flags.output)
-        if output.exists() and (not output.is_file() or output.samefile(flags.file)):
-            raise ConfigFileError(f"--output {output}: is the file that is read, or none")
-        write_file(output.resolve(), found.text)
+        kind = EXPORT if found.has_comments else BARE_EXPORT
+        output = Output(flag="--output", path=Path(flags.output), kind=kind, force=flags.force, kept=kept)
+        output.write(found.text)
     if not found.has_comments:
         for line in remarks_on(found.gaps, found.notes, flags.to):
             _say(line)
     return 0
 
 
-def _export_patch(config: Config, flags: argparse.Namespace) -> int:
+def _export_patch(config: Config, flags: argparse.Namespace, kept: Mapping[str, Path]) -> int:
     from autotune.exports.patch import patch_of
     from autotune.workload import Script
 
     if flags.script is None:
         raise UsageError("--to patch: name the script to patch, such as train.py")
-    patch = patch_of(config, Script.of((flags.script,)))
+    script = Script.of((flags.script,))
+    patch = patch_of(config, script)
     if flags.output is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(patch.text)
     else:
-        _write_patch(patch, Path(flags.output))
+        kept = {**kept, **_code_files(script)}
+        _write_patch(patch, Output(flag="--output", path=Path(flags.output), kind=EXPORT, force=flags.force, kept=kept))
     return 0
 
 
-def _write_patch(patch: Patch, path: Path) -> None:
+def _write_patch(patch: Patch, output: Output) -> None:
     """Write a patch, and say what it leaves to its user."""
-    from autotune.configfile import write_file
-
+    changed = {f"{each.name}, which the patch changes": each for each in patch.files}
+    output = replace(output, kept={**output.kept, **changed})
     if patch.files:
-        write_file(path.resolve(), patch.text)
-        name = shlex.quote(str(path))
-        _say(f"Written: {path}; git apply {name} changes the script, git apply -R {name} changes it back.")
+        output.write(patch.text)
+        name = shlex.quote(str(output.path))
+        _say(f"Written: {output.path}; git apply {name} changes the script, git apply -R {name} changes it back.")
     for remark in patch.remarks:
         _say(f"Not in the patch: {remark}")
     if not patch.files and not patch.remarks:
@@ -350,27 +360,26 @@ def _write_patch(patch: Patch, path: Path) -> None:
 
 
 def _report(flags: argparse.Namespace) -> int:
-    from autotune.report.table import TABLES, save_trials
+    from autotune.report.table import TABLE, TABLES, save_trials
     from autotune.search.read import read_study
 
-    output = Path(flags.output)
-    if output.suffix not in TABLES:
-        _writable_report_path("--output", flags.output)
+    path, kept = Path(flags.output), {"the study": _study_file(flags.source)}
+    if path.suffix in TABLES:
+        output = Output(flag="--output", path=path, kind=TABLE, force=flags.force, kept=kept)
+        output.require()
     else:
-        _require_writable("--output", output)
-    with suppress(OSError):  # one of them is not there, or is no file
-        if output.samefile(flags.source):
-            raise UsageError(f"--output {output}: is the study itself")
+        output = _page("--output", flags.output, flags.force, kept, f"; trials in {' or '.join(TABLES)}")
     study = read_study(flags.source, flags.study)
-    if output.suffix in TABLES:
-        save_trials(study.history, output.resolve())
+    output.require()
+    if path.suffix in TABLES:
+        save_trials(study.history, path)
     else:
         from autotune.report.html import save_report
 
-        save_report(study, output.resolve())
+        save_report(study, path)
     others = f" It also holds {', '.join(study.others)}: --study shows one of them." if study.others else ""
-    _say(f"Written: {output}, of {study.name}.{others}")
-    if output.suffix not in TABLES:
+    _say(f"Written: {path}, of {study.name}.{others}")
+    if path.suffix not in TABLES:
         _say_what_is_missing()
     return 0
 
@@ -411,23 +420,24 @@ def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] 
     return progress_display(is_log=True)
 
 
-def _write_report(study: StudyRecord, report: Path, quiet: bool) -> None:
+def _write_report(study: StudyRecord, report: Output, quiet: bool) -> None:
     from autotune.report.html import save_report
 
-    save_report(study, report.resolve())
+    report.require()
+    save_report(study, report.path)
     if not quiet:
-        _say(f"Written: {report}")
+        _say(f"Written: {report.path}")
         _say_what_is_missing()
 
 
 def _write_beside(
-    result: Result, output: Path, report: Path | None, patch: Path | None, flags: argparse.Namespace
+    result: Result, output: Output, report: Output | None, patch: Output | None, flags: argparse.Namespace
 ) -> None:
     """Write the report and the patch that were asked for beside the config file."""
     if report:
         from autotune.result import StudyRecord
 
-        _write_report(StudyRecord.of(result, str(output)), report, flags.quiet)
+        _write_report(StudyRecord.of(result, str(output.path)), report, flags.quiet)
     if patch:
         from autotune.exports.patch import patch_of
         from autotune.workload import Script
@@ -443,23 +453,24 @@ def _say_what_is_missing() -> None:
         _say(f"Note: {missing}")
 
 
-def _deliver(result: Result, output: Path, kept: StudyStorage, flags: argparse.Namespace) -> None:
+def _deliver(result: Result, output: Output, kept: StudyStorage, flags: argparse.Namespace) -> None:
     """Write and show a result; it is shown even where the file cannot be written after all."""
     from autotune.report.terminal import ending, open_console, summary
 
     written = None
     try:
         with shielded():
-            result.config.save(output)
-            kept.delivered(output)
-        written = str(output)
+            output.require()
+            result.config.save(output.path)
+            kept.delivered(output.path)
+        written = str(output.path)
     finally:
         try:
             if not flags.quiet:
                 with suppress(*CLOSED):
                     open_console().print(summary(result))
         finally:
-            _print(_answer_text(result, str(output), flags))
+            _print(_answer_text(result, str(output.path), flags))
             if not flags.quiet:
                 with suppress(*CLOSED):
                     seen = () if flags.report else _seen_with(kept, flags)
@@ -481,21 +492,24 @@ def _answer_text(result: Result, output: str, flags: argparse.Namespace) -> str:
     return document_text(Path(output).with_suffix(".yaml"), settings)
 
 
-def _beside_what_is_proven(result: Result, output: Path, force: bool) -> Path:
+def _beside_what_is_proven(result: Result, output: Output) -> Output:
     """Return where a result is written: beside a file whose gain is proven, where its own is undecided."""
-    if force or result.verdict is not Verdict.UNDECIDED or not output.exists():
+    path = output.path
+    if output.force or result.verdict is not Verdict.UNDECIDED or not path.exists():
         return output
     from autotune.config import load_config
 
     try:
         with _quiet_warnings(quiet=True):
-            measured = load_config(output).measured or {}
+            measured = load_config(path).measured or {}
     except AutotuneError:
         return output  # it promises nothing that could be read
     if parse_verdict(measured.get("verdict")) is not Verdict.FASTER:
         return output
-    aside = output.with_name(f"{output.stem}.undecided{output.suffix}")
-    _say(f"{output} holds a gain that was proven, and stays; this answer is written to {aside} (--force replaces it).")
+    aside = _aside(output)
+    _say(
+        f"{path} holds a gain that was proven, and stays; this answer is written to {aside.path} (--force replaces it)."
+    )
     return aside
 
 
@@ -531,57 +545,62 @@ def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:
     return warnings.catch_warnings(action="ignore") if quiet else nullcontext()
 
 
-def _writable_config_path(text: str, force: bool) -> Path:
-    """Return the path of the config file, known to be writable before anything is measured.
+class _Outputs(NamedTuple):
+    """The files that a run writes: ``None`` for those that are not asked for."""
 
-    Raises ``ConfigFileError`` otherwise, and for a file of another program unless ``force``.
-    """
-    path = Path(text)
+    config: Output
+    report: Output | None
+    patch: Output | None
+
+
+def _outputs(flags: argparse.Namespace, workload: str | Script) -> _Outputs:
+    """Return the files that a run is to write, known to be writable before anything is measured."""
+    path, text = Path(flags.output), getattr(flags, "patch", None)
     if path.suffix not in SUFFIXES:
         raise ConfigFileError(f"--output {path}: a config file ends in one of {', '.join(SUFFIXES)}")
-    _require_writable("--output", path)
-    if not force and path.exists() and path.stat().st_size:
-        try:
-            read_document(path)
-        except ConfigFileError:
-            raise ConfigFileError(
-                f"--output {path}: this file is no config of autotune; choose another name, or replace it with --force"
-            ) from None
-    return path
+    read = _code_files(workload, getattr(flags, "dataset", None))
+    read["the study"] = _study_file(flags.storage) if flags.storage else path.with_suffix(".study")
+    config = Output(flag="--output", path=path, kind=CONFIG, force=flags.force, kept=read)
+    config.require()
+    if not flags.force and path.exists():
+        _aside(config).require()
+    kept, report, patch = {**read, "what --output writes": path}, None, None
+    if flags.report is not None:
+        report = _page("--report", flags.report, flags.force, kept)
+        kept = {**kept, "what --report writes": report.path}
+    if text is not None:
+        patch = Output(flag="--patch", path=Path(text), kind=EXPORT, force=flags.force, kept=kept)
+        patch.require()
+    return _Outputs(config, report, patch)
 
 
-def _writable_report_path(flag: str, text: str | None) -> Path | None:
-    """Return the path of a report, known to be writable before anything is measured."""
-    if text is None:
-        return None
-    path = Path(text)
-    if path.suffix != ".html":
-        from autotune.report.table import TABLES
-
-        also = f"; trials in {' or '.join(TABLES)}" if flag == "--output" else ""
-        raise UsageError(f"{flag} {path}: a report ends in .html{also}")
-    _require_writable(flag, path)
-    return path
+def _page(flag: str, text: str, force: bool, kept: Mapping[str, Path], also: str = "") -> Output:
+    """Return the file of a report, known to be writable."""
+    page = Output(flag=flag, path=Path(text), kind=REPORT, force=force, kept=kept)
+    if page.path.suffix != ".html":
+        raise UsageError(f"{flag} {text}: a report ends in .html{also}")
+    page.require()
+    return page
 
 
-def _writable_patch_path(flags: argparse.Namespace) -> Path | None:
-    """Return the path of a patch, known to be writable; ``None`` where none is wanted."""
-    if getattr(flags, "patch", None) is None:
-        return None
-    path = Path(flags.patch)
-    _require_writable("--patch", path)
-    return path
+def _code_files(workload: str | Script | None, dataset: str | None = None) -> dict[str, Path]:
+    """Return the files of a workload's code: the script, or the files that its references name."""
+    if workload is not None and not isinstance(workload, str):
+        return {"the script": Path(workload.path)}
+    modules = {f"the file of {each}": each.rpartition(":")[0] for each in (workload, dataset) if each}
+    return {
+        words: Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py") for words, name in modules.items()
+    }
 
 
-def _require_writable(flag: str, path: Path) -> None:
-    """Raise ``ConfigFileError`` where a file cannot be written."""
-    if path.is_dir():
-        raise ConfigFileError(f"{flag} {path}: is a directory")
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-            return
-    except OSError as error:
-        raise ConfigFileError(f"{flag} {path}: cannot be written: {error.strerror}") from None
+def _study_file(location: str) -> Path:
+    """Return the file of a study, also of a database in one; of a server a name that no file has."""
+    return Path(location.removeprefix("sqlite:///").partition("?")[0])
+
+
+def _aside(output: Output) -> Output:
+    """Return the place of an answer beside a file whose gain is proven."""
+    return replace(output, path=output.path.with_name(f"{output.path.stem}.undecided{output.path.suffix}"))
 
 
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], Callable[[argparse.Namespace], int]]] = {

@@ -8,15 +8,13 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import reprlib
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigFileError
+from autotune.output import Kind, reason, write_file
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 100_000
@@ -305,34 +303,13 @@ def on_one_line(error: BaseException) -> str:
     return " ".join((str(error) or type(error).__name__).split())[:300]
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all; text as UTF-8.
-
-    Raises ``ConfigFileError`` when it cannot be written.
-    """
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+def is_config(path: Path) -> bool:
+    """Return whether a file is one of autotune's config files."""
     try:
-        encoded = content.encode() if isinstance(content, str) else content
-        with _removed_on_failure(temporary):
-            with temporary.open("xb") as file:
-                file.write(encoded)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    except (OSError, UnicodeError) as error:
-        raise ConfigFileError(f"{path}: cannot be written: {reason(error)}") from None
+        read_document(path)
+    except ConfigFileError:
+        return False
+    return True
 
 
-def reason(error: OSError | UnicodeError) -> str:
-    """Return why a file could not be read or written."""
-    return getattr(error, "strerror", None) or str(error)
-
-
-@contextmanager
-def _removed_on_failure(temporary: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:  # an interrupt too must leave nothing behind
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+CONFIG = Kind("config", is_config)

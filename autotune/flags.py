@@ -110,7 +110,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
 
 SWITCHES = {
     "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
-    "--force": "replace any file, also a proven answer by an undecided one",
+    "--force": "replace any file but the script and the study, also a proven answer by an undecided one",
     "--strict": "end, rather than train without the answer, where it finds no DataLoader",
     "--allow-writes": "let the script write checkpoints and logs each time that it is measured",
     "--allow-uploads": "let the script send to trackers and model hubs each time that it is measured",
@@ -339,8 +339,8 @@ def build_export_parser() -> argparse.ArgumentParser:
     """Return the parser of ``export``."""
     parser = _Parser(
         prog="autotune export",
-        usage="python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE]\n"
-        "       python -m autotune export FILE --to patch [--output FILE] SCRIPT",
+        usage="python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE] [--force]\n"
+        "       python -m autotune export FILE --to patch [--output FILE] [--force] SCRIPT",
         description="Convert a config file for another tool, and name the settings that the tool cannot take.",
         epilog="exit codes: 0 done; others as for tuning",
         allow_abbrev=False,
@@ -352,6 +352,7 @@ def build_export_parser() -> argparse.ArgumentParser:
         "--objective", metavar="NAME", help="the answer for same-batch or samples, not the one at the top of the file"
     )
     parser.add_argument("--output", metavar="FILE", help="write this file instead of standard output")
+    _add_force(parser)
     return parser
 
 
@@ -359,7 +360,7 @@ def build_report_parser() -> argparse.ArgumentParser:
     """Return the parser of ``report``."""
     parser = _Parser(
         prog="autotune report",
-        usage="python -m autotune report STUDY [--output FILE] [--study NAME]",
+        usage="python -m autotune report STUDY [--output FILE] [--force] [--study NAME]",
         description="Draw a study, also a running one, as an HTML report that needs no network, or write its trials.",
         epilog="exit codes: 0 done; others as for tuning",
         allow_abbrev=False,
@@ -372,6 +373,7 @@ def build_report_parser() -> argparse.ArgumentParser:
         help="file to write: .html for the page, .csv or .parquet for the trials (default: %(default)s)",
     )
     _add(parser, "--study")
+    _add_force(parser)
     return parser
 
 
@@ -389,7 +391,10 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("the run")
     _add(group, "--device", *ALLOWING)
     _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
-    _add(parser.add_argument_group("output"), "--trace", "--json", "--quiet")
+    output = parser.add_argument_group("output")
+    _add(output, "--trace")
+    _add_force(output)
+    _add(output, "--json", "--quiet")
     return parser
 
 
@@ -427,6 +432,11 @@ def _add(group: argparse._ActionsContainer, *names: str) -> None:
         placeholder, default, text = FLAGS[name]
         read: Callable[[str], object] = _whole_from_one if placeholder == "N" else str
         group.add_argument(name, type=read, default=default, metavar=placeholder, help=text)
+
+
+def _add_force(group: argparse._ActionsContainer) -> None:
+    """Add ``--force`` to a command that reads an answer or measures without one."""
+    group.add_argument("--force", action="store_true", help="replace any file but those that are read")
 
 
 class _Version(argparse.Action):

@@ -9,10 +9,11 @@ from typing import Any
 from autotune.config import Config
 from autotune.diagnosis.findings import Diagnosis, Evidence
 from autotune.diagnosis.limits import find
-from autotune.errors import ConfigFileError, UsageError
+from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
 from autotune.machine.host import inspect_host
 from autotune.messages import Messages, Progress
+from autotune.output import TRACE, Output
 from autotune.records import Attempt, Part, Probe, Request, Runner, Trial, WorkloadFacts
 from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.runner.local import ProcessRunner
@@ -44,8 +45,8 @@ def diagnose(
     Raises ``UsageError``, ``UserCodeError`` and ``NothingFeasibleError`` when the configuration cannot be measured, and
     ``ConfigFileError`` when the trace cannot be written.
     """
-    if trace is not None and not Path(trace).parent.is_dir():
-        raise ConfigFileError(f"--trace {trace}: cannot be written: there is no such folder")
+    if trace is not None:
+        Output(flag="--trace", path=Path(trace), kind=TRACE, force=True).require()
     messages = Messages(on_progress=on_progress or (lambda progress: None))
     messages.show(Progress(phase="inspect"))
     with ProcessRunner(describe(workload, dataset), device, on_wait=messages.say) as runner:

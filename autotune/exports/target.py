@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.config import Config, learning_rate_advice
+from autotune.output import EXPORTED
 from autotune.step_options import OPTIONS
 
 LOADER = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -121,11 +122,11 @@ def headline(config: Config) -> str:
     """Return the measurement of a configuration in one line."""
     measured = config.measured or {}
     if "samples_per_second" not in measured:
-        return "Exported by autotune."
+        return f"{EXPORTED}."
     rate = f"{measured['samples_per_second']:,.0f} samples/s"
     is_faster = measured.get("verdict") == "faster" and "speedup" in measured
     gain = f", {measured['speedup']:.2f} times the baseline" if is_faster else ""
-    return f"Exported by autotune: {rate}{gain}."  # no text of the file's: Python reads some comments
+    return f"{EXPORTED}: {rate}{gain}."  # no text of the file's: Python reads some comments
 
 
 def on_cpu(config: Config) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.config import Amp, Config
+from autotune.configfile import CONFIG
 from autotune.errors import UsageError
 from autotune.exports.transformers import training_arguments
 from autotune.integrations.dataloader import (
@@ -25,6 +26,7 @@ from autotune.integrations.dataloader import (
     untouched_random_state,
     without_loaders,
 )
+from autotune.output import Output
 from autotune.report.result import Result
 
 if TYPE_CHECKING:
@@ -64,11 +66,16 @@ RENAMED = {
 def tune(trainer: Any, *, output: str | Path | None = None, **options: Any) -> TrainingArguments:
     """Return a copy of a Trainer's arguments with the fastest configuration that was found; see ``search``.
 
-    The configuration with its evidence is written to ``output``, a YAML or JSON file, if one is named.
+    The configuration with its evidence is written to ``output``, a YAML or JSON file, if one is named. Raises
+    ``ConfigFileError`` before the search where that is a file that autotune did not write.
     """
+    file = None if output is None else Output(flag="output", path=Path(output), kind=CONFIG, force=None)
+    if file:
+        file.require()
     config = search(trainer, **options).config
-    if output is not None:
-        config.save(output)
+    if file:
+        file.require()
+        config.save(file.path)
     return updated(trainer.args, config)
 
 

@@ -16,6 +16,7 @@ from autotune.errors import UsageError
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, open_stream
 from autotune.measure.step_probe import WarmStep
+from autotune.output import TRACED, regular_file
 from autotune.probes import Trace, TracedOperation
 from autotune.records import Request
 from autotune.workload import Workload
@@ -38,8 +39,7 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
         raise UsageError("a trace needs a file to be written to: pass trace_path")
     path = Path(request.trace_path)
     with _explained(path):
-        if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
-            raise OSError(errno.EINVAL, "it is no regular file")
+        path = regular_file(path)
         folder = TemporaryDirectory(prefix=".", dir=path.parent)
     with folder:
         stream = open_stream(workload, config)
@@ -79,6 +79,7 @@ def _profile(stream: BatchStream, warm: WarmStep, device: Device, seconds: float
                 warm.step(next(stream), stream.samples)
             steps += 1
         device.synchronize()
+        profiler.add_metadata(*TRACED)
     return profiler, steps
 
 

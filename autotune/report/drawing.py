@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
+from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
+from autotune.output import write_file
 from autotune.result import StudyRecord
 
 if TYPE_CHECKING:
@@ -63,7 +65,11 @@ def save_plots(result: Answer, folder: Path, suffix: str) -> list[Path]:
     with altair.data_transformers.enable("default", max_rows=None):
         for name, chart in charts_of(StudyRecord.of(result)).items():
             files.append(folder / f"{name}{suffix}")
-            chart.properties(width=WIDTH, background="white").save(files[-1], scale_factor=SUFFIXES[suffix])
+            content = StringIO() if suffix == ".svg" else BytesIO()
+            drawn = chart.properties(width=WIDTH, background="white")
+            ending: Any = suffix[1:]
+            drawn.save(content, format=ending, scale_factor=SUFFIXES[suffix])
+            write_file(files[-1], content.getvalue())
     return files
 
 

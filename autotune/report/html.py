@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from autotune.configfile import document_text, write_file
+from autotune.configfile import document_text
 from autotune.limits import format_duration
+from autotune.output import GENERATOR, write_file
 from autotune.report.drawing import missing_for_charts, vega_script
 from autotune.report.memory import fastest_so_far
 from autotune.report.table import COLUMNS, trial_row
@@ -123,6 +124,7 @@ def html_report(study: StudyRecord) -> str:
             **_content(study, charts),
             **{name: Markup(text) for name, text in scripts.items()},
             style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+            generator=Markup(GENERATOR),
             script_sources=Markup(" ".join(f"'sha256-{each}'" for each in hashes)),
             charts=charts,
             version=(study.result.host.versions if study.result else study.made_on).get("autotune", ""),

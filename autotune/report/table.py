@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotune.configfile import write_file
 from autotune.errors import UsageError
+from autotune.output import Kind, write_file
 from autotune.report.text import printable
 
 if TYPE_CHECKING:
@@ -186,3 +186,21 @@ def save_trials(history: tuple[Trial, ...], path: Path) -> None:
         except ImportError:
             raise UsageError(f"{path}: Parquet needs pyarrow: pip install 'torch-autotune[report]'") from None
     write_file(path, content.getvalue())
+
+
+def _is_table(path: Path) -> bool:
+    if path.suffix == ".csv":
+        with path.open("rb") as file:
+            return file.readline(HEADER).rstrip() == ",".join(COLUMNS).encode()
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import read_schema
+
+        return list(read_schema(path).names) == list(COLUMNS)
+    except (ImportError, ArrowInvalid):
+        return False
+
+
+HEADER = 2**14
+"""Most bytes of the first line of a CSV file."""
+TABLE = Kind("table of trials", _is_table)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,9 +18,8 @@ from optuna.storages.journal import BaseJournalBackend
 from optuna.storages.journal._storage import JournalOperation
 
 from autotune.errors import StorageError
+from autotune.output import is_study, regular_file
 
-START = b'{"op_code"'
-"""How the first line of Optuna's journal files begins."""
 PASSING = (
     JournalOperation.SET_TRIAL_PARAM,
     JournalOperation.SET_TRIAL_USER_ATTR,
@@ -59,8 +57,8 @@ class StudyFile(RecordedFile):
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._path = regular_file(path)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             _lock(self._descriptor)
             self._operations, sound = _read(path)
@@ -101,14 +99,11 @@ class StudyFile(RecordedFile):
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the operations in a file, and how many bytes they take: a torn last line is not among them."""
-    with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise StorageError("is not a file")
-        if found.st_size > MAX_BYTES:
+    with regular_file(path).open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise StorageError(f"larger than {MAX_BYTES} bytes, so it is not a study")
         content = file.read()
-    if not content.startswith(START) and not START.startswith(content) and content.strip(b"\0"):
+    if not is_study(path, content):
         raise StorageError("the file exists and is not a study")  # Optuna would append to any file
     whole = content[: content.rfind(b"\n") + 1]
     return [_operation(line, number) for number, line in enumerate(whole.splitlines(), 1)], len(whole)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +35,8 @@ from autotune.storage.journal import StudyFile
 from autotune.storage.server import HEARTBEAT, Heartbeat, open_database, reason_of, require_url, without_password
 from autotune.storage.trials import BY, ended_at, history_of, is_record, looks_of, system_attributes
 
-IDENTITY, FINISHED, FILE = "identity", "finished", "config file"
-"""User attributes of a study: its identity, when and where its answer was delivered."""
+IDENTITY, FINISHED, FILE, COMMAND = "identity", "finished", "config file", "command"
+"""User attributes of a study: its identity, when and where its answer was delivered, and to which command."""
 LOCAL = Path("autotune.study")
 
 Answer = TypeVar("Answer")
@@ -44,8 +45,9 @@ Answer = TypeVar("Answer")
 class StudyStorage:
     """The place of one study.
 
-    ``location`` is a file, an Optuna URL, or ``None`` for memory. With ``for_one_run`` it is a file that belongs to one
-    command: after ``finish`` the next run replaces it. ``local`` is the file in which, with a name of its own added,
+    ``location`` is a file, an Optuna URL, or ``None`` for memory. With ``for_one_run`` it is a file for one study at a
+    time: after ``finish`` the next run of the same ``command`` replaces it, and that of another one moves it aside.
+    ``local`` is the file in which, with a name of its own added,
     the study goes on where a database has failed. Raises ``UsageError`` for a URL that cannot be used.
     """
 
@@ -54,13 +56,14 @@ class StudyStorage:
         location: str | Path | None = None,
         *,
         for_one_run: bool = False,
+        command: str = "",
         local: Path = LOCAL,
         heartbeat: Heartbeat = HEARTBEAT,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         require_url(str(location))
         self._path = None if location is None else str(location)
-        self._for_one_run = for_one_run
+        self._for_one_run, self._command = for_one_run, command
         self._local, self._heartbeat, self._now = local, heartbeat, now
         self._identity = Identity(parts={})
         self._messages = Messages()
@@ -171,7 +174,7 @@ class StudyStorage:
         """Let others have the storage; a new file of one run without any measurement goes."""
         if self._file is not None:
             if self._for_one_run and self._is_new and not self._is_begun:
-                Path(str(self._path)).unlink(missing_ok=True)
+                self._own_file.unlink(missing_ok=True)
             self._file.close()
         if self._database is not None:
             self._database.engine.dispose()
@@ -217,7 +220,7 @@ class StudyStorage:
             notes += self._differences(ours)
         if self._for_one_run and ours == found and ours and all(FINISHED in each for each in ours.values()):
             self.close()
-            Path(str(self._path)).unlink()
+            notes = self._make_room(ours) or notes
             storage, ours = self._backend(), {}
         elif self._for_one_run and FINISHED in ours.get(self.name, {}):
             optuna.delete_study(study_name=self.name, storage=storage)
@@ -231,11 +234,29 @@ class StudyStorage:
         if IDENTITY not in self._study.user_attrs:
             self._study.set_metric_names(["samples/s"])
             self._study.set_user_attr(IDENTITY, dict(self._identity.parts))
+        if self._command and self._study.user_attrs.get(COMMAND) != self._command:
+            self._study.set_user_attr(COMMAND, self._command)
         if self._database is None:  # nobody else can be measuring them
             for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
                 storage.set_trial_state_values(left._trial_id, TrialState.FAIL)
         self._read()
         return notes
+
+    def _make_room(self, finished: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Remove the file of finished studies of this command, or move that of another one aside and say so."""
+        if all(each.get(COMMAND, "") == self._command for each in finished.values()):
+            self._own_file.unlink()
+            return []
+        file = self._own_file if os.path.islink(str(self._path)) else Path(str(self._path))
+        names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in count(1))
+        aside = next(name for name in names if not os.path.lexists(name))
+        self._own_file.rename(aside)
+        return [f"{self.location} was the study of another command: it is kept as {aside}, and a new one begins"]
+
+    @property
+    def _own_file(self) -> Path:
+        """The file of one run, where its path may be a link."""
+        return Path(os.path.realpath(str(self._path)))
 
     def _backend(self) -> BaseStorage:
         if self._path is None:

@@ -20,6 +20,7 @@ from autotune.errors import UsageError
 from autotune.measure.device import CpuDevice
 from autotune.measure.profiler_trace import trace_steps
 from autotune.measure.step_probe import open_step
+from autotune.output import TRACE, Output
 from autotune.probes import Trace
 from autotune.records import Request
 from autotune.workload import Workload
@@ -86,6 +87,7 @@ def test_a_file_that_is_there_is_replaced_and_compressed_where_its_name_ends_in_
     trace(workload(), path)
     assert json.loads(read(path.read_bytes()))["traceEvents"]
     assert list(tmp_path.iterdir()) == [path]
+    Output(flag="--trace", path=path, kind=TRACE).require()  # known as autotune's own
 
 
 def test_what_is_no_regular_file_is_not_replaced_nor_is_a_folder_made(tmp_path: Path) -> None:

@@ -205,6 +205,42 @@ def test_an_unfinished_study_of_another_workload_stays_in_the_file(path: Path) -
     assert batches_at(path, for_one_run=True) == [0]
 
 
+def test_the_finished_study_of_another_command_is_moved_aside_and_that_of_the_same_is_replaced(path: Path) -> None:
+    other, notes = Identity(parts=PARTS | {"workload": "other"}), list[str]()
+    keep(path, 0, 1, for_one_run=True, command="a", finish=True)
+    kept = path.read_bytes()
+    aside = path.with_name("a.2.study")
+    path.with_name("a.1.study").symlink_to("nowhere")  # a name that is taken
+    messages = Messages()
+    keep(path, 0, for_one_run=True, command="b", identity=other, messages=messages, finish=True)
+    notes += messages.notes
+    assert notes == [f"{path} was the study of another command: it is kept as {aside}, and a new one begins"]
+    assert aside.read_bytes() == kept
+    changed = Identity(parts=PARTS | {"workload": "the same script, edited"})
+    keep(path, 0, 1, 2, for_one_run=True, command="b", identity=changed, finish=True)
+    assert optuna_studies(path) == [changed.name]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["a.1.study", "a.2.study", "a.study"]
+
+
+def test_where_the_same_workload_is_another_commands_its_finished_study_is_kept(path: Path) -> None:
+    keep(path, 0, 1, for_one_run=True, command="a", finish=True)
+    keep(path, 0, for_one_run=True, command="b")
+    assert batches_at(path.with_name("a.1.study")) == [0, 1]
+    assert batches_at(path, for_one_run=True, command="b") == [0]
+
+
+def test_a_link_to_a_study_stays_and_the_study_is_kept_where_it_was(path: Path) -> None:
+    link, place = path.with_name("link.study"), path.with_name("place")
+    place.mkdir()
+    link.symlink_to(place / "a.study")
+    keep(link, for_one_run=True)
+    assert list(place.iterdir()) == []
+    for command in ("a", "a", "b"):
+        keep(link, 0, for_one_run=True, command=command, finish=True)
+        assert link.is_symlink()
+    assert sorted(each.name for each in place.iterdir()) == ["a.1.study", "a.study"]
+
+
 # --- damage ---
 
 
@@ -226,6 +262,15 @@ def test_a_file_whose_first_line_was_cut_off_is_a_new_one(path: Path, content: b
     path.write_bytes(content)
     keep(path, 0)
     assert batches_at(path) == [0]
+
+
+@pytest.mark.parametrize("content", [b"{", b"\0" * 4096], ids=["one", "zeros"])
+def test_what_may_be_data_is_no_study_that_was_cut_off(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "labels.dat"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match="the file exists and is not a study"):
+        keep(path, 0)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("for_one_run", [False, True])
