@@ -278,9 +278,9 @@ KEYS = '{"schemaVersion": 1,\n "autotune": "trace of training steps",\n "traceEv
     ("kind", "name", "content", "is_ours"),
     [
         (TRACE, "a.json", KEYS.encode(), True),
-        (TRACE, "a.json.gz", gzip.compress(KEYS.encode()), True),
-        (TRACE, "a.json.gz", gzip.compress(TRACE_OF_ANOTHER.encode()), False),
-        (TRACE, "a.json.gz", gzip.compress(KEYS.encode())[:-20] + b"torn", False),
+        (TRACE, "a.json.gz", gzip.compress(KEYS.encode(), mtime=0), True),
+        (TRACE, "a.json.gz", gzip.compress(TRACE_OF_ANOTHER.encode(), mtime=0), False),
+        (TRACE, "a.json.gz", gzip.compress(KEYS.encode(), mtime=0)[:-20] + b"torn", False),
         (TABLE, "a.csv", b"number,kind,mine\n1,2,3\n", False),
         (EXPORT, "a.py", b'"""Exported by autotune."""', False),
         (EXPORT, "a.py", b"", True),
