@@ -30,7 +30,6 @@ MOST_LINKS = 40
 """Links that a path may lead over, as on Linux."""
 CHANGERS = ("chmod", "chown", "utime", "truncate", "setxattr", "removexattr")
 """Functions of ``os`` that change what is there."""
-
 MAKERS = ("mkdir", "mkfifo", "mknod")
 """Functions of ``os`` that make what is not there."""
 

@@ -51,7 +51,7 @@ class Door(NamedTuple):
 
 
 DOORS = {
-    "_io": (Door("FileIO", 0, "file", None), Door("open_code", 0, "path")),
+    "_io": (Door("FileIO", 0, "file", None),),
     "ctypes": (Door("CDLL", 0, "name"),),
     "h5py": (Door("File", 0, "name", None), Door("is_hdf5", 0, "fname")),
     "pyarrow": (

@@ -77,6 +77,10 @@ def database() -> None:
 def scripted() -> None:
     import torch
 
+    double = torch.jit.trace(lambda x: 2 * x, torch.ones(1))
+    torch.jit.save(double, "model.pt")
+    torch.jit.load("model.pt").save("model.pt")
+    assert torch.jit.load("model.pt")(torch.ones(1)) == 2
     model = torch.jit.trace(torch.nn.Linear(2, 1), torch.ones(1, 2))
     for save in (model.save, lambda path: torch.jit.save(model, path)):
         save("model.pt")
@@ -114,11 +118,15 @@ def tables() -> None:
     assert pyarrow.csv.read_csv("rows.csv") == pyarrow.csv.open_csv("rows.csv").read_all() == table
     pyarrow.feather.write_feather(table, "rows.feather")
     assert pyarrow.feather.read_table("rows.feather") == table
+    assert pyarrow.feather.read_feather("rows.feather")["x"].tolist() == [1, 2]
     with pyarrow.ipc.new_stream("rows.arrow", table.schema) as writer:
         writer.write_table(table)
     assert pyarrow.ipc.open_stream(pa.memory_map("rows.arrow")).read_all() == table
+    with pyarrow.ipc.new_file("rows.arrow", table.schema) as writer:
+        writer.write_table(table)
+    assert pyarrow.ipc.open_file(pa.memory_map("rows.arrow")).read_all() == table
     Path("rows.json").write_text('{"x": 1}\n{"x": 2}\n')
-    assert pyarrow.json.read_json("rows.json") == table
+    assert pyarrow.json.read_json("rows.json") == pyarrow.json.open_json("rows.json").read_all() == table
     pyarrow.parquet.write_table(table, "rows.parquet")
     assert pyarrow.parquet.read_table("rows.parquet") == pyarrow.parquet.ParquetFile("rows.parquet").read() == table
     assert (
