@@ -267,5 +267,5 @@ def place_of(frame: FrameType | None, folder: Path) -> tuple[str, int, tuple[str
     frame = frame or last
     assert frame is not None
     file = Path(frame.f_code.co_filename).absolute()
-    name = str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
-    return name, frame.f_lineno, tuple(reversed(inside))
+    inner = (each.relative_to(folder) for each in (file.resolve(), file) if each.is_relative_to(folder))
+    return str(next(inner, file)), frame.f_lineno, tuple(reversed(inside))

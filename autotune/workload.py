@@ -5,10 +5,12 @@ The parent only describes the workload (``describe``); the child, and nobody els
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import importlib
 import importlib.util
 import inspect
+import io
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +20,12 @@ from importlib.machinery import PathFinder
 from io import BytesIO
 from mmap import mmap
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import torch
     from torch.utils.data import Dataset, Sampler
 
@@ -170,8 +171,17 @@ class Script:
         sys.argv = [self.path, *self.arguments]
         if self.module:
             runpy.run_module(self.module, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(str(Path(self.path).absolute()), run_name="__main__")
+            return
+        file = str(Path(self.path).absolute())
+        with io.open_code(file) as source:
+            code = compile(source.read(), file, "exec", dont_inherit=True)
+        usual, main = sys.modules["__main__"], ModuleType("__main__")
+        main.__dict__.update(__file__=file, __cached__=None, __builtins__=builtins)
+        sys.modules["__main__"] = main
+        try:
+            exec(code, main.__dict__)  # runpy.run_path() would give it another sys.argv[0]
+        finally:
+            sys.modules["__main__"] = usual
 
     def told_of_writes(self, way: str | None) -> str | None:
         """Return the sentence about its writes, by the way in which they are held; ``None`` where they are not."""

@@ -48,6 +48,8 @@ def prepare_session() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _tell_of_parents_death(signal.SIGKILL)
     faulthandler.enable(sys.stderr, all_threads=False)
+    size_of = os.get_terminal_size
+    os.get_terminal_size = lambda descriptor=1, /: size_of(0 if descriptor in (1, 2) else descriptor)  # they are a file
     with suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -29,6 +29,7 @@ from autotune.machine.protocol import Channel, UnreadableError
 from autotune.machine.signals import END_AT_ONCE
 from autotune.outcome import Outcome
 from autotune.records import Attempt
+from autotune.runner.terminal import open_terminal
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full
 from autotune.torch_import import Variables
 
@@ -76,12 +77,13 @@ class MeasuringProcess:
         """Of the last request, and of the one that has opened the session."""
 
     def _start(self, variables: Variables, workload: int | None) -> subprocess.Popen[bytes]:
+        self._terminal, stdin = open_terminal()
         self._channel, theirs = Channel.pair()
         inherited = (theirs.fileno(), *(() if workload is None else (workload,)))
         try:
             return subprocess.Popen(
                 [sys.executable, "-m", "autotune.measure.worker", *map(str, inherited)],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=inherited,
@@ -90,11 +92,13 @@ class MeasuringProcess:
             )
         except BaseException:
             self._channel.close()
+            self._terminal.close()
             self._output.close()
             remove_scratch(self._mark)
             raise
         finally:
             theirs.close()
+            os.close(stdin)
 
     @property
     def scratch(self) -> str:
@@ -214,6 +218,7 @@ class MeasuringProcess:
             END_AT_ONCE.discard(self._process.terminate)
             self._process.kill()
             self._process.wait()
+            self._terminal.close()
             self._output.close()
 
     def _make_members_say_where_they_are(self) -> None:

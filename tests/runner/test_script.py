@@ -191,6 +191,8 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
     [
         ("sys.exit(3)", r"train.py called sys.exit\(3\) after 0 steps"),
         ("input()", "train.py asks for input"),
+        ("sys.stdin.read(), sys.stdin.readline(), sys.stdin.isatty() and input()", "train.py asks for input"),
+        ("raise ValueError(os.popen('stty size').read().split(), *os.get_terminal_size())", r"\['24', '80'\], 80, 24"),
         ("for batch in DataLoader(Data(20), batch_size=5): pass", "none of them came between two batches of one"),
         ("raise ValueError('no such flag')", "ValueError: no such flag"),
         ("import pickle; pickle.loads(b'')", "EOFError: Ran out of input"),
@@ -318,7 +320,7 @@ def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monke
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
 def test_the_door_costs_less_than_ten_microseconds_a_batch() -> None:
     loader: Any = DataLoader([0])
-    watched = _Watched(ScriptLoop("train.py", ()), loader, iter(range(5000)))
+    watched = _Watched(ScriptLoop("train.py", ()), loader, iter(range(5000)), 0)
     plain, times = iter(range(5000)), []
     for _ in range(5000):
         begin = time.perf_counter()
