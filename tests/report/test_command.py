@@ -94,8 +94,9 @@ def test_of_several_studies_the_one_that_is_named_is_shown(folder: Path, capsys:
         (["a.study", "--output", "a.pdf"], 2, "--output a.pdf: a report ends in .html; trials in .csv or .parquet"),
         (["a.study", "--output", "no/a.html"], 5, "--output no/a.html: cannot be written"),
         (["a.study", "--output", "no/a.csv"], 5, "--output no/a.csv: cannot be written"),
-        (["notes.csv", "--output", "notes.csv"], 2, "--output notes.csv: is the study itself"),
-        ([300 * "x", "--output", "notes.csv"], 5, "File name too long"),
+        (["notes.csv", "--output", "notes.csv"], 5, "--output notes.csv: is the study, which is never replaced"),
+        (["a.study", "--output", "notes.csv"], 5, "--output notes.csv: this file is no table of trials of autotune"),
+        ([300 * "x", "--output", "new.csv"], 5, "File name too long"),
         ([], 2, "STUDY"),
     ],
 )
@@ -148,7 +149,7 @@ def test_a_run_writes_its_page_where_it_is_told_to_and_a_link_is_written_through
     kept_study(folder / "autotune.study")
     written = ("report.html", "trials.csv", "seen.html")
     for name in written:
-        (folder / f"real-{name}").write_text("before")
+        (folder / f"real-{name}").touch()
         (folder / name).symlink_to(f"real-{name}")
     monkeypatch.setattr("autotune.api.tune", lambda **arguments: simulated_result())
     assert main(["report", "autotune.study"]) == 0
