@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import math
 import os
 import random
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.machine.descendants import note_workers
-from autotune.measure.batch import tensor_bytes, tensors_in
+from autotune.measure.batch import leaves_in, tensor_bytes, tensors_in
 from autotune.measure.conditions import name_senders
 from autotune.workload import Workload
 
@@ -28,6 +30,10 @@ SKIPPING_SECONDS = 0.5
 """How long indices are skipped at most, to begin at another place of the order."""
 FIRST = 10
 """Batches by which a worker has started all threads that send them."""
+NOTED, END = 128, -1
+"""Samples of each worker that are noted, and the mark after fewer."""
+SIGMAS = 5.0
+"""Standard deviations by which workers have more samples in common than by chance, if they yield the same ones."""
 SKIPPED_AT_ONCE = 10_000
 GOLDEN = 0.6180339887498949
 """The golden ratio: multiples of it, without their whole part, spread evenly however many they are."""
@@ -174,8 +180,8 @@ class CountingCollate:
     """A collate function that also counts the batches each worker builds, in memory shared with the parent.
 
     A batch travels with the number of its samples, which its shape does not always tell, and its place among those
-    of its worker. ``compares_workers`` notes each worker's first batch: workers of an undivided iterable dataset all
-    yield the same samples, which must not count twice.
+    of its worker. ``compares_workers`` notes each worker's first samples: workers of an undivided iterable dataset all
+    yield the same ones, in any order, which must not count twice.
     """
 
     def __init__(
@@ -193,7 +199,7 @@ class CountingCollate:
         self._collate = collate_fn or default_collate
         self._slots = torch.zeros(max(1, num_workers), dtype=torch.int64, device="cpu").share_memory_()
         self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64, device="cpu").share_memory_()
-        self._digests = torch.zeros(max(1, num_workers), 2, dtype=torch.int64, device="cpu").share_memory_()
+        self._digests = torch.zeros(max(1, num_workers), NOTED, dtype=torch.int64, device="cpu").share_memory_()
 
     def __call__(self, samples: list[Any]) -> tuple[Any, Built]:
         """Collate, then count: a batch is ready only when it is built."""
@@ -201,8 +207,8 @@ class CountingCollate:
         worker = get_worker_info()
         number = worker.id if worker else 0
         built = int(self._slots[number])
-        if self._compares_workers and built < 2:
-            self._note(number, built, samples, batch)
+        if self._compares_workers and not self._digests[number, -1]:
+            self._note(self._digests[number], samples, batch)
         if worker:
             self._pids[number] = os.getpid()
             if built < FIRST:  # threads that send batches start with the first of them
@@ -219,13 +225,15 @@ class CountingCollate:
             self._is_joined = not (isinstance(samples, list) and len(samples) == self._fetched) and len(lengths) == 1
         return lengths.pop() if self._is_joined and len(lengths) == 1 else len(samples)
 
-    def _note(self, worker: int, built: int, samples: list[Any], batch: Any) -> None:
-        """Note a digest of a worker's first batch, and a value that differs from it where contents differ at all."""
-        if built == 0:
-            self._digests[worker, 0] = _digest(batch)
-            self._digests[worker, 1] = int(_digest(samples[0]) != _digest(samples[-1]))
-        elif not self._digests[worker, 1]:
-            self._digests[worker, 1] = _digest(batch)
+    def _note(self, digests: torch.Tensor, samples: list[Any], batch: Any) -> None:
+        """Note digests of a worker's samples, until the first comes again; of the batch where they tell nothing."""
+        noted = int(digests.count_nonzero())
+        for digest in filter(None, map(_digest, samples)) if any(map(_digest, samples[:1])) else [_digest(batch)]:
+            if noted == NOTED or (noted and digest == digests[0]):
+                digests[-1] = digests[-1] or END
+                return
+            digests[noted] = digest
+            noted += 1
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -243,15 +251,31 @@ class CountingCollate:
         return int((self._slots == 0).sum())
 
     @property
-    def digests(self) -> list[tuple[int, int]]:
-        """A digest of each worker's first batch, and a value that differs from it."""
-        return [(first, second) for first, second in self._digests.tolist()]
+    def digests(self) -> list[list[int]]:
+        """Digests of each worker's first samples."""
+        return [[each for each in noted if each not in (0, END)] for noted in self._digests.tolist()]
 
 
-def unique_share(digests: Iterable[tuple[int, int]]) -> float:
-    """Return the share of the workers whose first batches differ; 1 where the batches' content tells nothing."""
-    firsts = [first for first, second in digests if first and second and first != second]
-    return len(set(firsts)) / len(firsts) if firsts else 1.0
+def unique_share(digests: Iterable[Sequence[int]]) -> float:
+    """Return how many workers yield samples of their own, as a share of all; 1 where the content tells nothing.
+
+    Workers that draw at random from the same samples find as many of another's among theirs as twice those that come
+    again among their own; more of another's than by chance are those of one stream.
+    """
+    told = [noted for noted in digests if len(set(noted)) > 1]
+    if not told:
+        return 1.0
+    own = fmean(len(noted) - len(set(noted)) for noted in told)
+    chance = 2 * own + SIGMAS * math.sqrt(2 * own + 4)
+    groups = list[set[int]]()
+    for noted in told:
+        same = [group for group in groups if _common(noted, group) > min(chance, 2 * own + len(noted) / 2)]
+        groups = [group for group in groups if group not in same] + [set(noted).union(*same)]
+    return len(groups) / len(told)
+
+
+def _common(noted: Sequence[int], others: set[int]) -> int:
+    return sum(digest in others for digest in noted)
 
 
 def length_of(sized: Any) -> int | None:
@@ -271,11 +295,23 @@ def _batches_of(loader: DataLoader[Any]) -> int | None:
 
 
 def _digest(batch: Any) -> int:
-    """Return a number that tells the tensors of one batch from those of another; 0 where there are none."""
+    """Return a number that tells one batch or sample from another by its tensors, arrays, texts and numbers.
+
+    It is 0 where there are none of these.
+    """
     checksum = 0
-    for tensor in tensors_in(batch):
-        if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
-            checksum = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), checksum)
+    for leaf in leaves_in(batch):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is not torch.strided or leaf.device.type != "cpu" or leaf.is_quantized:
+                continue
+            content = leaf.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+            content = leaf.tobytes()
+        elif isinstance(leaf, (str, bytes, int, float)):
+            content = repr(leaf).encode(errors="replace")
+        else:
+            continue
+        checksum = zlib.crc32(content, checksum)
     return checksum
 
 
@@ -312,8 +348,8 @@ class BatchStream:
         """Epochs begun so far."""
         self.epoch_batches: int | None = None
         """Batches in an epoch: known for a map-style dataset, learnt at the first epoch's end for an iterable one."""
-        self.digests_of_others: list[tuple[int, int]] = []
-        """Digests of the first batches of other ranks' workers."""
+        self.digests_of_others: list[list[int]] = []
+        """Digests of the first samples of other ranks' workers."""
         self.start_seconds: list[float] = []
         """Seconds to the first batch of each epoch, from asking for an iterator or from the end of the epoch before."""
         self.misstated_batches: int | None = None
@@ -425,12 +461,12 @@ class BatchStream:
 
     @property
     def unique_share(self) -> float:
-        """Share of the batches that are not the same ones from another worker; 1 for a map-style dataset."""
+        """Share of the samples that are not the same ones from another worker; 1 for a map-style dataset."""
         return unique_share(self.digests + self.digests_of_others)
 
     @property
-    def digests(self) -> list[tuple[int, int]]:
-        """Digests of the first batches of an iterable dataset's workers; else empty."""
+    def digests(self) -> list[list[int]]:
+        """Digests of the first samples of an iterable dataset's workers; else empty."""
         return self._counter.digests if isinstance(self._loader.dataset, IterableDataset) else []
 
     def close(self) -> None:

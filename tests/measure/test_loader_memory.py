@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset, get_worker_info
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
@@ -145,9 +146,37 @@ class Ones(IterableDataset[torch.Tensor]):
         return itertools.repeat(torch.ones(1), 400)
 
 
+class Shuffled(IterableDataset[dict[str, Any]]):
+    """Texts that each worker shuffles through a buffer by its own seed: all of them, or those that are its own."""
+
+    def __init__(self, *, is_divided: bool) -> None:
+        self.is_divided = is_divided
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        info, generator, kept = get_worker_info(), random.Random(torch.initial_seed()), list[int]()
+        own = range(info.id, 4000, info.num_workers) if info and self.is_divided else range(4000)
+        for number in own:
+            kept.append(number)
+            if len(kept) == 300:
+                yield {"text": f"text {kept.pop(generator.randrange(300))}", "length": 1.0}
+
+
+class Drawn(IterableDataset[torch.Tensor]):
+    """Samples that each worker draws at random from a thousand, again and again."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        generator = random.Random(torch.initial_seed())
+        while True:
+            yield torch.tensor([float(generator.randrange(1000))])
+
+
 @pytest.mark.parametrize(
     ("dataset", "num_workers", "share", "idle"),
     [
+        (Shuffled(is_divided=False), 2, 0.5, 0),
+        (Shuffled(is_divided=True), 2, 1.0, 0),
+        (Shuffled(is_divided=False), 1, 1.0, 0),
+        (Drawn(), 2, 1.0, 0),
         (CountingUp(400), 0, 1.0, 0),
         (CountingUp(400), 1, 1.0, 0),
         (CountingUp(400), 2, 0.5, 0),
@@ -159,6 +188,7 @@ class Ones(IterableDataset[torch.Tensor]):
         (TensorDataset(torch.arange(400) // 8 % 2), 2, 1.0, 0),
     ],
     ids=[
+        *("undivided and shuffled", "divided and shuffled", "shuffled alone", "drawn at random"),
         *("alone", "one worker", "undivided", "undivided and short", "divided", "one shard", "all samples equal"),
         *("indexed alone", "indexed"),
     ],
@@ -169,7 +199,7 @@ def test_only_workers_that_yield_what_another_did_share_their_credit_and_those_t
     opened = open_stream(Workload(nn.Linear(1, 1), dataset), Config(batch_size=4, num_workers=num_workers))
     for stream in (stream_of(dataset, num_workers=num_workers), opened):
         assert stream.idle_workers == 0
-        take(stream, 20)  # each has had its turn
+        take(stream, 80)  # each has had its turn
         assert (stream.unique_share, stream.idle_workers, stream.samples) == (share, idle, 4)
         stream.close()
 
