@@ -89,10 +89,19 @@ class LoaderTrace:
     again_seconds: float | None = None
     """Mean time of building the same batch once more in the same worker; ``None`` where not tried."""
 
+    elsewhere_seconds: float | None = None
+    """Mean time of building it in another worker after that; ``None`` where not tried."""
+
     @property
     def keeps_samples(self) -> bool:
         """Whether dataset or system keep samples once read, so that later epochs are faster."""
         return self.again_seconds is not None and is_kept(fmean(self.build_seconds), self.again_seconds)
+
+    @property
+    def is_own_cache(self) -> bool:
+        """Whether the dataset keeps samples itself: they are gone with the process that has read them."""
+        elsewhere = self.elsewhere_seconds
+        return self.keeps_samples and elsewhere is not None and not is_kept(fmean(self.build_seconds), elsewhere)
 
 
 def is_kept(first: float, again: float) -> bool:

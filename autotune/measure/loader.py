@@ -133,6 +133,8 @@ class TimedSampler:
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
         self.skipping_seconds = 0.0
         """Seconds that passing over indices has taken, at the beginning of the epoch."""
+        self.units = list[list[Any]]()
+        """The units that came twice."""
 
     def __iter__(self) -> Iterator[Any]:
         begin = time.perf_counter()
@@ -157,6 +159,7 @@ class TimedSampler:
 
     def _each_twice(self, indices: Iterator[Any]) -> Iterator[Any]:
         while unit := list(itertools.islice(indices, self._unit)):
+            self.units.append(unit)
             yield from (*unit, *unit)
 
     def __len__(self) -> int:
@@ -404,6 +407,11 @@ class BatchStream:
     def is_twice(self) -> bool:
         """Whether each batch comes once more right after itself."""
         return self._timed_sampler is not None and self._timed_sampler.is_twice
+
+    @property
+    def units(self) -> list[list[Any]]:
+        """Indices, or batches of them, that the workers were asked for twice; by batch."""
+        return [] if self._timed_sampler is None else self._timed_sampler.units
 
     @property
     def dataset(self) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ LEAST_PAIRS = 2
 """Batches that must have been built twice for the second time to tell of a cache."""
 RECEIVE_SHARE = 0.15
 """Share of a probe that goes to receiving ready batches."""
+MOST_ELSEWHERE = 6
+"""Batches that another worker builds once more."""
 COPIES = 3
 POLL_SECONDS = 0.0005
 
@@ -62,13 +65,14 @@ def look_at_loader(
         conditions = conditions_between(before, snapshot())
         memory = sample_memory(stream.produced, known, stream.workers)
         batch_bytes, start = stream.batch_bytes, stream.start_seconds[0]
-        order = stream.order_seconds[0] if stream.order_seconds else 0.0
+        order, units = stream.order_seconds[0] if stream.order_seconds else 0.0, stream.units
     finally:
         stream.close()
     return LoaderTrace(
         batch_size=batch_size,
         build_seconds=tuple(builds),
         again_seconds=times.again_seconds,
+        elsewhere_seconds=_elsewhere_seconds(workload, single, units) if times.are_faster_again else None,
         receive_seconds=median(receives) if receives else 0.0,
         **(_copies(batch, device) if device.is_asynchronous else {"pin_seconds": 0.0, "transfer_seconds": 0.0}),
         cpu_seconds=busy * max(0.0, used - own) / max(1, built),
@@ -105,11 +109,14 @@ class _Builds(NamedTuple):
     """Of the same batches right after that; empty where batches come once."""
 
     @property
+    def are_faster_again(self) -> bool:
+        """Whether dataset or system keep samples once read."""
+        return bool(self.again) and is_kept(fmean(self.first), fmean(self.again))
+
+    @property
     def counted(self) -> list[float]:
-        """The times that count for a batch: the first of each where the dataset caches its samples."""
-        return (
-            self.first if self.again and is_kept(fmean(self.first), fmean(self.again)) else [*self.first, *self.again]
-        )
+        """The times that count for a batch: the first of each where samples are kept."""
+        return self.first if self.are_faster_again else [*self.first, *self.again]
 
     @property
     def again_seconds(self) -> float | None:
@@ -135,6 +142,25 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
         enough = sum(map(len, inside)) >= LEAST_BATCHES and now - begin > seconds
         if enough or now - begin > LONGEST * seconds:
             return inside if inside.first else _Builds(inside.again or between, [])
+
+
+def _elsewhere_seconds(workload: Workload, config: Config, units: Sequence[list[Any]]) -> float | None:
+    """Return the mean seconds in which another worker builds batches that were built before; ``None`` for too few.
+
+    The system keeps files for all processes; a dataset that keeps samples itself has none in a new one.
+    """
+    again = units[: 1 + MOST_ELSEWHERE]
+    if workload.beside or len(again) <= LEAST_PAIRS:
+        return None
+    order = [index for unit in again for index in unit]
+    of_batches = workload.batch_sampler is not None
+    given: dict[str, Any] = {"batch_sampler": lambda batch_size: order} if of_batches else {"sampler": order}
+    stream = open_stream(replace(workload, **given), config)
+    try:
+        next(stream)  # it starts the worker
+        return fmean(_seconds(lambda: next(stream)) for _ in again[1:])
+    finally:
+        stream.close()
 
 
 def _copies(batch: Any, device: Device) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,10 @@ LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
 NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
+CACHE_LOST = (
+    "the dataset keeps the samples that a process has read: from the second epoch on your settings read them from "
+    "memory, while the alternative's workers read them anew; only first epochs were measured, so nothing is decided"
+)
 NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 
@@ -60,11 +64,12 @@ def answer(known: Known) -> Result:
     remaining = known.forecast.remaining if is_seen else None
     after, decided = _decided(confirmation, confirmed, before, remaining, known.largest_gain, known)
     is_open = decided["verdict"] is Verdict.UNDECIDED
+    missing = _missing(confirmation, confirmed, end) if is_open and not _loses_cache(confirmation, known) else ()
     is_interrupted = end.ending is Ending.INTERRUPTED or (end.is_cut and is_open)
     result = Result(
         **decided,
         objective=space.objective,
-        missing=tuple(_missing(confirmation, confirmed, end)) if is_open else (),
+        missing=tuple(missing),
         stop_reason=end.stop_reason,
         facts=known.setup.facts,
         host=known.setup.host,
@@ -100,7 +105,7 @@ def _decided(
     """Return the standing of the answer, and the fields of a result that a proof decides."""
     assert known.end
     assert known.baseline.measurement
-    verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
+    verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known)
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
         after = with_pauses(confirmation.standing(chosen), known.measured)
@@ -176,17 +181,19 @@ def _decide(
     confirmation: Confirmation | None,
     remaining: float | None,
     bound: float | None,
-    is_contradicted: Callable[[Config], bool],
+    known: Known,
 ) -> tuple[Verdict, int | None, float | None]:
     """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain.
 
     ``remaining`` is the largest gain that is expected of an untried configuration, ``bound`` the largest possible of
     all: where they leave next to nothing, nobody has to be measured beside the baseline. What was proven beside others
-    and is contradicted by measurements without them is no answer.
+    and is contradicted by measurements without them is no answer, nor is what later epochs may deny.
     """
     index = confirmation.answer if confirmation else None
+    if _loses_cache(confirmation, known):
+        return Verdict.UNDECIDED, None, None
     if confirmation is not None and index is not None and confirmation.is_proven(index):
-        if not confirmation.is_crowded or not is_contradicted(confirmation.finalists[index].config):
+        if not confirmation.is_crowded or not known.is_contradicted(confirmation.finalists[index].config):
             return Verdict.FASTER, index, None
         return Verdict.UNDECIDED, None, None
     if bound is not None and bound < NOTHING_LEFT:
@@ -197,6 +204,12 @@ def _decide(
     if most <= NEGLIGIBLE:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
     return Verdict.UNDECIDED, index if confirmation.is_likely(index) else None, None
+
+
+def _loses_cache(confirmation: Confirmation | None, known: Known) -> bool:
+    """Return whether the likeliest answer reads anew in later epochs what the dataset keeps for the baseline."""
+    index = confirmation.answer if confirmation else None
+    return confirmation is not None and index is not None and known.loses_cache(confirmation.finalists[index].config)
 
 
 def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:
@@ -211,6 +224,7 @@ def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end:
 def _evidence(answer: Standing, known: Known) -> Evidence:
     """Return the evidence for the limits of the answer: its measurement, the nearest probes and the other trials."""
     config, probes, step = answer.config, known.probes, answer.config.without_loader
+    more_workers = replace(config, num_workers=config.num_workers + 1)
     looks = [each.attempt.compute for each in probes if each.attempt.compute and each.config.without_loader == step]
     return Evidence(
         config=config,
@@ -222,7 +236,7 @@ def _evidence(answer: Standing, known: Known) -> Evidence:
         trials=known.history,
         looks=tuple(probes),
         refusal_of_more_workers=known.forecast.refusal_of_more_workers(config),
-        are_workers_vain=known.forecast.are_workers_vain(config),
+        are_workers_vain=known.forecast.are_workers_vain(config) or known.loses_cache(more_workers),
     )
 
 
@@ -256,7 +270,8 @@ def _notes(
         for each in (answer, before)
     )
     trace = _nearest_loader(answer.config, known.probes)
-    caches = list(on_caches(trace, same)) or list(on_caches(trace, old))
+    is_lost = _loses_cache(confirmation, known)
+    caches = [CACHE_LOST] if is_lost else list(on_caches(trace, same)) or list(on_caches(trace, old))
     yield from caches
     if confirmation and not confirmation.is_crowded and not caches:
         yield from on_places([one.baselines for one in confirmation.rounds])

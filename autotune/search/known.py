@@ -345,6 +345,16 @@ class Known:
         own, base = rates(config), rates(self.baseline.config)
         return bool(own and base) and fmean(own) < fmean(base)
 
+    def loses_cache(self, config: Config) -> bool:
+        """Return whether a configuration reads samples anew that the dataset keeps for the baseline in later epochs.
+
+        Workers that begin anew for each epoch have kept nothing, and more of them have each kept less.
+        """
+        base = self.baseline.config
+        is_alike = (config.num_workers, config.persistent_workers) == (base.num_workers, base.persistent_workers)
+        is_warm = base.persistent_workers or not base.num_workers
+        return is_warm and not is_alike and any(trace.is_own_cache for trace in self.observations.traces)
+
     def confirmations(self, end: End) -> list[Trial]:
         """Return the confirming measurements of the run that ended."""
         return [trial for trial in self.history if trial.number in end.confirmed]

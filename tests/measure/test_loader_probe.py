@@ -240,3 +240,35 @@ def test_building_a_batch_takes_what_reading_new_samples_does_where_they_are_kep
 
 def test_of_a_stream_nothing_comes_twice() -> None:
     assert look(SleepingStream(), seconds=0.2).again_seconds is None
+
+
+class Keeping(Squares):
+    """Takes a known time for each sample that is read for the first time: in the process, or in all of them."""
+
+    def __init__(self, *, is_shared: bool) -> None:
+        super().__init__(MANY)
+        self.read = torch.zeros(MANY, dtype=torch.bool)
+        if is_shared:
+            self.read.share_memory_()
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.read[index]:
+            time.sleep(SAMPLE_SECONDS)
+            self.read[index] = True
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("of_batches", [False, True])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_cache_of_the_dataset_is_told_from_one_that_all_processes_share(is_shared: bool, of_batches: bool) -> None:
+    options = {"batch_sampler": of_twice_as_many} if of_batches else {}
+    trace = look(Keeping(is_shared=is_shared), **options)
+    assert trace.keeps_samples
+    assert trace.is_own_cache == (not is_shared)
+    assert trace.elsewhere_seconds is not None
+    assert (trace.elsewhere_seconds < fmean(trace.build_seconds) / 2) == is_shared
+
+
+def test_a_loader_without_a_cache_is_asked_in_one_worker_alone() -> None:
+    trace = look(Sleeping(), seconds=0.2)
+    assert (trace.keeps_samples, trace.is_own_cache, trace.elsewhere_seconds) == (False, False, None)

@@ -660,13 +660,16 @@ class Keeping(SimulatedMachine):
     """The dataset keeps what it has read, so that it takes a part of the time to read it again."""
 
     part: float = 0.1
+    elsewhere: float | None = None
+    """The part in another process."""
 
     def measure(self, config: Config, request: Request) -> Attempt:
         attempt = super().measure(config, request)
         if attempt.loader is None:
             return attempt
-        again = self.part * statistics.fmean(attempt.loader.build_seconds)
-        return replace(attempt, payload=replace(attempt.loader, again_seconds=again))
+        first = statistics.fmean(attempt.loader.build_seconds)
+        kept = {"again_seconds": self.part * first, "elsewhere_seconds": self.elsewhere and self.elsewhere * first}
+        return replace(attempt, payload=replace(attempt.loader, **kept))
 
 
 @pytest.mark.parametrize(("part", "is_kept"), [(0.1, True), (0.9, False)])
@@ -679,6 +682,30 @@ def test_where_samples_are_kept_it_is_said_and_none_are_left_from_one_trial_to_t
     said = "building a batch took "
     assert [note.startswith(said) for note in result.notes if "the same batch again" in note] == [True] * is_kept
     assert {request.fresh for _, request in machine.calls[1:]} == ({True} if is_kept else {False, True})
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "base", "expected"),
+    [
+        (1.0, {}, Verdict.UNDECIDED),
+        (0.1, {}, Verdict.FASTER),  # the system keeps it, for all processes
+        (1.0, {"num_workers": 1}, Verdict.FASTER),  # they begin anew for each epoch, as those of the answer
+        (1.0, {"num_workers": 1, "persistent_workers": True}, Verdict.UNDECIDED),
+    ],
+)
+def test_workers_that_lose_the_dataset_s_own_cache_are_no_answer(
+    elsewhere: float, base: dict[str, Any], expected: Verdict
+) -> None:
+    machine = Keeping(cost=loader_bound)
+    machine.elsewhere = elsewhere
+    result = tuned(machine, baseline=replace(examples.BASELINE, **base), batch_size="32")
+    assert result.verdict is expected
+    assert (result.config == result.baseline) == (expected is Verdict.UNDECIDED)
+    lost = [note for note in result.notes if "the dataset keeps the samples that a process has read" in note]
+    assert len(lost) == (expected is Verdict.UNDECIDED)
+    if expected is Verdict.UNDECIDED:
+        assert result.missing == ()
+        assert not [finding for finding in result.findings if "workers" in finding.advice]
 
 
 @pytest.mark.parametrize(
