@@ -354,6 +354,8 @@ class WorkloadFacts:
     """The calls of further loaders whose batches each step takes too."""
     other_loader_sites: tuple[str, ...] = ()
     """Their places."""
+    shared_lines: tuple[str, ...] = ()
+    """File and line of those of all these places that make loaders of other datasets too."""
     optimizer: str | None = None
     """The class of the optimizer; ``None`` where there are several, or none could be made."""
     autocast_call: str | None = None

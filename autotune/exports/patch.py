@@ -129,6 +129,7 @@ def patch_of(config: Config, script: Script) -> Patch:
             },
             before=config.present,
             command=f"python {script.name}",
+            is_shared=f"{place['file']}:{place['line']}" in (made_on.get("shared_lines") or ()),
         )
         remarks += _change(files, folder, wanted, place["inside"].split())
     if path not in files:
@@ -175,6 +176,8 @@ class _Wanted:
     """The settings that it had when it was measured."""
     command: str
     """The command line of the script."""
+    is_shared: bool = False
+    """Whether its line makes loaders of other datasets too."""
 
     @property
     def place(self) -> str:
@@ -226,6 +229,8 @@ class _File:
                 raise _RefusedError(f"{inside[0]}(...) makes the loader: pass it {wanted.words} by its own names")
             else:
                 yield from self._edit(self._loader_at(wanted), wanted, DEFAULTS, POSITIONAL)
+                if wanted.is_shared:
+                    yield f"{wanted.place}: makes other DataLoaders too, which get these settings as well"
         except _RefusedError as refused:
             yield f"{wanted.place}: {refused}"
 
@@ -253,6 +258,8 @@ class _File:
             named = next((self._code(call.func) for call in here), None)
             which = f"{named}(...) is not known to be a DataLoader" if named else "no call is on this line any more"
             raise _RefusedError(f"{which}: pass {wanted.words} where it is made")
+        if wanted.is_shared and "batch_size" in wanted.settings:
+            raise _RefusedError(f"this line makes other DataLoaders too: pass {wanted.words} where the data trains")
         (call,) = makers
         if known := self._class(call.func):
             self._require_parameters(known, wanted)

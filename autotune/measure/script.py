@@ -347,6 +347,16 @@ class ScriptLoop:
         assert self.loader is not None
         return self._origin(self.loader)
 
+    @property
+    def shared_lines(self) -> tuple[str, ...]:
+        """File and line of the loaders that feed the steps, where these make loaders of other datasets too."""
+
+        def makes_others(own: Site) -> bool:
+            there = own.file, own.line, own.inside
+            return any((each.file, each.line, each.inside) == there and each.key != own.key for _, each in self._made)
+
+        return tuple(each.text for each in (self.origin, *self.origins_beside) if makes_others(each))
+
     def _origin(self, loader: DataLoader[Any]) -> Site:
         own = self._sites[loader]
         alike = (id(loader.dataset), own.dataset, own.length)

@@ -71,6 +71,7 @@ class Session:
                 loader_site=origin.key,
                 other_loader_calls=tuple(each.call_to_change(self._script.folder) for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
+                shared_lines=self._script.shared_lines,
                 autocast_call=self._script.autocast_call,
                 optimizer=class_of(self._script.optimizers),
             )

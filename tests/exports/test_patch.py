@@ -190,6 +190,22 @@ def test_a_batch_size_changes_only_where_the_answer_has_another_one_for_it(
     assert patch.remarks == remarks
 
 
+@pytest.mark.parametrize("batch_size", [16, 32])
+def test_a_line_that_makes_other_loaders_too_is_told_and_left_where_the_batch_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, site = made((HEAD + "loader = DataLoader(ds, batch_size=16)\n").encode(), tmp_path, monkeypatch)
+    answer = answer_at(site, replace(ANSWER, batch_size=batch_size))
+    shared = replace(answer, made_on={**answer.made_on, "shared_lines": [site.text]})
+    patch = patch_of(shared, Script.of(["train.py"]))
+    (_, after), *_ = patch.files.values() or [(b"", b"")]
+    assert (b"num_workers=3" in after) == (batch_size == 16)
+    assert [
+        remark for remark in patch.remarks if f"{site.text}: " in remark and "makes other DataLoaders too" in remark
+    ]
+
+
 LINES = "    num_workers=3,\n    prefetch_factor=4,\n    persistent_workers=True,\n"
 NONE = Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num_workers": 2}})
 

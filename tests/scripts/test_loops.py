@@ -199,6 +199,14 @@ def test_a_later_start_trains_on_the_batches_that_it_is_handed(name: str, runner
     assert found.rate is not None, found.text
 
 
+def test_a_line_that_makes_loaders_of_other_datasets_is_known(runner: Loops) -> None:
+    with runner.started("helper_for_both") as facts:
+        assert facts.loader_site is not None
+        assert facts.shared_lines == (facts.loader_site.partition(" ")[0],)
+    with runner.started("validates") as facts:
+        assert facts.shared_lines == ()
+
+
 def test_other_arguments_and_another_file_are_other_workloads(runner: Loops) -> None:
     def fingerprint(argument: str) -> str:
         with runner.started("other_arguments", argument) as facts:
