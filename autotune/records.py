@@ -244,6 +244,10 @@ class Measurement:
     beginning_samples: int | None = None
     """Samples at the beginning of an iterable dataset, where the measurement saw no end of an epoch: only their rate is
     known. ``None`` where whole epochs were measured, or training began anywhere in the order."""
+    idle_workers: int = 0
+    """Loader workers that got no data although each had its turn; of several ranks the fewest in one."""
+    is_uneven: bool = False
+    """Whether loader workers of an iterable dataset got different amounts: none, or its end while others went on."""
     batch_bytes: int = 0
     """Bytes of the tensors in a batch; 0 where unknown."""
     batch_tensors: int = 1
