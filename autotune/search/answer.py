@@ -19,6 +19,7 @@ from autotune.diagnosis.notes import (
     on_disturbances,
     on_other_batch,
     on_places,
+    on_uneven_workers,
     on_unseen_samples,
     on_validation,
 )
@@ -29,7 +30,7 @@ from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
 from autotune.search.bound import NOTHING_LEFT
 from autotune.search.feasibility import Fitting
-from autotune.search.known import End, Known
+from autotune.search.known import Known
 from autotune.search.landscape import landscape_of
 from autotune.search.observations import GAIN
 from autotune.search.option_looks import tried_options
@@ -42,6 +43,10 @@ LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
 NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
+OF_SCRIPT = "an epoch that is short enough to be measured whole"
+OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
+OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
+"""The remedies where the rest of a stream may run at another rate than its beginning."""
 NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 
@@ -64,7 +69,6 @@ def answer(known: Known) -> Result:
     result = Result(
         **decided,
         objective=space.objective,
-        missing=tuple(_missing(confirmation, confirmed, end)) if is_open else (),
         stop_reason=end.stop_reason,
         facts=known.setup.facts,
         host=known.setup.host,
@@ -101,6 +105,9 @@ def _decided(
     assert known.end
     assert known.baseline.measurement
     verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
+    uneven = known.shown_uneven(_compared(confirmation, before, verdict))
+    if uneven is not None:
+        verdict, chosen, most_gain = Verdict.UNDECIDED, None, None
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
         after = with_pauses(confirmation.standing(chosen), known.measured)
@@ -121,6 +128,7 @@ def _decided(
         "speedup": speedup,
         "speedup_ci95": interval,
         "verdict": verdict,
+        "missing": tuple(_missing(confirmation, confirmed, known, uneven)) if verdict is Verdict.UNDECIDED else (),
         "most_gain": most_gain,
         "likeliest": confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
         "measurement": after.typical,
@@ -129,8 +137,20 @@ def _decided(
         "finalists": confirmation.found if confirmation else (),
         "remaining_gain": bound if is_bounded else max(0.0, known.forecast.highest_limit / after.rate - 1),
         "landscape": landscape_of(known.setup, known.forecast, seen, after.config, disturbed),
-        "notes": (*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *known.end.notes),
+        "notes": (
+            *(on_uneven_workers(uneven) if uneven else ()),
+            *_notes(confirmation, confirmed, after, before, known),
+            *_left_out(known),
+            *known.end.notes,
+        ),
     }
+
+
+def _compared(confirmation: Confirmation | None, before: Standing, verdict: Verdict) -> Iterator[Standing]:
+    """Yield the standings that a verdict compares: the baseline's, and the best finalist's where that may be faster."""
+    yield before
+    if confirmation and confirmation.answer is not None and verdict is not Verdict.NO_GAIN:
+        yield confirmation.standing(confirmation.answer)
 
 
 def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
@@ -149,7 +169,7 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
         _, decided = _decided(confirmation, confirmed, before, remaining, None, known)
         is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
         if is_better or not is_same:
-            other = replace(result, **decided, missing=())
+            other = replace(result, **{**decided, "missing": ()})
             return _with_evidence(replace(other, objective=space.objective), given, known), ""
     hoped = known.other_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
     if is_same and (confirmation is not None or hoped is None or space.objective == "same-batch"):
@@ -199,10 +219,16 @@ def _decide(
     return Verdict.UNDECIDED, index if confirmation.is_likely(index) else None, None
 
 
-def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:
+def _missing(
+    confirmation: Confirmation | None, confirmed: Sequence[Trial], known: Known, uneven: Trial | None
+) -> Iterator[str]:
     """Yield the things that would decide an undecided verdict."""
+    assert known.end
     is_over = confirmation is not None and confirmation.answer is None
-    if wanted := "another configuration that runs" if is_over else end.wanted:
+    if uneven is not None:
+        is_single = known.baseline.config.ranks == 1
+        yield (OF_SCRIPT if known.setup.facts.loader_site else OF_FUNCTION) + (OR_ALONE if is_single else "")
+    elif wanted := "another configuration that runs" if is_over else known.end.wanted:
         yield wanted
     if busy := busy_text(confirmed):
         yield f"a quieter machine ({busy})"
